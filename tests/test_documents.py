@@ -20,6 +20,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from poller.changes.records import Record, record_reader
+from poller.clock import Clock
 from poller.config.load import load
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.signing import new_secret
@@ -72,7 +73,9 @@ async def answer_to(url: str, *secrets: str) -> Outcome:
     """What a receiver that is about to listen says to an event signed with these."""
     requests, allowed = SignedRequests(secrets=secrets), AddressPolicy.of(("127.0.0.1",))
     limit = timedelta(minutes=2)
-    async with WebhookSink(url, requests=requests, timeout=limit, concurrency=1, allowed=allowed) as sink:
+    async with WebhookSink(
+        url, requests=requests, timeout=limit, concurrency=1, allowed=allowed, clock=Clock()
+    ) as sink:
 
         async def answer() -> Outcome | None:
             outcome = await sink.send([SinkEvent(*pair(EVENT))])

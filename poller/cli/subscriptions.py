@@ -30,7 +30,6 @@ from poller.cli.options import (
     confirm,
     named_feeds,
     run_loop,
-    utc_now,
 )
 from poller.cli.output import count, escaped, legible, width, write_json, write_line, write_styled
 from poller.cli.status import backlog_lines, list_lines, subscription_problems
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 _ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")
 _NONE: Final = {"feeds": "all", "types": "all", "rate": "unlimited"}
 _SECRET_BYTES: Final = 32
-_EVENT_ID_BYTES: Final = 16
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.", autocompletion=complete_subscriptions)]
 _Texts = list[str] | None
@@ -407,8 +405,6 @@ def _pause_text(pause: Paused) -> str:
 @app.command("test", example="subscriptions test rostering")
 async def send_sample(options: GlobalOptions, subscription: _Id) -> bool:
     """Send one sample event and show the exchange. Exit code 1 unless the sink accepts it."""
-    import secrets
-
     from poller.control.subscriptions import registry_of, sample, settings_of
     from poller.store.session import ready_store
 
@@ -420,8 +416,7 @@ async def send_sample(options: GlobalOptions, subscription: _Id) -> bool:
         secrets=kept.secrets.get(subscription, ()),
         handshake=kept.handshakes.get(subscription),
         environ=os.environ,
-        event_id=secrets.token_hex(_EVENT_ID_BYTES),
-        now=utc_now(),
+        clock=store.clock,
         brought=kept.credentials.get(subscription),
     )
     for line in sampled.sent.head:

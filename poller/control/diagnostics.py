@@ -84,7 +84,7 @@ async def check(settings: Settings, environ: Mapping[str, str], *, clock: Clock)
         for found in check_choices(settings, subscription):
             yield found
     permissions = SinkPermissions(settings.http.public_url, kept.handshakes)
-    async with aclosing(check_sinks(subscriptions, environ, permissions)) as findings:
+    async with aclosing(check_sinks(subscriptions, environ, permissions, clock=clock)) as findings:
         async for found in findings:
             yield found
 
@@ -487,21 +487,25 @@ _UNKNOWN: Final = SinkPermissions()
 
 
 async def check_sinks(
-    subscriptions: Sequence[SubscriptionSettings], environ: Mapping[str, str], permissions: SinkPermissions = _UNKNOWN
+    subscriptions: Sequence[SubscriptionSettings],
+    environ: Mapping[str, str],
+    permissions: SinkPermissions = _UNKNOWN,
+    *,
+    clock: Clock,
 ) -> AsyncGenerator[CheckLine]:
     """One line for each subscription, all asked side by side."""
-    for asking in [asyncio.create_task(_checked(one, environ, permissions)) for one in subscriptions]:
+    for asking in [asyncio.create_task(_checked(one, environ, permissions, clock)) for one in subscriptions]:
         yield await asking
 
 
 async def _checked(
-    settings: SubscriptionSettings, environ: Mapping[str, str], permissions: SinkPermissions
+    settings: SubscriptionSettings, environ: Mapping[str, str], permissions: SinkPermissions, clock: Clock
 ) -> CheckLine:
     subject = f"subscription {settings.id}"
     try:
         secrets = signing_secrets(settings.secret_files)
         request = request_of(settings, origin(permissions.public_url))
-        async with sink_of(settings, environ) as sink:
+        async with sink_of(settings, environ, clock=clock) as sink:
             said = await sink.verify(request if settings.handshake else None)
     except (ConfigurationError, SourceError) as error:
         return CheckLine("error", subject, str(error))

@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -180,7 +180,7 @@ def sink_of(
     brought: bytes | None = None,
     secrets: Sequence[str] = (),
     granted: Granted | None = None,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Clock,
 ) -> Sink:
     """The sink of a subscription, not connected yet.
 
@@ -191,7 +191,7 @@ def sink_of(
         brought: the stored credential of the request that added the subscription; replaces ``auth``.
         secrets: signing secrets that no file holds.
         granted: the sink's permission, if it was asked for one.
-        now: the store's clock, UTC.
+        clock: the store's.
 
     Raises:
         ConfigurationError: the credential or a certificate file cannot be used.
@@ -200,7 +200,7 @@ def sink_of(
     certificates = CertificateFiles(transport, "sink") if tls is None and transport != Transport() else None
     parts = SinkParts(
         credential_of(settings.auth, environ, transport=transport, within=settings.timeout),
-        now,
+        clock,
         tls=certificates.context() if certificates else tls,
         certificates=certificates,
         brought=brought,

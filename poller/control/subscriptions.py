@@ -267,6 +267,7 @@ def _in_file(settings: Settings, subscription: str) -> bool:
 # is stored. A sink that has to grant events first, and has not, gets nothing.
 
 TYPE: Final = "poller.subscription.test.v1"
+_EVENT_ID_BYTES: Final = 16
 
 
 class NotGranted(PollerError):
@@ -286,8 +287,7 @@ async def sample(
     secrets: Sequence[str],
     handshake: bytes | None,
     environ: Mapping[str, str],
-    event_id: str,
-    now: datetime,
+    clock: Clock,
     brought: bytes | None = None,
 ) -> SampleResult:
     """Send one sample event.
@@ -297,8 +297,7 @@ async def sample(
         secrets: those that no file holds.
         handshake: whether the sink has granted events, as it is kept.
         environ: where a credential may be.
-        event_id: of the event.
-        now: UTC.
+        clock: the store's.
         brought: the credential that a request has brought, as it is kept.
 
     Raises:
@@ -313,9 +312,9 @@ async def sample(
         raise NotGranted(
             f"{settings.id}: validate = true, and its sink has not granted events: {why}; nothing was sent"
         )
-    event = sample_event(settings.id, event_id=event_id, now=now)
+    event = sample_event(settings.id, event_id=clock.random.randbytes(_EVENT_ID_BYTES).hex(), now=clock.now())
     batch = [SinkEvent(envelope_of(event), event)]
-    sink = sink_of(settings, environ, brought=brought, secrets=secrets, granted=granted, now=lambda: now)
+    sink = sink_of(settings, environ, brought=brought, secrets=secrets, granted=granted, clock=clock)
     async with sink:
         return SampleResult(sink.preview(batch), await sink.send(batch))
 

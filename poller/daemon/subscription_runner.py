@@ -35,7 +35,7 @@ from poller.delivery.handshake import Granted, permitted
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.delivery.sinks.base import Sink
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
-from poller.lifecycle import ended, unless
+from poller.lifecycle import ended
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.lease import RELEASE_SECONDS, nonce_of
@@ -206,7 +206,7 @@ class SubscriptionRunner:
                 else:
                     _log.warning("not delivering", subscription=self._name, error=str(error))
                 fresh = None
-                await unless(self._stop, _AGAIN)
+                await self._shared.clock.wait(self._stop, _AGAIN)
             except (ConfigurationError, ValueError) as error:
                 why = one_line(str(error))
                 if why != self._idle_because:
@@ -214,7 +214,7 @@ class SubscriptionRunner:
                     _log.error("subscription cannot be delivered", subscription=self._name, error=str(error))
                     await self._note_start(partial(after_no_start, at=self._shared.clock.now(), error=why))
                 fresh = None
-                await unless(self._stop, _FILES_AGAIN)
+                await self._shared.clock.wait(self._stop, _FILES_AGAIN)
 
     async def _deliver(self, kept: Subscriptions) -> None:
         written, secrets, brought = self.made_of
@@ -222,8 +222,8 @@ class SubscriptionRunner:
         for found in check_choices(self._shared.settings, settings):
             _log.warning("subscription matches nothing", subscription=self._name, reason=found.text)
         self.noted(kept.pauses.until.get(self._name), resumed=kept.pauses.resumed.get(self._name, 0))
-        environ, now = self._shared.environ, self._shared.clock.now
-        make = partial(sink_of, settings, environ, brought=brought, secrets=secrets, now=now)
+        environ, clock = self._shared.environ, self._shared.clock
+        make = partial(sink_of, settings, environ, brought=brought, secrets=secrets, clock=clock)
         sink, granted = make(), None
         if health_of(kept.health.get(self._name, {}).get(WHOLE)).unsent:
             await self._note_start(after_start)
@@ -241,16 +241,15 @@ class SubscriptionRunner:
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
                 paused_until=self.paused_until,
                 resumed=self._resumed,
-                now=self._shared.clock.now,
-                clock=self._shared.clock.monotonic,
+                clock=clock,
             )
             await self._own_all(self._subscriber, kept.registered[self._name])
 
     async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
         public_url = self._shared.settings.http.public_url
-        registry, now = self._shared.registry, self._shared.clock.now
+        registry, clock = self._shared.registry, self._shared.clock
         return await permitted(
-            settings, sink, registry, kept, self._stop, public_url=public_url, now=now, told=self._held_up
+            settings, sink, registry, kept, self._stop, public_url=public_url, clock=clock, told=self._held_up
         )
 
     def _held_up(self, reason: str | None) -> None:
@@ -282,8 +281,8 @@ class SubscriptionRunner:
             await ended(*running)
 
     def _owned_of(self, feed: str, subscriber: EndpointState, known: Registered) -> LeaseKeeper:
-        store, clock = self._store_of(feed, known), self._shared.clock
-        pair = FeedConsumer(feed, subscriber, store, now=clock.now, clock=clock.monotonic, chance=clock.random.random)
+        store = self._store_of(feed, known)
+        pair = FeedConsumer(feed, subscriber, store, clock=self._shared.clock)
         self._pairs[feed] = pair
         self.stores.append(store)
         return LeaseKeeper(

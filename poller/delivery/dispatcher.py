@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from poller.clock import Clock
 from poller.delivery.cloudevent import Envelope, Event, envelope_of
 from poller.delivery.delivery_tracker import GONE, AttemptReport, AttemptResult, DeliveryTracker
 from poller.delivery.endpoint import EndpointState
@@ -149,9 +150,7 @@ class Dispatcher:
         *,
         feed: str,
         changed: Callable[[], None],
-        now: Callable[[], datetime],
-        clock: Callable[[], float],
-        chance: Callable[[], float],
+        clock: Clock,
     ) -> None:
         """Nothing is in flight.
 
@@ -161,9 +160,7 @@ class Dispatcher:
             store: of the feed consumer.
             feed: ``SOURCE/NAME``, for the log.
             changed: is called when one has ended.
-            now: the store's clock, UTC.
-            clock: seconds that only go forward; the loop's.
-            chance: draws from [0, 1), for jitter.
+            clock: the store's.
         """
         self.failed: BaseException | None = None
         self._tracker = tracker
@@ -171,9 +168,7 @@ class Dispatcher:
         self._endpoint = endpoint
         self._store = store
         self._changed = changed
-        self._now = now
         self._clock = clock
-        self._chance = chance
         self._feed = feed
         self._where = {"feed": feed, "subscription": endpoint.subscription.id}
         self._series = attempts_of(endpoint.subscription.id)
@@ -197,7 +192,7 @@ class Dispatcher:
     def start(self) -> None:
         """Start all that may be sent now."""
         endpoint = self._endpoint
-        self._queues.wake(self._clock())
+        self._queues.wake(self._clock.monotonic())
         while self._queues.ready and endpoint.free and self._gathered():
             if endpoint.breathing and not self._queues.due:
                 return
@@ -245,8 +240,8 @@ class Dispatcher:
         linger = self._batching.linger.total_seconds()
         if linger and not self._queues.gathered(self._batching.max_events, self._most_bytes):
             if self._linger_until is None:
-                self._linger_until = self._clock() + linger
-            if self._clock() < self._linger_until:
+                self._linger_until = self._clock.monotonic() + linger
+            if self._clock.monotonic() < self._linger_until:
                 return False
         self._linger_until = None
         return True
@@ -256,7 +251,7 @@ class Dispatcher:
             batch = await self._batch(unit)
         except StoreUnavailable as error:
             _log.debug("not sent", **self._where, error=str(error))  # the store's absence is logged once for all
-            self._tracker.postpone(unit, self._clock() + _AGAIN)
+            self._tracker.postpone(unit, self._clock.monotonic() + _AGAIN)
             return
         if batch is None:
             return
@@ -273,8 +268,10 @@ class Dispatcher:
         """How one attempt ended, and what follows."""
         outcome = await self._endpoint.send(batch)
         reach("delivery.answered")
-        now, clock, busy = self._now(), self._clock(), self._endpoint.pause_left
-        concluded = self._tracker.conclude(unit, outcome, now=now, clock=clock, chance=self._chance, busy=busy)
+        clock, busy = self._clock, self._endpoint.pause_left
+        concluded = self._tracker.conclude(
+            unit, outcome, now=clock.now(), clock=clock.monotonic(), chance=clock.random.random, busy=busy
+        )
         if concluded.pause and not outcome.is_unexplained:  # else it is paused already, by this process alone
             self._until = self._endpoint.pause(concluded.pause)
         return outcome, concluded
@@ -300,13 +297,13 @@ class Dispatcher:
         if not lost:
             repeats = map(self._tracker.repeat_of, unit)
             return [SinkEvent(*one.item, repeat) for one, repeat in zip(unit, repeats, strict=True) if one.item]
-        self._report(self._tracker.give_up(lost, GONE, now=self._now()), None)
+        self._report(self._tracker.give_up(lost, GONE, now=self._clock.now()), None)
         shut = {waiting.key for waiting in lost}
         self._tracker.put_back([waiting for waiting in unit if waiting.key not in shut])
         return None
 
     def _report(self, concluded: AttemptResult, outcome: Outcome | None) -> None:
-        now = self._now()
+        now = self._clock.now()
         count(concluded.told, outcome, self._series, now=now)
         report(concluded.told, outcome, **self._where, sink=self._endpoint.subscription.sink, now=now)
 

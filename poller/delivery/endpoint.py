@@ -32,6 +32,7 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
+from poller.clock import Clock
 from poller.delivery.endpoint_health import EndpointHealth, Health
 from poller.delivery.filters import Subscription
 from poller.delivery.outcome import Outcome, OutcomeKind
@@ -86,8 +87,7 @@ class EndpointState:
         unwell: bool = False,
         paused_until: datetime | None,
         resumed: int = 0,
-        now: Callable[[], datetime],
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         """Take what was known of it when this process began.
 
@@ -98,8 +98,7 @@ class EndpointState:
             unwell: whether nothing has succeeded since its failures disabled it.
             paused_until: as it was noted last.
             resumed: when an operator last ended a pause of the sink, in milliseconds of the store's clock.
-            now: the store's clock, UTC.
-            clock: seconds that only go forward.
+            clock: the store's.
         """
         self.subscription = subscription
         self._where = {"subscription": subscription.id, "sink": subscription.sink}
@@ -111,15 +110,15 @@ class EndpointState:
         self._withholding = CredentialOutage()
         self._unwell = unwell
         self._failed_in_a_row = 0
-        self._now = now
         self._clock = clock
         self._most = self._free = subscription.concurrency
         self._pace = RateLimiter(subscription.rate)
         self._throttle = AdaptiveRate()
         self._throttled = asyncio.Lock()
-        self._tell_rate = clock()
-        self._paused_until = clock() + (paused_until - now()).total_seconds() if paused_until else clock()
-        self._breath_until = clock()
+        self._tell_rate = clock.monotonic()
+        self._paused_until = self._breath_until = clock.monotonic()
+        if paused_until:
+            self._paused_until += (paused_until - clock.now()).total_seconds()
         self._listeners: deque[Callable[[], None]] = deque()
 
     def share(self, part: Fraction) -> None:
@@ -171,24 +170,24 @@ class EndpointState:
     @property
     def free(self) -> bool:
         """Whether a request may start now."""
-        now = self._clock()
+        now = self._clock.monotonic()
         return self._free > 0 and not self.resting and now >= self._paused_until and self._withholding.admits(now)
 
     @property
     def breathing(self) -> bool:
         """Whether an ailing sink is to be left alone by new events for now."""
-        return self._clock() < self._breath_until
+        return self._clock.monotonic() < self._breath_until
 
     @property
     def next_moment(self) -> float | None:
         """When a pause or breath ends, or a missing credential may be back; None: never."""
-        moments, now = (self._paused_until, self._breath_until, self._withholding.next_try), self._clock()
+        moments, now = (self._paused_until, self._breath_until, self._withholding.next_try), self._clock.monotonic()
         return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
     def begin(self, *, fresh: bool) -> None:
         """Take a place among the requests in flight; look at :attr:`free` before. ``fresh``: for a new event."""
         self._free -= 1
-        self._withholding.begin(self._clock())
+        self._withholding.begin(self._clock.monotonic())
         if fresh:  # one new event finds out whether an ailing sink is alive, not as many as there are places
             self._breathe()
 
@@ -204,39 +203,39 @@ class EndpointState:
         await self._pace.turn()
 
         def is_open() -> bool:
-            return not self.resting and self._clock() >= self._paused_until and allowed()
+            return not self.resting and self._clock.monotonic() >= self._paused_until and allowed()
 
-        if self._throttled.locked() or self._throttle.wait(self._clock()) > 0:
+        if self._throttled.locked() or self._throttle.wait(self._clock.monotonic()) > 0:
             async with self._throttled:  # first come, first served
-                while is_open() and (wait := self._throttle.wait(self._clock())) > 0:  # noqa: ASYNC110 -- time is waited for
-                    await asyncio.sleep(min(wait, LOOK_AGAIN))
+                while is_open() and (wait := self._throttle.wait(self._clock.monotonic())) > 0:
+                    await self._clock.sleep(min(wait, LOOK_AGAIN))
         if not is_open():
             return False
-        self._throttle.start(self._clock())
+        self._throttle.start(self._clock.monotonic())
         return self._withholding.turn()
 
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
         """One attempt; begins immediately, with nothing awaited between :meth:`turn` and this."""
-        asked, sent = self._withholding.since is not None, self._clock()
+        asked, sent = self._withholding.since is not None, self._clock.monotonic()
         outcome = await self._sink.send(batch)
         self._heed(outcome, sent)
         if outcome.kind is OutcomeKind.NOT_SENT:
             self._missing(outcome.error)
         elif not outcome.was_sent:
             pass  # nothing is learnt of what signs it, or of the sink
-        elif (seconds := self._withholding.passed(self._clock(), asked=asked)) is not None:
+        elif (seconds := self._withholding.passed(self._clock.monotonic(), asked=asked)) is not None:
             _log.info("credential works again", seconds=round(seconds, 1), **self._where)
         return outcome
 
     def _missing(self, error: str) -> None:
-        now = self._clock()
+        now = self._clock.monotonic()
         if self._withholding.failed(now):
             seconds = round(now - (self._withholding.since or now), 1)
             _log.warning("credential fails", error=error, seconds=seconds, advice=_ADVICE, **self._where)
 
     def _heed(self, outcome: Outcome, sent: float) -> None:
         """Learn the rate that the sink bears; pause it where this was too fast."""
-        now = self._clock()
+        now = self._clock.monotonic()
         if outcome.is_delivered:
             self._throttle.taken(now)
         elif outcome.is_unexplained:
@@ -250,28 +249,28 @@ class EndpointState:
     @property
     def pause_left(self) -> timedelta:
         """How long nothing is sent from now on."""
-        return timedelta(seconds=max(self._paused_until - self._clock(), 0.0))
+        return timedelta(seconds=max(self._paused_until - self._clock.monotonic(), 0.0))
 
     @property
     def is_paused(self) -> bool:
         """Whether the sink wants nothing now."""
-        return self._clock() < self._paused_until
+        return self._clock.monotonic() < self._paused_until
 
     def resume(self) -> None:
         """An operator ends what pause there is; what waits because of it is due now."""
-        self._paused_until = self._clock()
-        self.resumed = int(self._now().timestamp() * 1000)
+        self._paused_until = self._clock.monotonic()
+        self.resumed = int(self._clock.now().timestamp() * 1000)
         for changed in tuple(self._listeners):
             changed()
 
     def pause(self, span: timedelta) -> datetime:
         """Nothing is sent for so long; when that ends by the store's clock."""
-        self._paused_until = max(self._paused_until, self._clock() + span.total_seconds())
-        return self._now() + timedelta(seconds=self._paused_until - self._clock())
+        self._paused_until = max(self._paused_until, self._clock.monotonic() + span.total_seconds())
+        return self._clock.now() + timedelta(seconds=self._paused_until - self._clock.monotonic())
 
     def paused_elsewhere(self, until: datetime) -> None:
         """Another process has learnt that the sink wants nothing before then."""
-        self.pause(until - self._now())
+        self.pause(until - self._clock.now())
 
     async def learn(self, feed: str, outcome: Outcome) -> None:
         """Note how an attempt at a feed ended, and tell whom it concerns.
@@ -280,17 +279,17 @@ class EndpointState:
             StoreError: it could not be noted; the next attempt's end brings it up again.
         """
         if outcome.kind is OutcomeKind.NOT_SENT:
-            self._standing.unsent(feed, self._now(), outcome.error)
+            self._standing.unsent(feed, self._clock.now(), outcome.error)
         elif outcome.kind is OutcomeKind.REJECTED:
             return  # it says something of the event alone
         elif outcome.is_delivered:
-            self._breath_until, self._failed_in_a_row = self._clock(), 0
-            self._standing.succeeded(feed, self._now())
+            self._breath_until, self._failed_in_a_row = self._clock.monotonic(), 0
+            self._standing.succeeded(feed, self._clock.now())
             if self._unwell:
-                await self._notes.recovered(self.subscription.id, self._now())
+                await self._notes.recovered(self.subscription.id, self._clock.now())
                 self._unwell = False
         else:
-            self._standing.failed(feed, self._now(), outcome.error or None, clock=self._clock())
+            self._standing.failed(feed, self._clock.now(), outcome.error or None, clock=self._clock.monotonic())
             if not outcome.is_unexplained:  # it is alive, and has a rate of its own now
                 self._failed_in_a_row += 1
                 self._breathe()
@@ -325,7 +324,7 @@ class EndpointState:
         """
         self.resting = True
         try:
-            await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._now())
+            await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._clock.now())
         except BaseException:  # cancelled, too, as by a lost lease
             self.resting = False
             raise
@@ -340,7 +339,7 @@ class EndpointState:
         beyond = self._failed_in_a_row - MANY_FAILURES
         if beyond >= 0:
             breath = min(FIRST_BREATH * 2 ** min(beyond, _DOUBLINGS), LONGEST_BREATH)
-            self._breath_until = self._clock() + breath
+            self._breath_until = self._clock.monotonic() + breath
 
 
 TELL_AGAIN: Final = 60.0

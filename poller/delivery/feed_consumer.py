@@ -22,14 +22,13 @@ carries. What that means for each entry, :mod:`poller.delivery.delivery_tracker`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 import structlog
 
 from poller.changes.events import MAX_EVENT_BYTES
+from poller.clock import Clock, milliseconds_of
 from poller.delivery.delivery_codec import Delivery, deliveries_of
 from poller.delivery.delivery_tracker import DeliveryTracker
 from poller.delivery.dispatcher import Dispatcher, EventSource
@@ -76,8 +75,7 @@ class RepeatReader:
         *,
         window: int,
         where: Mapping[str, str],
-        now: Callable[[], datetime],
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         """Nothing is known to be asked for.
 
@@ -86,17 +84,15 @@ class RepeatReader:
             store: of the feed consumer.
             window: how many entries of a replay are read together, and are here at most.
             where: feed and subscription, for the log.
-            now: the store's clock, UTC.
-            clock: seconds that only go forward; the loop's.
+            clock: the store's.
         """
         self._tracker = tracker
         self._store = store
         self._window = window
         self._where = where
-        self._now = now
         self._clock = clock
         self._asked = False
-        self._not_before = clock()
+        self._not_before = clock.monotonic()
 
     def ask(self) -> None:
         """Learn that deliveries were scheduled elsewhere, or a replay was requested."""
@@ -105,7 +101,7 @@ class RepeatReader:
     @property
     def next_moment(self) -> float | None:
         """When to ask again after a failure; None where nothing has failed, or it is over."""
-        return self._not_before if self._not_before > self._clock() else None
+        return self._not_before if self._not_before > self._clock.monotonic() else None
 
     async def load(self) -> None:
         """All that waits, at the beginning.
@@ -113,7 +109,7 @@ class RepeatReader:
         Raises:
             StoreError: it cannot be read.
         """
-        self._tracker.restore(_read(await self._store.parked()), now=self._now(), clock=self._clock())
+        self._tracker.restore(_read(await self._store.parked()), now=self._clock.now(), clock=self._clock.monotonic())
         await self._follow()
 
     async def look(self) -> None:
@@ -127,7 +123,7 @@ class RepeatReader:
         self._asked = False
         try:
             kept = _read(await self._store.parked_besides(self._tracker.known))
-            self._tracker.join(kept, now=self._now(), clock=self._clock())
+            self._tracker.join(kept, now=self._clock.now(), clock=self._clock.monotonic())
             await self._follow()
         except StoreUnavailable as error:
             self._asked = True
@@ -156,7 +152,7 @@ class RepeatReader:
 
     def _failed(self, error: StoreUnavailable) -> None:
         _log.debug("not looked for what is asked for once more", **self._where, error=str(error))
-        self._not_before = self._clock() + _PAUSE
+        self._not_before = self._clock.monotonic() + _PAUSE
 
 
 def _read(parked: Mapping[str, bytes]) -> Mapping[str, Delivery]:
@@ -185,16 +181,14 @@ class EntrySource(Protocol):
 class EntryReader:
     """The reading of one feed consumer, from the moment on that its lease was taken."""
 
-    def __init__(
-        self, store: EntrySource, start: Literal["now", "earliest"], *, feed: str, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: EntrySource, start: Literal["now", "earliest"], *, feed: str, clock: Clock) -> None:
         """Nothing is read yet.
 
         Args:
             store: of the feed consumer.
             start: where a new group begins.
             feed: for the log.
-            clock: seconds that only go forward.
+            clock: the store's.
         """
         self.known_to = ""
         self._store = store
@@ -205,7 +199,7 @@ class EntryReader:
         self._unread = True
         self._held_after: str | None = "0"
         self._last = ""
-        self._not_before = clock()
+        self._not_before = clock.monotonic()
 
     def news(self) -> None:
         """There is something in the stream that was not there before."""
@@ -214,12 +208,12 @@ class EntryReader:
     @property
     def next_moment(self) -> float | None:
         """When to read again after a failure; None where nothing has failed, or it is over."""
-        return self._not_before if self._unread and self._not_before > self._clock() else None
+        return self._not_before if self._unread and self._not_before > self._clock.monotonic() else None
 
     @property
     def wanted(self) -> bool:
         """Whether there may be something to read."""
-        return self._unread and self._clock() >= self._not_before
+        return self._unread and self._clock.monotonic() >= self._not_before
 
     async def read(self, most: int) -> Sequence[Entry]:
         """Some entries, in stream order; those up to ``known_to`` were given out before.
@@ -241,7 +235,7 @@ class EntryReader:
         except StoreUnavailable as error:
             _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, which is logged
             self._held_after = "0" if self.known_to else self._last or "0"
-            self._not_before, self._unread = self._clock() + _PAUSE, True
+            self._not_before, self._unread = self._clock.monotonic() + _PAUSE, True
             return ()
         if entries:
             last = entries[-1][0]
@@ -293,9 +287,7 @@ class FeedConsumer:
         endpoint: EndpointState,
         store: ConsumerStorage,
         *,
-        now: Callable[[], datetime],
-        clock: Callable[[], float],
-        chance: Callable[[], float],
+        clock: Clock,
     ) -> None:
         """Join them.
 
@@ -303,17 +295,13 @@ class FeedConsumer:
             feed: ``SOURCE/NAME``.
             endpoint: the subscription.
             store: of this pair.
-            now: the store's clock, UTC.
-            clock: seconds that only go forward; the loop's.
-            chance: draws from [0, 1), for jitter.
+            clock: the store's.
         """
         self.feed = feed
         self._endpoint = endpoint
         self._subscription = endpoint.subscription
         self._store = store
-        self._now = now
         self._clock = clock
-        self._chance = chance
         batching = self._subscription.batching
         self._window = max(WINDOW, 4 * batching.max_events, 4 * self._subscription.concurrency)
         self._window_bytes = max(WINDOW_BYTES, 2 * (batching.max_bytes or 0))
@@ -332,16 +320,13 @@ class FeedConsumer:
             self._store,
             feed=self.feed,
             changed=self._changed.set,
-            now=self._now,
             clock=self._clock,
-            chance=self._chance,
         )
         self._once_more = RepeatReader(
             self._tracker,
             self._store,
             window=self._window,
             where={"feed": self.feed, "subscription": self._subscription.id},
-            now=self._now,
             clock=self._clock,
         )
         self._largest = MAX_EVENT_BYTES
@@ -407,7 +392,7 @@ class FeedConsumer:
         """Continue what waited for a pause of the sink that an operator has ended."""
         if self._resumed != self._endpoint.resumed:
             self._resumed = self._endpoint.resumed
-            self._tracker.resume(self._resumed, clock=self._clock())
+            self._tracker.resume(self._resumed, clock=self._clock.monotonic())
 
     async def _read(self) -> None:
         most = self._room()
@@ -422,7 +407,7 @@ class FeedConsumer:
             return
         self._largest = max(1, *(len(event or b"") for _, event in entries))
         anew = await self._store.anew() if meets_baseline(self._subscription, entries) else None
-        refused = self._tracker.take_in(entries, now=self._now(), known_to=self._intake.known_to, anew=anew)
+        refused = self._tracker.take_in(entries, now=self._clock.now(), known_to=self._intake.known_to, anew=anew)
         for entry, reason in refused:
             _log.warning(
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
@@ -451,8 +436,8 @@ class FeedConsumer:
             self._settle_by = None
             return False
         if self._settle_by is None:
-            self._settle_by = self._clock() + GATHER
-        return self._clock() < self._settle_by
+            self._settle_by = self._clock.monotonic() + GATHER
+        return self._clock.monotonic() < self._settle_by
 
     async def _settle(self) -> None:
         """Write what is drafted; then let the queues go on."""
@@ -460,7 +445,7 @@ class FeedConsumer:
         draft, self._settle_by = self._tracker.next_batch(), None
         if draft:
             reach("delivery.settling")
-            now_ms = int(self._now().timestamp() * 1000)
+            now_ms = milliseconds_of(self._clock.now())
             await self._store.settle(draft.settlement(self._tracker.place), now_ms=now_ms)
             reach("delivery.settled")
             if self._tracker.written(draft):
@@ -473,19 +458,20 @@ class FeedConsumer:
         if not self._endpoint.uncounted(self.feed):
             self._note_by = None
         elif self._note_by is None:
-            self._note_by = self._clock() + NOTE_COUNTS
-        elif self._clock() >= self._note_by:
+            self._note_by = self._clock.monotonic() + NOTE_COUNTS
+        elif self._clock.monotonic() >= self._note_by:
             self._note_by = None
             await self._endpoint.note(self.feed)
 
     async def _wait(self) -> None:
-        queues, now = self._queues, self._clock()
+        queues, now = self._queues, self._clock.monotonic()
         others = (self._endpoint, self._intake, self._requests, self._once_more)
         moments = (queues.next_due, self._settle_by, self._note_by, *(one.next_moment for one in others))
         # What has passed waits for something else: a free place, or the end of a pause.
         later = min((moment for moment in moments if moment is not None and moment > now), default=None)
         if any(moment is not None and moment <= now for moment in (queues.next_due, self._settle_by)):
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(later):
-                await self._changed.wait()
+        if later is None:
+            await self._changed.wait()
+        else:
+            await self._clock.wait(self._changed, later - now)

@@ -30,7 +30,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
@@ -39,9 +39,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 import structlog
 
+from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.sinks.base import Permission, PermissionRequest, Sink
-from poller.lifecycle import unless
 from poller.store.subscriptions import Registry
 
 _REMEDY: Final = "let it answer OPTIONS with WebHook-Allowed-Origin: * (or the name it is sent), or unset validate"
@@ -230,7 +230,7 @@ async def permitted(
     stop: asyncio.Event,
     *,
     public_url: str | None,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Clock,
     told: Callable[[str | None], None] = lambda _: None,
 ) -> Granted | None:
     """Wait until the sink has granted events; None: stopped before.
@@ -242,7 +242,7 @@ async def permitted(
         kept: the state as it was kept.
         stop: ends the wait.
         public_url: where the daemon can be called back; None: no callback is offered.
-        now: UTC.
+        clock: the store's.
         told: why nothing may be sent, in words; None once it may.
 
     Raises:
@@ -258,13 +258,13 @@ async def permitted(
         base = f"{public_url.rstrip('/')}{CALLBACK}" if public_url else None
         request = request_of(settings, name, callback_url(base, subscription=settings.id, key=key) if base else None)
         permission, before = await sink.verify(request), state
-        state = state_after(permission, request, key=key, before=before, now=now())
+        state = state_after(permission, request, key=key, before=before, now=clock.now())
         if not await registry.note_handshake(settings.id, encoded(state), sink=settings.sink):
             await stop.wait()  # removed, or it has another sink now: what this one said no longer counts
             return None
         _log_state(settings.id, state, before)
         told(ungranted(state))
-        state = await _later(state, registry, settings.id, stop)
+        state = await _later(state, registry, settings.id, stop, clock)
     return None
 
 
@@ -284,14 +284,14 @@ def _log_state(subscription: str, state: HandshakeState, before: HandshakeState 
 
 
 async def _later(
-    state: HandshakeState | None, registry: Registry, subscription: str, stop: asyncio.Event
+    state: HandshakeState | None, registry: Registry, subscription: str, stop: asyncio.Event, clock: Clock
 ) -> HandshakeState | None:
     """The state when it is time to ask again, or after a callback."""
     if isinstance(state, Granted):
         return state
     looks = _LATE_GRANT if isinstance(state, Awaiting) else _AGAIN
     for _ in range(looks):
-        if await unless(stop, _LOOK_SECONDS):
+        if await clock.wait(stop, _LOOK_SECONDS):
             break
         found = stored_state(await registry.handshake(subscription))
         if isinstance(found, Granted):

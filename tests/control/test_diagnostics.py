@@ -289,7 +289,9 @@ SECRET = "whsec_" + "A" * 32
 
 async def checked(permissions: SinkPermissions = NONE, /, **settings: Any) -> tuple[str, str]:
     given = {"id": "rostering", "sink": "https://poller.invalid/hook", **settings}
-    async with aclosing(check_sinks([SubscriptionSettings.model_validate(given)], {}, permissions)) as findings:
+    async with aclosing(
+        check_sinks([SubscriptionSettings.model_validate(given)], {}, permissions, clock=Clock())
+    ) as findings:
         (found,) = [one async for one in findings]
     assert found.subject == "subscription rostering"
     return found.severity, found.text

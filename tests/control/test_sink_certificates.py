@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.factories import sink_of
 from poller.delivery.outcome import Failure, Outcome
@@ -64,7 +65,7 @@ def server(authority: trustme.CA, *, clients: trustme.CA | None = None, version:
 
 async def posted(url: str, **files: Path) -> Outcome:
     given: dict[str, Any] = {"id": "a", "sink": url, "allow_private": True, **files}
-    async with sink_of(SubscriptionSettings.model_validate(given), {}) as sink:
+    async with sink_of(SubscriptionSettings.model_validate(given), {}, clock=Clock()) as sink:
         return await sink.send([SinkEvent(*pair(spelled()))])
 
 
@@ -78,8 +79,8 @@ async def test_files_that_are_renewed_are_used_for_the_next_request(made: Certif
         )
         event = [SinkEvent(*pair(spelled()))]
         async with (
-            sink_of(settings, {}) as at_old,
-            sink_of(settings.model_copy(update={"sink": new.url}), {}) as at_new,
+            sink_of(settings, {}, clock=Clock()) as at_old,
+            sink_of(settings.model_copy(update={"sink": new.url}), {}, clock=Clock()) as at_new,
         ):
             assert (await at_old.send(event)).is_delivered
             assert (await at_new.send(event)).failure is Failure.TLS
@@ -102,7 +103,7 @@ async def test_files_that_are_gone_leave_the_last_good_ones_in_use(made: Certifi
         )
         event = [SinkEvent(*pair(spelled()))]
         with capture_logs() as said:
-            async with sink_of(settings, {}) as sink:
+            async with sink_of(settings, {}, clock=Clock()) as sink:
                 for change in (made.ca.unlink, lambda: made.both.write_bytes(b"nonsense"), made.both.unlink):
                     change()
                     for _ in range(2):

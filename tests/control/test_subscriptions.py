@@ -44,8 +44,7 @@ async def sampled(
         secrets=secrets,
         handshake=handshake,
         environ={"TOKEN": "t0ken-t0ken"},
-        event_id="e1",
-        now=NOW,
+        clock=StubClock(now=lambda: NOW, draws=iter(["e1"])),
         brought=brought,
     )
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from secrets import token_hex
 from typing import Any, Final
 
@@ -97,13 +97,12 @@ async def delivering(
     retries: int = 2,
 ) -> AsyncIterator[FeedConsumer]:
     """A pair that delivers while the block runs; it ends as in a crash, but for the lease."""
-    clock = asyncio.get_running_loop().time
+    clock = Clock()
     subscriber = EndpointState(
         subscription(schedule, wanted, retries),
         sink,
         _Unnoted(),
         paused_until=None,
-        now=lambda: datetime.now(UTC),
         clock=clock,
     )
     store = ConsumerStore(
@@ -114,10 +113,10 @@ async def delivering(
         subscription=NAME,
         nonce=token_hex(4),
         lease=timedelta(seconds=30),
-        clock=Clock(),
+        clock=clock,
     )
     assert await store.lease.acquire() is None
-    pair = FeedConsumer(FEED, subscriber, store, now=lambda: datetime.now(UTC), clock=clock, chance=lambda: 0.0)
+    pair = FeedConsumer(FEED, subscriber, store, clock=clock)
     running = asyncio.create_task(pair.run())
     try:
         yield pair

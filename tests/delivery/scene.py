@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from poller.clock import Clock
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import ConsumerStorage, FeedConsumer
@@ -112,9 +112,8 @@ def subscriber(
     posted: Posted,
     noted: Noted | None = None,
     *,
-    clock: Callable[[], float] | None = None,
+    clock: Clock | None = None,
     paused_until: datetime | None = None,
-    wall: Callable[[], datetime] = now,
     **changes: object,
 ) -> EndpointState:
     wanted = subscription(**changes)
@@ -123,8 +122,7 @@ def subscriber(
         posted,
         noted or Noted(),
         paused_until=paused_until,
-        now=wall,
-        clock=clock or asyncio.get_running_loop().time,
+        clock=clock or Clock(),
     )
 
 
@@ -133,9 +131,7 @@ async def delivering(
     store: ConsumerStorage, to: EndpointState
 ) -> AsyncIterator[tuple[FeedConsumer, asyncio.Task[None]]]:
     """A pair that runs while the block does; stopped in order."""
-    pair = FeedConsumer(
-        "acme/a", to, store, now=now, clock=asyncio.get_running_loop().time, chance=random.Random(1).random
-    )
+    pair = FeedConsumer("acme/a", to, store, clock=Clock())
     task = asyncio.create_task(pair.run())
     try:
         yield pair, task

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
 
+from poller.clock import Clock
 from poller.delivery.outcome import Outcome, OutcomeKind
 from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, Sink, SinkEvent
 from poller.delivery.sinks.webhook import WebhookSink
@@ -44,7 +45,7 @@ class PythonSink(Sink):
 @asynccontextmanager
 async def sink_of(url: str, *, seconds: float = 10, **options: Any) -> AsyncIterator[WebhookSink]:
     """An open sink; ``seconds`` is its time limit."""
-    given = {"concurrency": 8, "allowed": AddressPolicy(private=True), **options}
+    given = {"concurrency": 8, "allowed": AddressPolicy(private=True), "clock": Clock(), **options}
     async with WebhookSink(url, timeout=timedelta(seconds=seconds), **given) as sink:
         yield sink
 

@@ -27,6 +27,7 @@ from tests.delivery.events import entry as written
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger, at_once
 from tests.delivery.outcomes import answered, unanswered
+from tests.harness.clock import StubClock
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 OK = answered(204)
@@ -72,7 +73,7 @@ class Dying(RuleBasedStateMachine):
 
     def begin(self) -> None:
         self.tracker = DeliveryTracker(subscription())
-        self.intake = EntryReader(self.ledger, "earliest", feed="acme/a", clock=lambda: self.clock)
+        self.intake = EntryReader(self.ledger, "earliest", feed="acme/a", clock=StubClock(monotonic=lambda: self.clock))
         self.in_flight: list[list[QueuedEntry[Event]]] = []
         kept = deliveries_of(at_once(self.ledger.parked()))
         self.tracker.restore(kept, now=NOW + timedelta(seconds=self.clock), clock=self.clock)

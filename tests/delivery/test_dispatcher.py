@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -11,6 +10,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_tracker import DeliveryTracker
 from poller.delivery.dispatcher import Dispatcher
@@ -50,20 +50,17 @@ async def sent(receiver: Receiver, *events: bytes, mode: str = "structured", **o
 async def _through(sink: Sink, events: Sequence[bytes], mode: str) -> None:
     batching = Batching(max_events=100) if mode == "batch" else Batching()
     wanted = subscription(batching=batching, patience=RetryPolicy([timedelta(hours=1)], 0.0))
-    clock = asyncio.get_running_loop().time
+    clock = Clock()
     subscriber = EndpointState(
         wanted,
         sink,
         Noted(),
         paused_until=None,
-        now=now,
         clock=clock,
     )
     tracker = DeliveryTracker(wanted)
     tracker.take_in([(f"{number}-0", event) for number, event in enumerate(events, 1)], now=now())
-    requests = Dispatcher(
-        tracker, subscriber, _Stream(), feed="acme/a", changed=lambda: None, now=now, clock=clock, chance=lambda: 0.0
-    )
+    requests = Dispatcher(tracker, subscriber, _Stream(), feed="acme/a", changed=lambda: None, clock=clock)
     requests.start()
     await requests.finish(within=20)
     if requests.failed:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,30 +32,15 @@ from tests.delivery.events import pair, spelled
 from tests.delivery.outcomes import answered, unanswered
 from tests.delivery.scene import OK, Noted, Posted, subscriber
 from tests.delivery.sinks import PythonSink
+from tests.harness.clock import FakeClock
 from tests.harness.waiting import turns
 
 EVENT = SinkEvent(*pair(spelled()))
 BROKEN = answered(500)
 
 
-@dataclass
-class Clock:
-    seconds: float = 1000.0
-    wall: datetime = datetime(2026, 3, 2, tzinfo=UTC)
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    def now(self) -> datetime:
-        return self.wall
-
-    def passes(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.wall += timedelta(seconds=seconds)
-
-
-def made(clock: Clock, noted: Noted | None = None, posted: Posted | None = None, **changes: object) -> EndpointState:
-    return subscriber(posted or Posted(), noted, clock=clock, wall=clock.now, **changes)  # type: ignore[arg-type] # any
+def made(clock: FakeClock, noted: Noted | None = None, posted: Posted | None = None, **changes: Any) -> EndpointState:
+    return subscriber(posted or Posted(), noted, clock=clock, **changes)
 
 
 def yes() -> bool:
@@ -69,40 +54,40 @@ def state(sink: EndpointState) -> set[str]:
 
 async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None:
     """A shorter one later on, or another process', takes nothing from it; nor does the wall clock."""
-    clock = Clock()
+    clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     assert "free" in state(sink)
-    assert sink.pause(timedelta(seconds=60)) == clock.wall + timedelta(seconds=60)
+    assert sink.pause(timedelta(seconds=60)) == clock.now() + timedelta(seconds=60)
     sink.pause(timedelta(seconds=5))
-    sink.paused_elsewhere(clock.wall + timedelta(seconds=30))
-    clock.wall += timedelta(hours=1)
-    clock.passes(59.9)
+    sink.paused_elsewhere(clock.now() + timedelta(seconds=30))
+    clock.turn(timedelta(hours=1))
+    clock.move(59.9)
     assert "free" not in state(sink)
     assert sink.next_moment == pytest.approx(1060)
-    clock.passes(0.2)
+    clock.move(0.2)
     assert "free" in state(sink)
     assert sink.next_moment is None
 
 
 async def test_a_pause_outlives_the_process() -> None:
     """What was noted of it counts for the next one, and what another one has noted for us."""
-    clock = Clock()
-    sink = made(clock, paused_until=clock.wall + timedelta(seconds=10))
+    clock = FakeClock(monotonic=1000.0)
+    sink = made(clock, paused_until=clock.now() + timedelta(seconds=10))
     assert "free" not in state(sink)
-    clock.passes(10)
+    clock.move(10)
     assert "free" in state(sink)
-    sink.paused_elsewhere(clock.wall + timedelta(seconds=3))
+    sink.paused_elsewhere(clock.now() + timedelta(seconds=3))
     assert "free" not in state(sink)
 
 
 async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
     """Nor without the lease, nor to a subscription that rests."""
-    clock, posted = Clock(), Posted()
+    clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     assert not await sink.turn(allowed=lambda: False)
     sink.pause(timedelta(seconds=1))
     assert not await sink.turn(allowed=yes)
-    clock.passes(1)
+    clock.move(1)
     assert await sink.turn(allowed=yes)
     assert await sink.send([EVENT]) == OK
     await sink.rest("sink", "gone")
@@ -113,26 +98,26 @@ async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
 
 async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     """However many places are free; breaths grow to their limit, retries make none longer, and a success ends it."""
-    clock = Clock()
+    clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     for _ in range(MANY_FAILURES - 1):
         await sink.learn("acme/a", BROKEN)
     assert "breathing" not in state(sink)
     await sink.learn("acme/a", BROKEN)
     assert sink.next_moment == pytest.approx(1000 + FIRST_BREATH)
-    clock.passes(FIRST_BREATH)
+    clock.move(FIRST_BREATH)
     assert "breathing" not in state(sink)
     sink.begin(fresh=False)
     assert "breathing" not in state(sink)
     sink.begin(fresh=True)
     ends = sink.next_moment
-    assert ends == pytest.approx(clock.seconds + FIRST_BREATH)
+    assert ends == pytest.approx(clock.monotonic() + FIRST_BREATH)
     for _ in range(30):
         await sink.learn("acme/a", BROKEN)
     assert sink.next_moment == ends
-    clock.passes(FIRST_BREATH)
+    clock.move(FIRST_BREATH)
     await sink.learn("acme/a", BROKEN)
-    assert sink.next_moment == pytest.approx(clock.seconds + LONGEST_BREATH)
+    assert sink.next_moment == pytest.approx(clock.monotonic() + LONGEST_BREATH)
     await sink.learn("acme/a", OK)
     assert "breathing" not in state(sink)
     sink.begin(fresh=True)
@@ -144,7 +129,7 @@ BUSY = answered(429)
 
 async def test_a_burst_of_429_pauses_once_and_halves_the_rate() -> None:
     """Law: those in flight are one burst, however late they are refused; what waits for its turn is not sent then."""
-    clock, posted = Clock(), Posted()
+    clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     held: list[asyncio.Future[Outcome]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
     posted.answer = lambda _: held[len(posted.bodies) - 1]
@@ -153,29 +138,29 @@ async def test_a_burst_of_429_pauses_once_and_halves_the_rate() -> None:
         assert await sink.turn(allowed=yes)
         sending.append(asyncio.create_task(sink.send([EVENT])))
     await posted.until(lambda: len(posted.bodies) == 3)
-    clock.passes(0.01)
+    clock.move(0.01)
     held[0].set_result(BUSY)
     await sending[0]
     assert (sink.pause_left, "free" in state(sink)) == (timedelta(seconds=FIRST_PAUSE), False)
     assert not await sink.turn(allowed=yes)
-    clock.passes(0.75)
+    clock.move(0.75)
     held[1].set_result(BUSY)
     held[2].set_result(answered(429, retry_after="soon"))
     await asyncio.gather(*sending)
     assert sink.pause_left.total_seconds() == pytest.approx(FIRST_PAUSE - 0.75)
-    clock.passes(0.75)
+    clock.move(0.75)
     assert "free" in state(sink)
     assert await sink.turn(allowed=yes)
     waiting = asyncio.create_task(sink.turn(allowed=yes))
     await turns(5)
     assert not waiting.done()  # the rate is one a second or less now
-    clock.passes(60)
+    clock.move(60)
     assert await waiting
 
 
 async def test_retry_after_is_heeded_as_it_was_said() -> None:
     """Law: where the sink says how long, that is its pause, and no rate is derived from it."""
-    clock, posted = Clock(), Posted()
+    clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     posted.answer = lambda _: answered(429, retry_after="7")
     assert await sink.turn(allowed=yes)
@@ -187,17 +172,17 @@ async def test_retry_after_is_heeded_as_it_was_said() -> None:
 
 async def test_429_makes_no_sink_ailing() -> None:
     """Law: it is alive; how often it is asked is a matter of its rate. It counts as failing all the same."""
-    clock, noted = Clock(), Noted()
+    clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted)
     for _ in range(3 * MANY_FAILURES):
         await sink.learn("acme/a", BUSY)
     assert "breathing" not in state(sink)
-    assert noted.kept["acme/a"].failing_since == clock.wall
+    assert noted.kept["acme/a"].failing_since == clock.now()
 
 
 async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
     """A feed with a long backlog does not keep the others waiting."""
-    sink, first = made(Clock()), []
+    sink, first = made(FakeClock(monotonic=1000.0)), []
     for name in "abc":
         sink.listen(lambda name=name: first.append(name))  # type: ignore[misc] # mypy cannot infer it
     for _ in range(3):
@@ -208,12 +193,12 @@ async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
 
 async def test_nothing_but_failures_is_told_once() -> None:
     """Health is noted when it turns and now and then, not with each attempt; after so long the subscription rests."""
-    clock, noted = Clock(), Noted()
+    clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted, disable_after=timedelta(seconds=10))
     await sink.learn("acme/a", BROKEN)
     await sink.learn("acme/a", BROKEN)
     assert noted.names() == ["health"]
-    clock.passes(10)
+    clock.move(10)
     await sink.learn("acme/a", BROKEN)
     await sink.learn("acme/a", BROKEN)
     assert noted.names() == ["health", "rest", "health"]
@@ -225,35 +210,35 @@ async def test_nothing_but_failures_is_told_once() -> None:
 @pytest.mark.parametrize("days", [-30, 30])
 async def test_a_clock_that_jumps_disables_nothing(days: int) -> None:
     """Seconds of failures are seconds, whatever the store's clock shows before and after; and days are days."""
-    clock, noted = Clock(), Noted()
+    clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted, disable_after=timedelta(days=5))
     for _ in range(20):
         await sink.learn("acme/a", BROKEN)
-        clock.passes(1)
-        clock.wall += timedelta(days=days)
+        clock.move(1)
+        clock.turn(timedelta(days=days))
     assert "resting" not in state(sink)
     for _ in range(5):
-        clock.passes(24 * 3600)
-        clock.wall += timedelta(days=days)
+        clock.move(24 * 3600)
+        clock.turn(timedelta(days=days))
         await sink.learn("acme/a", BROKEN)
     assert "resting" in state(sink)
 
 
 async def test_a_process_that_begins_after_a_jump_disables_nothing() -> None:
     """What lies between two processes only the store's clock can tell, so it is not believed beyond a fifth."""
-    clock, noted = Clock(), Noted()
+    clock, noted = FakeClock(monotonic=1000.0), Noted()
     for attempt in range(6):
         sink = made(clock, noted, disable_after=timedelta(hours=1))
         sink.took("acme/a", noted.kept.get("acme/a", Health()))
         await sink.learn("acme/a", BROKEN)
         await sink.note("acme/a")
         assert ("resting" in state(sink)) is (attempt == 5)
-        clock.wall += timedelta(days=30)
+        clock.turn(timedelta(days=30))
 
 
 async def test_what_could_not_be_noted_is_brought_up_again() -> None:
     """A subscription that rests without anybody knowing would be silent for ever."""
-    clock, noted = Clock(), Noted(away=1)
+    clock, noted = FakeClock(monotonic=1000.0), Noted(away=1)
     sink = made(clock, noted, disable_after=timedelta(0))
     with pytest.raises(StoreUnavailable):
         await sink.learn("acme/a", BROKEN)
@@ -297,31 +282,31 @@ async def attempt(sink: EndpointState) -> Outcome | None:
 @pytest.mark.parametrize("error", [CredentialUnusable("no such file"), SecretUnusable("expected whsec_")])
 async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(error: Exception) -> None:
     """Nothing is posted, and it is told as failing, with the words, from the first time on; the sink rests for none."""
-    clock, noted, posted = Clock(), Noted(), Posted()
+    clock, noted, posted = FakeClock(monotonic=1000.0), Noted(), Posted()
     sink = made(clock, noted, posted, disable_after=timedelta(seconds=10))
     missing = Missing(sink)
     missing.error = error
     outcome = await attempt(sink)
     assert outcome == unanswered(Failure.CREDENTIAL, error=str(error))
-    began = clock.wall
+    began = clock.now()
     for _ in range(100):
-        clock.passes(CREDENTIAL_WAIT.total_seconds())
+        clock.move(CREDENTIAL_WAIT.total_seconds())
         assert await attempt(sink) == outcome
     assert (noted.names(), noted.kept["acme/a"].failing_since, sink.error) == (["health"], began, str(error))
     assert (state(sink), posted.bodies) == (set(), [])
     missing.error = None
-    clock.passes(CREDENTIAL_WAIT.total_seconds())
+    clock.move(CREDENTIAL_WAIT.total_seconds())
     posted.answer = lambda _: BROKEN
     assert await attempt(sink) == BROKEN
     assert "resting" not in state(sink)  # the sink has refused but once
-    clock.passes(10)
+    clock.move(10)
     assert await attempt(sink) == BROKEN
     assert "resting" in state(sink)
 
 
 async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> None:
     """However many want to be sent, and in whatever order; the first that gets through lets all go on."""
-    clock, posted = Clock(), Posted()
+    clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     missing = Missing(sink)
     for _ in range(8):
@@ -333,25 +318,25 @@ async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> Non
         sink.end()
     wait = CREDENTIAL_WAIT.total_seconds()
     for number in range(1, 60):
-        clock.passes(wait / 5)
+        clock.move(wait / 5)
         await attempt(sink)
         assert missing.asked == 1 + number // 5
         assert sink.next_moment == 1000 + wait * (1 + number // 5)
     missing.error = None
-    clock.passes(wait)
+    clock.move(wait)
     assert await attempt(sink) == await attempt(sink) == OK
     assert len(posted.bodies) == 2
 
 
 async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is_there() -> None:
     """And never for each event, nor for each attempt."""
-    clock = Clock()
+    clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     missing = Missing(sink)
     with capture_logs() as logs:
         for _ in range(25):
             assert await attempt(sink) is not None
-            clock.passes(CREDENTIAL_WAIT.total_seconds())
+            clock.move(CREDENTIAL_WAIT.total_seconds())
         missing.error = None
         for _ in range(3):
             assert await attempt(sink) == OK
@@ -364,7 +349,7 @@ async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is
 
 async def test_what_was_on_its_way_does_not_bring_a_secret_back() -> None:
     """Its success is the sink's; whether anything can be signed now, only another attempt finds out."""
-    clock, posted = Clock(), Posted()
+    clock, posted = FakeClock(monotonic=1000.0), Posted()
     hold: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     sink = made(clock, posted=posted)
     posted.answer = lambda _: hold

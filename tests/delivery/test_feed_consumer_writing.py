@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from poller.clock import Clock
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer
@@ -21,6 +22,7 @@ from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger
 from tests.delivery.outcomes import answered
 from tests.delivery.sinks import PythonSink
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns, until
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
@@ -120,14 +122,14 @@ class NotedPause(Notes):
 
 @asynccontextmanager
 async def delivering(
-    store: Counting, sink: Sink | Busy, *, clock: Callable[[], float], concurrency: int, notes: Notes | None = None
+    store: Counting, sink: Sink | Busy, *, clock: Clock, concurrency: int, notes: Notes | None = None
 ) -> AsyncIterator[FeedConsumer]:
     """A pair that runs while the block does."""
     wanted = Subscription(
         "s", lambda _: True, RetryPolicy([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
     )
-    subscriber = EndpointState(wanted, sink, notes or Notes(), paused_until=None, now=lambda: NOW, clock=clock)
-    pair = FeedConsumer("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
+    subscriber = EndpointState(wanted, sink, notes or Notes(), paused_until=None, clock=clock)
+    pair = FeedConsumer("acme/a", subscriber, store, clock=clock)
     running = asyncio.create_task(pair.run())
     try:
         yield pair
@@ -146,7 +148,7 @@ async def test_many_are_read_and_written_at_once() -> None:
     count = 10 * WINDOW
     for number in range(count):
         store.add(spelled(partitionkey=str(number)))
-    async with delivering(store, sink, clock=asyncio.get_running_loop().time, concurrency=1):
+    async with delivering(store, sink, clock=StubClock(now=lambda: NOW), concurrency=1):
         await sink.has(count)
         await written(store)
     assert store.reads <= 2 * count / WINDOW + 2
@@ -159,7 +161,9 @@ async def test_a_record_does_not_wait_for_others() -> None:
     store.add(spelled(partitionkey=HELD))
     for _ in range(20):
         store.add(spelled(partitionkey="b"))
-    async with delivering(store, sink, clock=lambda: 0.0, concurrency=2):  # no time passes
+    async with delivering(
+        store, sink, clock=StubClock(now=lambda: NOW, monotonic=lambda: 0.0), concurrency=2
+    ):  # no time passes
         await sink.has(20)
     assert len(store.settlements) >= 19
 
@@ -169,7 +173,9 @@ async def test_what_is_gathered_is_written_in_time() -> None:
     store, sink, now = Counting(), Sink(), [0.0]
     store.add(spelled(partitionkey=HELD))
     store.add(spelled(partitionkey="b"))
-    async with delivering(store, sink, clock=lambda: now[0], concurrency=2) as pair:
+    async with delivering(
+        store, sink, clock=StubClock(now=lambda: NOW, monotonic=lambda: now[0]), concurrency=2
+    ) as pair:
         await sink.has(1)
         await turns(100)
         assert not store.settlements
@@ -184,6 +190,8 @@ async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:
     store = Counting()
     notes = NotedPause(store)
     store.add(spelled(partitionkey="a"))
-    async with delivering(store, Busy(), clock=lambda: 0.0, concurrency=1, notes=notes):
+    async with delivering(
+        store, Busy(), clock=StubClock(now=lambda: NOW, monotonic=lambda: 0.0), concurrency=1, notes=notes
+    ):
         await until(lambda: store.settlements, "it to be written")
     assert notes.pauses == [(NOW + timedelta(seconds=60), 0)]

@@ -13,6 +13,7 @@ import pytest
 from fakeredis import FakeAsyncRedis
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import encode_subscription
 from poller.delivery.handshake import Granted, Refused, Unanswered, decoded, encoded, origin, permitted
@@ -22,6 +23,7 @@ from poller.store.subscriptions import Registry
 from poller.web.app import application
 from poller.web.subscriptions import callback_routes
 from tests.delivery.sinks import sink_of
+from tests.harness.clock import StubClock
 from tests.harness.waiting import until
 from tests.receiver import Answer, Received, Receiver, Reply, receiving
 
@@ -50,7 +52,9 @@ async def asking(
     stop = asyncio.Event()
     await registry.change("rostering", encode_subscription(settings(receiver.url)))
     async with sink_of(receiver.url) as sink:
-        task = asyncio.create_task(permitted(settings(receiver.url), sink, registry, kept, stop, public_url=public_url))
+        task = asyncio.create_task(
+            permitted(settings(receiver.url), sink, registry, kept, stop, public_url=public_url, clock=Clock())
+        )
         try:
             yield task, stop
         finally:
@@ -113,7 +117,7 @@ async def test_what_is_not_granted_is_told(registry: Registry) -> None:
                 permitted(
                     *(settings(receiver.url), sink, registry, None, stop),
                     public_url="https://p.example",
-                    now=lambda: NOW,
+                    clock=StubClock(now=lambda: NOW),
                     told=told.append,
                 )
             )
@@ -136,7 +140,7 @@ async def test_a_sink_that_does_not_answer_is_known_for_it(registry: Registry) -
     await registry.change("rostering", encode_subscription(settings("http://127.0.0.1:1/")))
     async with sink_of("http://127.0.0.1:1/") as sink:
         task = asyncio.create_task(
-            permitted(settings("http://127.0.0.1:1/"), sink, registry, None, stop, public_url=None)
+            permitted(settings("http://127.0.0.1:1/"), sink, registry, None, stop, public_url=None, clock=Clock())
         )
         kept = await until(lambda: registry.handshake("rostering"), "a state")
         stop.set()

@@ -8,7 +8,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import trustme
 from redis.asyncio import Redis
 
 from poller.auth.base import EnvironmentToken, FileToken, NoCredential, SecretFile
+from poller.clock import Clock
 from poller.config.load import load
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.diagnostics import check_sinks
@@ -36,6 +37,7 @@ from poller.store.replay import ReplaySpan
 from tests.delivery.events import entry, spelled
 from tests.delivery.nats_server import SUBJECT, NatsServer, administered, credentials, messages, nats_server
 from tests.delivery.pairs import EVENTS, KEYS, delivering, publish
+from tests.harness.clock import StubClock
 from tests.harness.waiting import until
 from tests.source.clients import keep
 
@@ -62,7 +64,7 @@ def event(number: int = 1, **members: Any) -> SinkEvent:
 
 @asynccontextmanager
 async def sink_at(url: str, *, seconds: float = 10, **options: Any) -> AsyncIterator[NatsSink]:
-    given = {"allowed": AddressPolicy(private=True), **options}
+    given = {"allowed": AddressPolicy(private=True), "clock": Clock(), **options}
     async with NatsSink(url, timeout=timedelta(seconds=seconds), **given) as sink:
         yield sink
 
@@ -262,7 +264,7 @@ async def test_renewed_certificate_files_are_used_for_the_next_connection(
     trustme.CA().cert_pem.write_to_path(str(own))
     with nats_server(tmp_path, tls_config(tmp_path, authority)) as server:
         table = {"id": "a", "sink": server.url("tls"), "allow_private": True, "ca_file": str(own)}
-        async with sink_of(SubscriptionSettings.model_validate(table), {}) as sink:
+        async with sink_of(SubscriptionSettings.model_validate(table), {}, clock=Clock()) as sink:
             assert (await sink.send([event()])).failure is Failure.TLS
             own.write_bytes(b"nonsense")
             assert "expected PEM" in (await sink.send([event()])).error
@@ -279,7 +281,7 @@ async def test_a_client_certificate_is_shown(tmp_path: Path, authority: trustme.
         table = {"id": "a", "sink": server.url("tls"), "allow_private": True, "ca_file": str(tmp_path / "ca.pem")}
         refused = {Failure.TLS, Failure.CLOSED, Failure.RESET}
         for more, failures in (({"client_cert_file": str(tmp_path / "own.pem")}, {Failure.NO_STREAM}), ({}, refused)):
-            async with sink_of(SubscriptionSettings.model_validate(table | more), {}) as sink:
+            async with sink_of(SubscriptionSettings.model_validate(table | more), {}, clock=Clock()) as sink:
                 outcome = await sink.send([event()])
             assert outcome.kind is OutcomeKind.RETRY
             assert outcome.failure in failures
@@ -477,26 +479,25 @@ def test_what_a_nats_sink_takes(tmp_path: Path) -> None:
         )
         (one,) = load(file, {}).subscriptions
         assert not one.is_signed
-        parts = SinkParts(NoCredential(), lambda: datetime.now(UTC))
+        parts = SinkParts(NoCredential(), Clock())
         assert isinstance(open_sink(one, parts), NatsSink)
         with pytest.raises(ConfigurationError, match="no signing secrets"):
-            open_sink(one, SinkParts(NoCredential(), lambda: datetime.now(UTC), secrets=("whsec_x",)))
+            open_sink(one, SinkParts(NoCredential(), Clock(), secrets=("whsec_x",)))
 
 
 async def test_check_and_test_know_the_sink(server: NatsServer) -> None:
     """Law: ``poller check`` says what is missing or there; ``subscriptions test`` shows the message and its outcome."""
     settings = SubscriptionSettings.model_validate({"id": "a", "sink": server.url(), "allow_private": True})
-    (before,) = [line async for line in check_sinks([settings], {})]
+    (before,) = [line async for line in check_sinks([settings], {}, clock=Clock())]
     assert (before.severity, before.text[:30]) == ("error", "no stream takes the subject hr")
     async with administered(server) as stream:
         await stream.add_stream(name="S", subjects=["hr.>"])
-        (line,) = [line async for line in check_sinks([settings], {})]
+        (line,) = [line async for line in check_sinks([settings], {}, clock=Clock())]
         assert (line.severity, line.text) == ("ok", f"the sink is there (the stream S takes {SUBJECT})")
-        now = datetime(2026, 3, 2, tzinfo=UTC)
-        found = await sample(settings, secrets=(), handshake=None, environ={}, event_id="t1", now=now)
+        found = await sample(settings, secrets=(), handshake=None, environ={}, clock=StubClock(draws=iter(["a1"])))
         assert found.outcome.is_delivered
-        assert "Nats-Msg-Id: t1" in found.sent.head
-        assert [name for name, _ in await messages(stream)] == ["t1"]
+        assert "Nats-Msg-Id: a1" in found.sent.head
+        assert [name for name, _ in await messages(stream)] == ["a1"]
 
 
 async def test_servers_that_a_server_announces_are_not_connected_to() -> None:

@@ -14,6 +14,7 @@ from poller.auth.sink_credential import Authorization
 from poller.delivery.outcome import Failure
 from poller.delivery.sinks.webhook import KEPT
 from tests.delivery.sinks import TYPE, loopback, posted, sink_of
+from tests.harness.clock import NOON, FakeClock
 from tests.receiver import HANG, Held, Receiver, Reply, receiving
 from tests.source.clients import keep
 
@@ -278,7 +279,7 @@ async def test_an_expired_token_is_sent_and_named_where_it_is_refused(status: in
     """It is the sink's to refuse; then the text says since when, and nothing that the sink repeats of it."""
     async with receiving(Reply(status, body=b"not t0ken-t0ken")) as receiver:
         texts = [
-            await posted(receiver.url, authorization=EXPIRED, now=lambda at=at: at)
+            await posted(receiver.url, authorization=EXPIRED, clock=FakeClock(at or NOON))
             for at in (EXPIRED.expires, datetime(2026, 3, 2, 8, 14, tzinfo=UTC))
         ]
     said = "; the access token expired at 2026-03-02T08:15:00Z" if status != 400 else ""

@@ -20,6 +20,7 @@ from poller.delivery.sinks.connection import ReceivedBytes as Bytes
 from poller.delivery.sinks.connection import SinkProtocol, current, failure_of
 from poller.delivery.sinks.webhook import KEPT, READ, SEND_AGAIN
 from tests.delivery.sinks import TYPE, posted, sink_of
+from tests.harness.clock import StubClock
 from tests.harness.waiting import turns
 from tests.receiver import (
     CLOSE,
@@ -360,7 +361,7 @@ async def test_a_kept_connection_that_ends_late_is_not_replaced() -> None:
     late = asyncio.Event()
     seconds = [0.0]
     async with receiving([Reply(), Held(late, CLOSE)]) as receiver:
-        async with sink_of(receiver.url, clock=lambda: seconds[0]) as sink:
+        async with sink_of(receiver.url, clock=StubClock(monotonic=lambda: seconds[0])) as sink:
             await sink.post((TYPE,), b"{}")
             waiting = asyncio.create_task(sink.post((TYPE,), b"{}"))
             await receiver.received(2)

@@ -45,6 +45,10 @@ class FakeClock(Clock):
         self._now += timedelta(seconds=seconds)
         self._monotonic += seconds
 
+    def turn(self, by: timedelta) -> None:
+        """Set the wall clock forward or back; no time passes."""
+        self._now += by
+
     async def sleep(self, seconds: float) -> None:
         """Let the time pass, and others run."""
         self.slept.append(seconds)

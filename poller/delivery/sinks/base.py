@@ -15,7 +15,6 @@ from __future__ import annotations
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from importlib import import_module
 from typing import Literal, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -23,6 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from poller.auth.base import Credential
+from poller.clock import Clock
 from poller.config.subscriptions import SINKS, SubscriptionSettings
 from poller.delivery.cloudevent import Envelope
 from poller.delivery.outcome import Failure, Outcome
@@ -133,7 +133,7 @@ class SinkParts(msgspec.Struct, frozen=True):
 
     Attributes:
         credential: where the token of ``auth`` comes from.
-        now: the store's clock, UTC.
+        clock: the store's.
         tls: whom to trust, and the client's certificate; None: the system's authorities.
         certificates: the files that ``tls`` was made of, where it was made of files: asked again for each connection.
         brought: the credential that a request to the Subscriptions API has brought, as it is kept; takes the place of
@@ -143,7 +143,7 @@ class SinkParts(msgspec.Struct, frozen=True):
     """
 
     credential: Credential
-    now: Callable[[], datetime]
+    clock: Clock
     tls: ssl.SSLContext | None = None
     certificates: CertificateFiles | None = None
     brought: bytes | None = None

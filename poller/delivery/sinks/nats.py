@@ -32,7 +32,6 @@ import asyncio
 import json
 import re
 import ssl
-import time
 from base64 import b32decode, b64encode
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
@@ -46,6 +45,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from poller import __version__
 from poller.auth.base import Credential, EnvironmentToken, SecretFile, SingleFlight
 from poller.auth.sink_credential import PlainCredential, read_credential
+from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.formats import STRUCTURED_TYPE
 from poller.delivery.outcome import Failure, Outcome, OutcomeKind
@@ -99,6 +99,7 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> NatsSink:
         allowed=AddressPolicy.of(settings.allow_hosts, private=settings.allow_private),
         tls=parts.tls,
         certificates=parts.certificates,
+        clock=parts.clock,
     )
 
 
@@ -199,7 +200,7 @@ class NatsSink(Sink):
         tls: ssl.SSLContext | None = None,
         certificates: CertificateFiles | None = None,
         lookup: Lookup | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock,
     ) -> None:
         """Take where to send and how.
 
@@ -211,7 +212,7 @@ class NatsSink(Sink):
             tls: whom to trust, and the client's certificate; the system's authorities by default.
             certificates: takes the place of ``tls``, and is asked for each connection.
             lookup: how a name is looked up.
-            clock: seconds that only go forward.
+            clock: of this process.
         """
         self._allowed = allowed or AddressPolicy()
         self._expected = forbidden(url, self._allowed, tls="tls", plain="nats")
@@ -241,7 +242,7 @@ class NatsSink(Sink):
         (event,) = batch
         span = tracing.current()
         span.set_attributes(self._words)
-        began = self._clock()
+        began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._seconds):
                 connection = await self._open()
@@ -253,8 +254,8 @@ class NatsSink(Sink):
         except _REFUSALS as error:
             failed = self._outcome_of(error)
         else:
-            return Outcome(OutcomeKind.DELIVERED, seconds=self._clock() - began)
-        return _timed(failed, self._clock() - began)
+            return Outcome(OutcomeKind.DELIVERED, seconds=self._clock.monotonic() - began)
+        return _timed(failed, self._clock.monotonic() - began)
 
     async def verify(self, request: PermissionRequest | None = None) -> Permission:  # noqa: ARG002 -- it has no handshake
         """Connect, and ask whether a stream takes the subject."""

@@ -34,9 +34,8 @@ from __future__ import annotations
 import asyncio
 import io
 import ssl
-import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
@@ -48,6 +47,7 @@ from yarl import URL
 from poller import __version__
 from poller.auth.base import Credential, NoCredential, SecretFile
 from poller.auth.sink_credential import Authorization, authorization_of
+from poller.clock import Clock
 from poller.config.http import path_secrets
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.formats import Mode, Request, RequestForm
@@ -118,7 +118,7 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> WebhookSink:
         allowed=AddressPolicy.of(settings.allow_hosts, private=settings.allow_private),
         tls=parts.tls,
         certificates=parts.certificates,
-        now=parts.now,
+        clock=parts.clock,
     )
 
 
@@ -187,8 +187,7 @@ class WebhookSink(Sink):
         tls: ssl.SSLContext | None = None,
         certificates: CertificateFiles | None = None,
         lookup: Lookup | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock,
     ) -> None:
         """Take where to send and how.
 
@@ -206,8 +205,7 @@ class WebhookSink(Sink):
             tls: whom to trust; the system's authorities by default.
             certificates: takes the place of ``tls``, and is asked for each request.
             lookup: how a name is looked up.
-            clock: seconds that only go forward.
-            now: the store's clock, UTC.
+            clock: the store's.
         """
         allowed = allowed or AddressPolicy()
         self._requests = requests or SignedRequests()
@@ -226,7 +224,6 @@ class WebhookSink(Sink):
             self._headers += (("Authorization", authorization.value),)
             self._secrets += authorization.secrets
             self._credential = NoCredential()
-        self._now = now
         self._guard = GuardedResolver(allowed, lookup)
         self._tls = tls
         self._certificates = certificates
@@ -237,7 +234,7 @@ class WebhookSink(Sink):
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
         """Send these once, in one request."""
         try:
-            request = self._requests.request(batch, int(self._now().timestamp()))
+            request = self._requests.request(batch, int(self._clock.now().timestamp()))
         except (CredentialUnusable, ConfigurationError) as error:  # what signs them is at fault, and not the events
             return Outcome(OutcomeKind.NOT_SENT, error=one_line(str(error)), failure=Failure.CREDENTIAL)
         except ValueError as error:
@@ -253,7 +250,7 @@ class WebhookSink(Sink):
 
     def preview(self, batch: Sequence[SinkEvent]) -> Preview:
         """The request's line, headers and body."""
-        request, parts = self._requests.request(batch, int(self._now().timestamp())), urlsplit(self._shown)
+        request, parts = self._requests.request(batch, int(self._clock.now().timestamp())), urlsplit(self._shown)
         head = [
             f"POST /{'…' if parts.path not in {'', '/'} or parts.query else ''} HTTP/1.1",
             f"Host: {parts.netloc}",
@@ -285,7 +282,7 @@ class WebhookSink(Sink):
         return await self._attempt("OPTIONS", headers, None)
 
     async def _attempt(self, method: str, headers: Headers, body: bytes | None) -> SinkResponse:
-        began = self._clock()
+        began = self._clock.monotonic()
         exchange = Exchange()
         try:
             async with asyncio.timeout(self._seconds):
@@ -298,7 +295,7 @@ class WebhookSink(Sink):
             exchange.failed = failure_of(error, exchange.received.lost)
             if self._certificates and self._certificates.problem:
                 exchange.failed = exchange.failed[0], f"{self._certificates.problem}; {exchange.failed[1]}"
-        return exchange.answer(self._clock() - began, *self._secrets, now=self._now())
+        return exchange.answer(self._clock.monotonic() - began, *self._secrets, now=self._clock.now())
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -323,7 +320,7 @@ class WebhookSink(Sink):
         token = await self._credential.token()
         await self._send(exchange, method, headers, body, token)
         if self._authorization and exchange.status in (_UNAUTHORIZED, _FORBIDDEN):
-            exchange.remark = self._authorization.remark(self._now())
+            exchange.remark = self._authorization.remark(self._clock.now())
         if exchange.status != _UNAUTHORIZED or token is None:
             return
         if await self._credential.renew(token):
@@ -335,11 +332,11 @@ class WebhookSink(Sink):
         if token:
             headers = (*headers, ("Authorization", f"Bearer {token}"))
         exchange.begins(token)
-        began = self._clock()
+        began = self._clock.monotonic()
         try:
             response = await self._answered(exchange.received, method, headers, body)
         except aiohttp.ClientConnectionError:
-            if not exchange.received.unanswered or self._clock() - began > SEND_AGAIN:
+            if not exchange.received.unanswered or self._clock.monotonic() - began > SEND_AGAIN:
                 raise
             exchange.received = ReceivedBytes(new_connection=True)
             response = await self._answered(exchange.received, method, headers, body)
