@@ -7,9 +7,9 @@ state may have been written by another version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -76,7 +76,7 @@ class Loss(msgspec.Struct, frozen=True):
     former_sequence: int | None = None
 
 
-class FeedState(msgspec.Struct, frozen=True):
+class FeedState(msgspec.Struct, frozen=True, gc=False):
     """The state of a feed when its lease was acquired.
 
     Attributes:
@@ -164,46 +164,19 @@ class FeedState(msgspec.Struct, frozen=True):
 
 
 def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
-    """The state from the hash as Redis answers it."""
-    text = {name.decode(): value.decode("utf-8", "replace") for name, value in fields.items()}
-    return FeedState(
-        generation=text.get(GENERATION, ""),
-        sequence=int(text.get("sequence", "0")),
-        delta_token=text.get(DELTA_TOKEN) or None,
-        query=text.get(QUERY),
-        fields=_fields(text.get(FIELDS)),
-        id_field=text.get(ID_FIELD),
-        origin=text.get(ORIGIN),
-        kept_records=_first_number(text.get("kept")),
-        read_at=_moment(text.get(READ_AT)),
-        good_at=_moment(text.get(GOOD_AT)),
-        refusals=int(text.get(REFUSALS, "0")),
-        token_failures=_whole(text.get(TOKEN_FAILURES)) or 0,
-        held=text.get(HELD) or None,
-        held_at=_moment(text.get(HELD_AT)),
-        held_origin=text.get(HELD_ORIGIN),
-        released=RELEASED in text,
-        resync=RESYNC in text,
-        learnt=text.get(LEARNT),
-        rotation=_moment(text.get(ROTATION)),
-        oldest=_moment(text.get(OLDEST)),
-        round=text.get(ROUND),
-        round_at=_moment(text.get(ROUND_AT)),
-        delta_token_at=_moment(text.get(DELTA_TOKEN_AT)),
-        next_at=_moment(text.get(NEXT_AT)),
-        missing_at=_whole(text.get(MISSING_AT)),
-        unidentified=_whole(text.get(UNIDENTIFIED)) or 0,
-        tombstones=_whole(text.get(TOMBSTONES)),
-        confirmation=text.get(CONFIRMATION),
-        progress=text.get(PROGRESS),
-        backwards=_whole(text.get(BACKWARDS)) or 0,
-        held_versions=_whole(text.get(HELD_VERSIONS)) or 0,
-        second_look=_whole(text.get(SECOND_LOOK)),
-        formers=tuple(text.get("formers", "").split()),
-        anew_at=int(text[ANEW_AT]) if ANEW_AT in text else None,
-        lost=text.get(LOST),
-        lost_at=_moment(text.get(LOST_AT)),
-    )
+    """The state from the hash as Redis answers it.
+
+    Raises:
+        ValueError: it has no readable sequence, or a field that no version of this program has written.
+    """
+    found: dict[str, Any] = {"generation": "", "sequence": 0}
+    for field, value in fields.items():
+        name = field.decode()
+        decode = _DECODERS.get(name)
+        decoded = decode(value.decode("utf-8", "replace")) if decode else None
+        if decoded is not None:
+            found[_ATTRIBUTES.get(name, name)] = decoded
+    return FeedState(**found)
 
 
 def marked(state: FeedState, marks: Mapping[str, str | None]) -> FeedState:
@@ -217,26 +190,42 @@ def fields_mark(fields: tuple[str, ...]) -> str:
     return msgspec.json.encode(fields).decode()
 
 
-def _fields(text: str | None) -> tuple[str, ...] | None:
+def _fields(text: str) -> tuple[str, ...] | None:
     try:
         return msgspec.json.decode(text, type=tuple[str, ...]) if text else None
     except msgspec.MsgspecError:
         return None
 
 
-def _first_number(text: str | None) -> int | None:
-    first = (text or "").partition(" ")[0]
-    return int(first) if first.isdecimal() else None
+def _first_number(text: str) -> int | None:
+    return _whole(text.partition(" ")[0])
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
 
 
-def _moment(text: str | None) -> datetime | None:
-    if not text:
-        return None
+def _moment(text: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(text).astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC) if text else None
     except ValueError:
         return None
+
+
+_ATTRIBUTES: Final = {"kept": "kept_records"}  # all others have the name of their field in the hash
+_BY_TYPE: Final[Mapping[Any, Callable[[str], object]]] = {
+    str: str,
+    str | None: lambda text: text or None,
+    int: _whole,
+    int | None: _whole,
+    bool: lambda _: True,
+    datetime | None: _moment,
+}
+_DECODERS: Final[Mapping[str, Callable[[str], object]]] = {
+    one.name: _BY_TYPE[one.type] for one in msgspec.structs.fields(FeedState) if one.type in _BY_TYPE
+} | {
+    "sequence": int,  # without it nothing may be written
+    "kept": _first_number,
+    "formers": lambda text: tuple(text.split()),
+    FIELDS: _fields,
+}

@@ -69,7 +69,7 @@ class TrimScripts:
 _ROOM: Final = 0.95  # of max_bytes that is left full, so that the next event does not trim again
 
 
-class StreamExtent(msgspec.Struct, frozen=True):
+class StreamExtent(msgspec.Struct, frozen=True, gc=False):
     """The size of a stream, and its first entry.
 
     Attributes:

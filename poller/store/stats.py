@@ -60,7 +60,7 @@ class LastRound(RoundCounts):
         return RoundCounts(*(getattr(self, name) for name in RoundCounts.__struct_fields__))
 
 
-class FeedStats(msgspec.Struct, frozen=True):
+class FeedStats(msgspec.Struct, frozen=True, gc=False):
     """What the store holds of one feed.
 
     Attributes:
@@ -93,7 +93,7 @@ class FeedStats(msgspec.Struct, frozen=True):
         return max(self.snapshots - (self.state.tombstones or 0), 0)
 
 
-class Backlog(msgspec.Struct, frozen=True):
+class Backlog(msgspec.Struct, frozen=True, gc=False):
     """The undelivered events of one feed consumer.
 
     Attributes:
