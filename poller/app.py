@@ -22,14 +22,14 @@ import structlog
 from poller import __version__
 from poller.clock import Clock
 from poller.config.settings import Settings
-from poller.control.orphans import note_streams, stated
+from poller.control.orphans import stated, store_orphans
 from poller.daemon.cluster.membership import Configurations, Membership
 from poller.daemon.deliver_role import DeliverRole
 from poller.daemon.health import START, Readiness, StoreMonitor, SupervisorNotifier, counted, measured, supervised
 from poller.daemon.poll_role import poll_until
 from poller.daemon.retention_role import RetentionRole
 from poller.daemon.round_runner import PolledFeed, RoundObserver, polled_feeds
-from poller.daemon.startup import look_first, look_for_credentials
+from poller.daemon.startup import report_empty_store, report_missing_credentials
 from poller.daemon.stored_metrics import StoredReadings
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of
@@ -77,7 +77,7 @@ async def run(
     if serving is None and roles == {"serve"}:
         raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
     over = asyncio.Event()
-    working = [daemon.work(roles, stop, over), daemon.told(stop, over)]
+    working = [daemon.work(roles, stop, over), daemon.supervise(stop, over)]
     if serving is not None:
         working.append(serve(daemon.site(), serving, until=over, clock=clock))
     with measured(LOOP_LAG.observe, clock, overslept=daemon.overslept):
@@ -106,7 +106,7 @@ class _Daemon:
         exposition = Exposition(self._readiness, self._watch, self._readings)
         return site(self._backing, self._readiness, lambda: self._registry, *metrics_routes(exposition))
 
-    def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
+    def supervise(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
         """Keep the supervisor of this process informed."""
         return supervised(
             SupervisorNotifier(self._environ), self._readiness, self._doing, stop=stop, over=over, clock=self._clock
@@ -121,7 +121,7 @@ class _Daemon:
         settings, environ, clock, watch = self._settings, self._environ, self._clock, self._watch
         try:
             if "poll" in roles:
-                await look_for_credentials(settings.sources, environ)
+                await report_missing_credentials(settings.sources, environ)
             async with AsyncExitStack() as stack:
                 # What may take long at the start is given up when the daemon is stopped.
                 opening = opened_store(settings, clock=self._clock)
@@ -185,8 +185,8 @@ class _Daemon:
             try:
                 findings = await examined(self._settings, store)
                 if "poll" in roles:
-                    await look_first(store.client, self._settings)
-                await note_streams(store.client, self._settings)
+                    await report_empty_store(store.client, self._settings)
+                await store_orphans(store.client, self._settings)
             except StoreUnavailable as error:  # it went between two questions
                 watch.failed(START, str(error))
                 await self._clock.sleep(_ASKED_AGAIN)
@@ -273,7 +273,7 @@ async def once(
         async with opened_store(settings, clock=clock_of(settings, clock)) as store:
             shebang = await until_ready(store, patience=STORE_PATIENCE)
             await examined(settings, store)
-            await look_first(store.client, settings)
+            await report_empty_store(store.client, settings)
             async with polled_feeds(
                 settings, environ, store.client, shebang=shebang, clock=store.clock, only=frozenset(feed_ids)
             ) as feeds:

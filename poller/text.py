@@ -53,7 +53,7 @@ def hidden(text: str, *secrets: str | None) -> str:
 
 
 # Who echoes a secret does it as his framework spells text: in JSON, where some escape "/", "=" and "&"; in HTML; in a
-# URL; in UTF-16, which leaves a NUL beside each letter. A character that nobody escapes stands for itself alone.
+# URL; in UTF-16, which leaves a NUL beside each letter. A character that needs no escape stands for itself alone.
 
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _UNSEEN: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f\xad\u200b-\u200f\u2060-\u2064\ufeff]+")

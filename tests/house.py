@@ -106,6 +106,8 @@ PLAIN: Final[Mapping[str, str]] = {
     r"--anew\b": "the option's name, which is the outside",
     r"anew=true": "the same over HTTP",
     r"""(?<=["'`])anew(?=["'`])|^anew$""": "the command's word in Redis and JSON, which older processes read",
+    r"\?anew=|^anew:": "the parameter's name over HTTP",
+    r"^told$": "the field's name in Redis, which older processes read",
     r"\b(\d+|two|three|many|more|all|several)(\s+of\s+\w+|\s+\w+)?\s+at\s+once\b": "English for `at the same time`",
 }
 """Where a word is simply English or part of the outside: pattern and reason."""

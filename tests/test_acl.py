@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from structlog.testing import capture_logs
 
 from poller.clock import Clock
-from poller.daemon.startup import look_first
+from poller.daemon.startup import report_empty_store
 from poller.redis.client import commands
 from poller.redis.health import check_store
 from tests.acl import DEPLOYED, Guarded, running_with_acl
@@ -84,7 +84,7 @@ async def test_who_may_not_scan_works_all_the_same(guarded: Guarded, tmp_path: P
     async with commands(guarded.admin) as admin, commands(guarded.url) as client:
         await admin.execute_command("ACL", "SETUSER", "poller", "-scan")  # type: ignore[no-untyped-call]  # as above
         with capture_logs() as said:
-            await look_first(client, configured(tmp_path))
+            await report_empty_store(client, configured(tmp_path))
         await admin.execute_command("ACL", "SETUSER", "poller", "+scan")  # type: ignore[no-untyped-call]  # as above
     assert [line["event"] for line in said] == ["first start: nothing is known of any feed"]
 

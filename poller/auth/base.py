@@ -109,7 +109,7 @@ class FileToken:
 
         A rotation may have been quicker than the clock's tick.
         """
-        return checked(self._file.text(anew=True), self.origin) != rejected
+        return checked(self._file.text(reread=True), self.origin) != rejected
 
 
 def checked(text: str, origin: str) -> str:
@@ -187,18 +187,18 @@ class SecretFile:
         self._seen: _Stamp | None = None
         self._text = ""
 
-    def text(self, *, anew: bool = False) -> str:
+    def text(self, *, reread: bool = False) -> str:
         """The content without surrounding white space; read again when the file has changed.
 
         Args:
-            anew: read it even if it looks unchanged.
+            reread: read the file even if it looks unchanged.
 
         Raises:
             CredentialUnusable: it is missing, unreadable, open to every user, too large, not UTF-8 or empty.
         """
         try:
             seen = self._stamp(os.stat(self._path))  # noqa: PTH116 -- microseconds on a local file, for each request
-            if anew or seen != self._seen:
+            if reread or seen != self._seen:
                 self._text, self._seen = self._read()
         except (OSError, UnicodeDecodeError) as error:
             self._seen = None  # the next file may look like the last one, down to its inode

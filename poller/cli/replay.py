@@ -89,7 +89,7 @@ async def _replay(
         span = span_at(clock.now())
         name = clock.random.randbytes(8).hex()
         found = [await replays.planned(feed, *span, name=name) for feed in feeds]
-        begun = await _begin(replays, [one for one in found if one is not None])
+        begun = await _start(replays, [one for one in found if one is not None])
         for one in begun:
             if span[0] == EARLIEST and one.first > 1:
                 warn(f"{one.feed} begins at {one.since}; older events are gone")
@@ -120,7 +120,7 @@ async def _cancel(options: GlobalOptions, subscription: str, names: list[str] | 
         raise PollerError(f"no replay of {subscription} is in progress")
 
 
-async def _begin(replays: ReplayControl, wanted: list[PlannedReplay]) -> list[PlannedReplay]:
+async def _start(replays: ReplayControl, wanted: list[PlannedReplay]) -> list[PlannedReplay]:
     if not wanted:
         write_line("no events there")
         return []

@@ -19,7 +19,7 @@ from poller.delivery.delivery_codec import Overrun, StoredDeadLetter, delivery_a
 from poller.errors import PollerError
 from poller.store import dead_letters
 from poller.store import dead_letters as given_up
-from poller.store.dead_letters import DeadLetterId, DeadLetterSummary, Listed, Mark, Moved, Opened, Owner
+from poller.store.dead_letters import DeadLetterEntry, DeadLetterId, DeadLetterSummary, Listed, Moved, Opened, Owner
 from poller.store.entry_id import EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.subscriptions import Registry, require_registered
@@ -156,7 +156,7 @@ class DeadLetters:
             return None
         return await given_up.redeliver(self._client, self._pair(wanted), wanted.entry, letter=raw, delivery=delivery)
 
-    async def _listed(self, marks: Sequence[Mark]) -> list[DeadLetterSummary]:
+    async def _listed(self, marks: Sequence[DeadLetterEntry]) -> list[DeadLetterSummary]:
         found: list[DeadLetterSummary] = []
         for mark in marks:  # one by one: a letter holds a whole event
             wanted = DeadLetterId(mark.owner.feed, mark.entry, mark.owner.subscription)

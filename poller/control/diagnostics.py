@@ -52,7 +52,7 @@ from poller.http.server import listener
 from poller.lifecycle import in_turns
 from poller.redis.client import shown
 from poller.redis.data_directory import located
-from poller.redis.embedded import SOCKET, EmbeddedServer, SocketState, asked
+from poller.redis.embedded import SOCKET, EmbeddedServer, SocketState, socket_state
 from poller.redis.health import Severity, check_store, refused, weighed
 from poller.source.client import ApiClient
 from poller.source.envelope import Page, decode_page
@@ -109,7 +109,7 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
     if url is None:
         directory = settings.embedded.data_dir.absolute()
         try:
-            if await asked(located(directory) / SOCKET) is not SocketState.READY:
+            if await socket_state(located(directory) / SOCKET) is not SocketState.READY:
                 kept.running = False
                 yield _not_started(directory)
                 return
@@ -169,7 +169,7 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str], cloc
         pages = dict(zip(own, await asyncio.gather(*(_first_page(api, feed) for feed in own)), strict=True))
         unanswered = next((feed for feed, page in pages.items() if type(page) is SourceUnavailable), None)
         for feed, page in pages.items():
-            yield _judged(feed, _said_of(page, unanswered), seen, proxied=source.proxy is not None)
+            yield _judged(feed, _result_of(page, unanswered), seen, proxied=source.proxy is not None)
         for feed in feeds:
             if feed.resource.per_qualification:
                 yield await _check_listings(api, feed, seen, unanswered)
@@ -181,7 +181,7 @@ async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None], 
     qualifications = (*feed.qualifications, *(seen if feed.discover else ()))
     if not qualifications:
         return CheckLine("warning", feed.id, "not asked: no qualification is known so far")
-    page = _said_of(await _first_page(api, feed, qualifications[0]), unanswered)
+    page = _result_of(await _first_page(api, feed, qualifications[0]), unanswered)
     return _judged(feed, page, {}, of=f" of qualification {qualifications[0]}")
 
 
@@ -194,7 +194,7 @@ async def _first_page(api: ApiClient, feed: Feed, qualification: str | None = No
         return error
 
 
-def _said_of(page: Page | SourceError, unanswered: Feed | None) -> Page | SourceError:
+def _result_of(page: Page | SourceError, unanswered: Feed | None) -> Page | SourceError:
     """What is said of a feed that was not asked: whose failure stands for its own."""
     if isinstance(page, SourceNotAsked) and unanswered is not None:
         return SourceNotAsked(f"not asked: the API has not answered for {unanswered.id}, see there")

@@ -32,7 +32,7 @@ from poller.store.entry_id import EARLIEST, EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name, nonce_of
 from poller.store.members import MemberConfiguration, MemberList, Members, members_seen
-from poller.store.recovery import known_feeds, note_unread
+from poller.store.recovery import known_feeds, store_unread
 from poller.store.retention import groups_of
 from poller.store.stats import Backlog, Pair, backlogs
 from poller.store.stream import last_id
@@ -184,7 +184,7 @@ def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
     return outline.is_from_earliest or 0 < registered.asked <= EntryId.parse(last).ms
 
 
-async def note_streams(client: Redis, settings: Settings, *, within: float = SEARCH_SECONDS) -> None:
+async def store_orphans(client: Redis, settings: Settings, *, within: float = SEARCH_SECONDS) -> None:
     """Let the feeds be known whose streams are under the prefix and of which nothing is noted, as far as is found.
 
     This finds what a version has kept that noted nothing. A user who may not SCAN finds nothing, and works all the
@@ -205,7 +205,7 @@ async def note_streams(client: Redis, settings: Settings, *, within: float = SEA
                         text = name.decode("utf-8", "replace")
                         feed = text.removeprefix(f"{prefix}:{{").removesuffix("}:events")
                         if text == FeedKeys.of(prefix, feed).events and feed not in noted:
-                            await note_unread(client, key, feed)
+                            await store_unread(client, key, feed)
 
 
 class ForgottenFeed(msgspec.Struct, frozen=True):
@@ -225,7 +225,7 @@ async def forgettable(client: Redis, settings: Settings, feed: str, *, now: date
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     prefix = settings.redis.prefix
-    await note_streams(client, settings)
+    await store_orphans(client, settings)
     known = await known_feeds(client, remembered_key(prefix))
     meant = [one for one in dict.fromkeys([*settings.feed_ids, *known]) if feed in {one, one.partition("/")[2]}]
     if len(meant) > 1:
@@ -268,7 +268,7 @@ async def forget(
         _refuse_claimed(feed, await members_seen(client, members))
         with translated(client):
             await client.hdel(remembered_key(prefix), feed)
-        await Members(client, members, name="", ttl=LEASE, clock=StoreClock(process=clock)).look(
+        await Members(client, members, name="", ttl=LEASE, clock=StoreClock(process=clock)).read(
             MemberList(), tell=True
         )
         kept = await registry_of(settings, client).all()
@@ -280,7 +280,7 @@ async def forget(
         pairs = [ConsumerKeys.of(prefix, feed, name) for name in sorted(names)]
         await until_let_go(client, [pair.lease for pair in pairs], clock)
         if not await forget_feed(client, keys, pairs, nonce=lease.token):
-            await note_unread(client, remembered_key(prefix), feed)
+            await store_unread(client, remembered_key(prefix), feed)
             raise PollerError(  # noqa: TRY301 -- what follows lets go of the lease in any case
                 f"another process has taken the lease of {feed}; nothing was deleted: try again"
             )

@@ -142,7 +142,7 @@ class ReplayControl:
 
     async def _start(self, one: PlannedReplay) -> bool:
         events = FeedKeys.of(self._prefix, one.feed).events
-        return await replays.begin(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
+        return await replays.start_replay(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
 
     async def under_way(self, feed: str) -> PlannedReplay | None:
         """What is left of the replay of a feed that is under way; None where there is none."""
@@ -179,7 +179,7 @@ class ReplayControl:
             yield max(_sequence(following) - one.first, 0) if following else one.events
             await self._refuse_paused()
             await clock.sleep(_LOOK_AGAIN)
-        if not await replays.ended(self._client, keys, one.span.id):
+        if not await replays.is_completed(self._client, keys, one.span.id):
             raise PollerError(f"{one.feed}: the replay was cancelled")
         yield one.events
 

@@ -304,8 +304,8 @@ class DeliverRole:
 
     async def _mended(self, before: Subscriptions) -> Subscriptions:
         shared = self._shared
-        told = partial(announce, shared.store.client, shared.settings.redis.prefix)
-        return await mend(self._registry, self._filing.file, before, now=shared.clock.now(), announce=told)
+        publish = partial(announce, shared.store.client, shared.settings.redis.prefix)
+        return await mend(self._registry, self._filing.file, before, now=shared.clock.now(), announce=publish)
 
     def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
         if isinstance(error, StoreUnavailable):
@@ -327,7 +327,7 @@ class DeliverRole:
 
     def _leave(self, name: str) -> None:
         running, before = self._running.pop(name), self._leaving.get(name)
-        leaving = asyncio.create_task(_left(running, before), name=f"end of subscription {name}")
+        leaving = asyncio.create_task(_stopped(running, before), name=f"end of subscription {name}")
         self._leaving[name] = leaving
         leaving.add_done_callback(lambda _: self._left(name, leaving))
 
@@ -386,7 +386,7 @@ def _feeds_of(
     return tuple(dict.fromkeys((*feeds, *left)))
 
 
-async def _left(running: SubscriptionRunner, before: asyncio.Task[None] | None) -> None:
+async def _stopped(running: SubscriptionRunner, before: asyncio.Task[None] | None) -> None:
     """When this has ended, the subscription is not delivered here."""
     if before is not None:
         await asyncio.wait([before])

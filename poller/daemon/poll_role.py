@@ -456,7 +456,7 @@ async def _handle_in_round(queue: CommandQueue, command: Command, feed: Commande
         if result.wait is not None:  # the same, though this process has not noticed yet
             return
         if knows or not result.ok or result.paused is not None or not await queue.is_outstanding(command):
-            await queue.reply(command, _ended(member, result))
+            await queue.reply(command, _final_reply(member, result))
             return
 
 
@@ -464,7 +464,7 @@ def _put_off(member: str, why: str) -> CommandReply:
     return CommandReply(member, done=True, text=f"{why}; it is carried out when the feed is resumed", put_off=True)
 
 
-def _ended(member: str, result: RoundResult) -> CommandReply:
+def _final_reply(member: str, result: RoundResult) -> CommandReply:
     if result.paused is not None:
         return _put_off(member, result.paused)
     public = {name: value for name, value in result.public.items() if isinstance(value, str | int | float | None)}

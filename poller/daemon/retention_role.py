@@ -165,9 +165,9 @@ class RetentionRole:
             gone = await feed.trimmer.trim(self._rule, lambda: self._known(feed.name), now=self._clock.now())
             if gone:
                 _log.info("trimmed", feed=feed.name, events=gone)
-            for overrun in await feed.trimmer.untold():
+            for overrun in await feed.trimmer.unannounced():
                 await self._report_overrun(feed.name, overrun)
-                await feed.trimmer.told(overrun)
+                await feed.trimmer.mark_announced(overrun)
             feed.failure.worked()
         except Fenced:
             return  # the process that has the lease does it

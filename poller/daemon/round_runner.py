@@ -111,7 +111,7 @@ class PolledFeed:
         if result.loss is not None:
             await self._announce(_announced(result.loss, self.feed.id, self._clock.now()))
         with suppress(StoreError):  # the rounds say what is wrong, and the next one notes it
-            await self.store.memory.note()
+            await self.store.memory.save()
         return result
 
     def _not_before(self, due: datetime | None) -> datetime | None:

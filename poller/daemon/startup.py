@@ -34,13 +34,13 @@ _EVERY_STATE: Final = "*:{*/*}:state"
 _log = structlog.get_logger("poller.store")
 
 
-async def look_first(client: Redis, settings: Settings) -> None:
+async def report_empty_store(client: Redis, settings: Settings) -> None:
     """Say it where none of the feeds is known.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    if await _known(client, settings):
+    if await _has_state(client, settings):
         return
     prefix = settings.redis.prefix
     try:
@@ -78,7 +78,7 @@ async def prefixes_of(
     return found
 
 
-async def _known(client: Redis, settings: Settings) -> bool:
+async def _has_state(client: Redis, settings: Settings) -> bool:
     """Whether any of the feeds is known, or is remembered to have been."""
     with translated(client):
         if await client.exists(remembered_key(settings.redis.prefix)):
@@ -103,17 +103,17 @@ _FILE: Final = "mend it; until then the source's rounds fail, and then they go o
 _daemon_log = structlog.get_logger("poller.daemon")
 
 
-async def look_for_credentials(sources: Iterable[SourceSettings], environ: Mapping[str, str]) -> None:
+async def report_missing_credentials(sources: Iterable[SourceSettings], environ: Mapping[str, str]) -> None:
     """Say which of them are missing, or cannot be used."""
     for source in sources:
         try:
-            await _look(source.auth, environ)
+            await _try_credential(source.auth, environ)
         except CredentialUnusable as error:
             advice = _FILE if source.auth.token_env is None else _VARIABLE
             _daemon_log.error("source without a credential", source=source.name, error=str(error), advice=advice)
 
 
-async def _look(auth: AuthSettings, environ: Mapping[str, str]) -> None:
+async def _try_credential(auth: AuthSettings, environ: Mapping[str, str]) -> None:
     if auth.token_file is not None:
         await FileToken(auth.token_file).token()
     elif auth.token_env is not None:

@@ -249,7 +249,7 @@ class SubscriptionRunner:
         public_url = self._shared.settings.http.public_url
         registry, clock = self._shared.registry, self._shared.clock
         return await permitted(
-            settings, sink, registry, kept, self._stop, public_url=public_url, clock=clock, told=self._held_up
+            settings, sink, registry, kept, self._stop, public_url=public_url, clock=clock, report=self._held_up
         )
 
     def _held_up(self, reason: str | None) -> None:
@@ -338,7 +338,7 @@ class _Informed:
         try:
             await self._pair.run()
             with suppress(StoreError):  # some attempts are missing in the counts then
-                await self._subscriber.note(self.feed)
+                await self._subscriber.store_health(self.feed)
         finally:
             self._subscriber.left(self.feed)
 

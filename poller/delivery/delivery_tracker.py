@@ -132,7 +132,7 @@ class DeliveryTracker:
         return self._parked.event_of(entry)
 
     def take_in(
-        self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", anew: str | None = None
+        self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", reset_entry: str | None = None
     ) -> Sequence[tuple[str, str]]:
         """Entries that were read, in the order of the stream; those that cannot be delivered, with the reason.
 
@@ -140,7 +140,7 @@ class DeliveryTracker:
             entries: what was read.
             now: the store's clock, UTC.
             known_to: entries up to this one were read before.
-            anew: baselines after this entry repeat what was published before.
+            reset_entry: the last entry before the reset of the feed; baselines after it repeat earlier events.
         """
         refused = []
         known = EntryId.parse(known_to) if known_to else (-1, -1)
@@ -148,13 +148,13 @@ class DeliveryTracker:
             if not self.queues.holds(entry):
                 if entry in self._parked or entry in self._restored or EntryId.parse(entry) <= known:
                     self._batch.acked.append(entry)
-                elif reason := self._take_one(entry, event, now, anew):
+                elif reason := self._take_one(entry, event, now, reset_entry):
                     refused.append((entry, reason))
         if entries:
             self.last_read = max(self.last_read or entries[-1][0], entries[-1][0], key=EntryId.parse)
         return refused
 
-    def _take_one(self, entry: str, event: bytes | None, now: datetime, anew: str | None) -> str | None:
+    def _take_one(self, entry: str, event: bytes | None, now: datetime, reset_entry: str | None) -> str | None:
         if event is None:
             self._batch.give_up(entry, b"null", GONE, now=now)
             self._batch.acked.append(entry)
@@ -169,7 +169,7 @@ class DeliveryTracker:
         behind = last is None or EntryId.parse(last) < EntryId.parse(
             entry
         )  # else it was settled before what waits in its queue
-        if not behind or not wants(self._subscription, envelope, entry, event, anew=anew):
+        if not behind or not wants(self._subscription, envelope, entry, event, reset_entry=reset_entry):
             self._batch.acked.append(entry)
             return None
         tried = self.queues.tried(key)
@@ -190,17 +190,17 @@ class DeliveryTracker:
         busy: timedelta = PAUSE_FLOOR,
     ) -> AttemptResult:
         """What follows from an attempt at these, which were taken together."""
-        told: list[AttemptReport] = []
+        reports: list[AttemptReport] = []
         pauses: list[timedelta] = []
         waits: dict[str, timedelta | None] = {}
         patience = self._subscription.patience
         for waiting, ended in zip(unit, outcome.of_each(len(unit)), strict=True):
             known = self._parked.of(waiting)
             step = step_after(ended, tries=known.tries, patience=patience, chance=chance(), busy=busy)
-            told.append(self._told(waiting, known, step))
+            reports.append(self._report(waiting, known, step))
             if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
                 self.put_back(unit)
-                return AttemptResult(told, rest=step.reason if isinstance(step, PauseSubscription) else None)
+                return AttemptResult(reports, rest=step.reason if isinstance(step, PauseSubscription) else None)
             # Nothing is kept of what was delivered, and what was not sent was no attempt.
             delivery = known if ended.is_delivered or not ended.was_sent else known.after(ended, now)
             if waits.get(waiting.key) is not None:
@@ -219,17 +219,17 @@ class DeliveryTracker:
             if wait := waits.get(waiting.key):
                 self._parked.wait(waiting.id, clock + wait.total_seconds())
         pause = max(pauses, default=timedelta(0))
-        return AttemptResult(told, pause or None)
+        return AttemptResult(reports, pause or None)
 
     def give_up(self, unit: Sequence[QueuedEntry[Event]], reason: str, *, now: datetime) -> AttemptResult:
         """These cannot be sent at all."""
-        told = []
+        reports = []
         for waiting in unit:
             known = self._parked.of(waiting)
-            told.append(self._told(waiting, known, DeadLetter(reason)))
+            reports.append(self._report(waiting, known, DeadLetter(reason)))
             self._draft_step(waiting, known, DeadLetter(reason), now)
         self._batch.reopen += dict.fromkeys(waiting.key for waiting in unit)
-        return AttemptResult(told)
+        return AttemptResult(reports)
 
     def put_back(self, unit: Sequence[QueuedEntry[Event]]) -> None:
         """These were not sent; their queues are open again."""
@@ -312,7 +312,7 @@ class DeliveryTracker:
         waiting.alone = alone(delivery)
         self.queues.park(waiting)
 
-    def _told(self, waiting: QueuedEntry[Event], delivery: Delivery, step: Step) -> AttemptReport:
+    def _report(self, waiting: QueuedEntry[Event], delivery: Delivery, step: Step) -> AttemptReport:
         if waiting.item is None:
             return AttemptReport(waiting.id, None, delivery.tries.attempts, step)
         envelope, event = waiting.item
@@ -346,12 +346,12 @@ class AttemptResult(msgspec.Struct, frozen=True):
     """What follows from one request.
 
     Attributes:
-        told: the reports, one for each of its events.
+        reports: the reports, one for each of its events.
         pause: for how long the sink is to be sent nothing; None: it may be.
         rest: why the subscription gets nothing more at all; None: it does.
     """
 
-    told: Sequence[AttemptReport]
+    reports: Sequence[AttemptReport]
     pause: timedelta | None = None
     rest: str | None = None
 

@@ -54,12 +54,12 @@ STEPS: Final[Mapping[type[Next], Step]] = {
 _DETAILS: Final = (Delivered, Withhold)
 
 
-def count(told: Sequence[AttemptReport], outcome: Outcome | None, series: AttemptSeries, *, now: datetime) -> None:
+def count(reports: Sequence[AttemptReport], outcome: Outcome | None, series: AttemptSeries, *, now: datetime) -> None:
     """Count these, which one request carried; ``outcome`` is None where nothing could be sent."""
     if outcome is not None and outcome.was_sent:
         series.requested(outcome.seconds)
     counts: dict[type[Next], int] = {}
-    for one in told:
+    for one in reports:
         kind = type(one.step)
         counts[kind] = counts.get(kind, 0) + 1
         if kind is Delivered and (delay := _delay(one, now)) is not None:
@@ -69,12 +69,12 @@ def count(told: Sequence[AttemptReport], outcome: Outcome | None, series: Attemp
 
 
 def report(
-    told: Sequence[AttemptReport], outcome: Outcome | None, *, feed: str, subscription: str, sink: str, now: datetime
+    reports: Sequence[AttemptReport], outcome: Outcome | None, *, feed: str, subscription: str, sink: str, now: datetime
 ) -> None:
     """Tell what became of these in the log.
 
     Args:
-        told: the events that one request carried, each with what follows.
+        reports: the events that one request carried, each with what follows.
         outcome: of the request; None where nothing could be sent.
         feed: ``SOURCE/NAME``.
         subscription: its id.
@@ -82,14 +82,14 @@ def report(
         now: when it ended, UTC.
     """
     if not _spoken.isEnabledFor(logging.DEBUG):
-        told = [one for one in told if not isinstance(one.step, _DETAILS)]
-        if not told:
+        reports = [one for one in reports if not isinstance(one.step, _DETAILS)]
+        if not reports:
             return
     shared: dict[str, Any] = {"feed": feed, "subscription": subscription, "sink": sink}
     if outcome:
         answered = {"status": outcome.status, "failure": outcome.failure, "seconds": round(outcome.seconds, 3)}
         shared |= {name: value for name, value in answered.items() if value is not None}
-    for one in told:
+    for one in reports:
         log = _log.bind(step=STEPS[type(one.step)], **shared, **_of(one, now))
         if isinstance(one.step, Delivered):
             log.debug("attempt")
@@ -197,8 +197,8 @@ class Dispatcher:
             if endpoint.breathing and not self._queues.due:
                 return
             fresh = not self._queues.due
-            unit = self._queues.take(most=self._batching.max_events, most_bytes=self._most_bytes)
-            endpoint.begin(fresh=fresh)
+            unit = self._queues.claim(most=self._batching.max_events, most_bytes=self._most_bytes)
+            endpoint.acquire(fresh=fresh)
             task = asyncio.create_task(self._attempt(unit))
             self._in_flight.add(task)
             task.add_done_callback(self._ended)
@@ -207,9 +207,9 @@ class Dispatcher:
         """Let attempts in flight end, for at most this many seconds."""
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=within)
-        await self.end()
+        await self.cancel()
 
-    async def end(self) -> None:
+    async def cancel(self) -> None:
         """End those in flight; what they would have learnt is not known."""
         await ended(*self._in_flight)
 
@@ -230,7 +230,7 @@ class Dispatcher:
 
     def _ended(self, attempt: asyncio.Task[None]) -> None:
         self._in_flight.discard(attempt)
-        self._endpoint.end()
+        self._endpoint.release()
         if not attempt.cancelled() and (error := attempt.exception()):
             self.failed = error
         self._changed()
@@ -260,7 +260,7 @@ class Dispatcher:
             return
         with attempt_at(batch, **self._where) as span:
             outcome, concluded = await self._sent(unit, batch)
-            tell_attempt(span, concluded.told, outcome)
+            trace_attempt(span, concluded.reports, outcome)
             self._report(concluded, outcome)
         await self._learn(concluded, outcome)
 
@@ -304,8 +304,8 @@ class Dispatcher:
 
     def _report(self, concluded: AttemptResult, outcome: Outcome | None) -> None:
         now = self._clock.now()
-        count(concluded.told, outcome, self._series, now=now)
-        report(concluded.told, outcome, **self._where, sink=self._endpoint.subscription.sink, now=now)
+        count(concluded.reports, outcome, self._series, now=now)
+        report(concluded.reports, outcome, **self._where, sink=self._endpoint.subscription.sink, now=now)
 
 
 def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> Span:
@@ -320,12 +320,12 @@ def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> 
     return tracing.root("deliver", kind=SpanScope.CLIENT, attributes=words, links=links)
 
 
-def tell_attempt(span: Span, told: Sequence[AttemptReport], outcome: Outcome) -> None:
+def trace_attempt(span: Span, reports: Sequence[AttemptReport], outcome: Outcome) -> None:
     """Tell how it ended, and what follows."""
-    if span is tracing.NOTHING or not told:
+    if span is tracing.NOTHING or not reports:
         return
-    steps = dict.fromkeys(type(one.step).__name__.lower() for one in told)
-    span.set_attributes({"poller.attempt": max(one.attempt for one in told), "poller.step": ",".join(steps)})
+    steps = dict.fromkeys(type(one.step).__name__.lower() for one in reports)
+    span.set_attributes({"poller.attempt": max(one.attempt for one in reports), "poller.step": ",".join(steps)})
     if outcome.kind is OutcomeKind.REJECTED and not outcome.was_sent:
         span.fail("not_sent")
     elif outcome.status is not None or not outcome.is_delivered:

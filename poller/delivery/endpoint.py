@@ -107,7 +107,7 @@ class EndpointState:
         self._sink = sink
         self._notes = notes
         self._standing = EndpointHealth(subscription.disable_after, longest=subscription.patience.widest)
-        self._withholding = CredentialOutage()
+        self._credential = CredentialOutage()
         self._unwell = unwell
         self._failed_in_a_row = 0
         self._clock = clock
@@ -138,7 +138,7 @@ class EndpointState:
         """It is not delivered here any more."""
         self._standing.left(feed)
 
-    async def note(self, feed: str) -> None:
+    async def store_health(self, feed: str) -> None:
         """Store the health at a feed, for the next process that delivers it.
 
         Raises:
@@ -171,7 +171,7 @@ class EndpointState:
     def free(self) -> bool:
         """Whether a request may start now."""
         now = self._clock.monotonic()
-        return self._free > 0 and not self.resting and now >= self._paused_until and self._withholding.admits(now)
+        return self._free > 0 and not self.resting and now >= self._paused_until and self._credential.admits(now)
 
     @property
     def breathing(self) -> bool:
@@ -181,17 +181,17 @@ class EndpointState:
     @property
     def next_moment(self) -> float | None:
         """When a pause or breath ends, or a missing credential may be back; None: never."""
-        moments, now = (self._paused_until, self._breath_until, self._withholding.next_try), self._clock.monotonic()
+        moments, now = (self._paused_until, self._breath_until, self._credential.next_try), self._clock.monotonic()
         return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
-    def begin(self, *, fresh: bool) -> None:
+    def acquire(self, *, fresh: bool) -> None:
         """Take a place among the requests in flight; look at :attr:`free` before. ``fresh``: for a new event."""
         self._free -= 1
-        self._withholding.begin(self._clock.monotonic())
+        self._credential.attempt_started(self._clock.monotonic())
         if fresh:  # one new event finds out whether an ailing sink is alive, not as many as there are places
             self._breathe()
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Give the place back."""
         self._free += 1
         self._listeners.rotate(-1)
@@ -212,25 +212,25 @@ class EndpointState:
         if not is_open():
             return False
         self._throttle.start(self._clock.monotonic())
-        return self._withholding.turn()
+        return self._credential.turn()
 
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
         """One attempt; begins immediately, with nothing awaited between :meth:`turn` and this."""
-        asked, sent = self._withholding.since is not None, self._clock.monotonic()
+        asked, sent = self._credential.since is not None, self._clock.monotonic()
         outcome = await self._sink.send(batch)
         self._heed(outcome, sent)
         if outcome.kind is OutcomeKind.NOT_SENT:
             self._missing(outcome.error)
         elif not outcome.was_sent:
             pass  # nothing is learnt of what signs it, or of the sink
-        elif (seconds := self._withholding.passed(self._clock.monotonic(), asked=asked)) is not None:
+        elif (seconds := self._credential.passed(self._clock.monotonic(), asked=asked)) is not None:
             _log.info("credential works again", seconds=round(seconds, 1), **self._where)
         return outcome
 
     def _missing(self, error: str) -> None:
         now = self._clock.monotonic()
-        if self._withholding.failed(now):
-            seconds = round(now - (self._withholding.since or now), 1)
+        if self._credential.failed(now):
+            seconds = round(now - (self._credential.since or now), 1)
             _log.warning("credential fails", error=error, seconds=seconds, advice=_ADVICE, **self._where)
 
     def _heed(self, outcome: Outcome, sent: float) -> None:
@@ -356,20 +356,20 @@ class CredentialOutage:
         next_try: when one attempt may find out; None likewise.
     """
 
-    __slots__ = ("_may_try", "_told", "next_try", "since")
+    __slots__ = ("_logged_at", "_may_try", "next_try", "since")
 
     def __init__(self) -> None:
         """Everything can be had, as far as is known."""
         self.since: float | None = None
         self.next_try: float | None = None
         self._may_try = False
-        self._told = 0.0
+        self._logged_at = 0.0
 
     def admits(self, now: float) -> bool:
         """Whether an attempt may begin."""
         return self.next_try is None or now >= self.next_try
 
-    def begin(self, now: float) -> None:
+    def attempt_started(self, now: float) -> None:
         """Note that an attempt begins.
 
         While nothing can be sent it is the one that finds out, and no other does for a while.
@@ -390,9 +390,9 @@ class CredentialOutage:
         if self.since is None:
             self.since = now
         self.next_try = now + _WAIT
-        if not first and now - self._told < TELL_AGAIN:
+        if not first and now - self._logged_at < TELL_AGAIN:
             return False
-        self._told = now
+        self._logged_at = now
         return True
 
     def passed(self, now: float, *, asked: bool) -> float | None:

@@ -112,7 +112,7 @@ class RepeatReader:
         self._tracker.restore(_read(await self._store.parked()), now=self._clock.now(), clock=self._clock.monotonic())
         await self._follow()
 
-    async def look(self) -> None:
+    async def read_scheduled(self) -> None:
         """Deliveries scheduled by other processes meanwhile, once there was a notice of them.
 
         Raises:
@@ -269,7 +269,7 @@ GATHER: Final = 0.01  # seconds; what is sent again after a crash grows by what 
 class ConsumerStorage(EntrySource, EventSource, RepeatSource, Protocol):
     """What a feed consumer needs of the store; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
-    async def anew(self) -> str | None:
+    async def reset_entry(self) -> str | None:
         """The entry after which baselines tell nothing new."""
         ...
 
@@ -307,9 +307,9 @@ class FeedConsumer:
         self._window_bytes = max(WINDOW_BYTES, 2 * (batching.max_bytes or 0))
         self._changed = asyncio.Event()
         self._stopping = False
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Nothing of an earlier run counts: another process may have had the lease since."""
         self._tracker = DeliveryTracker(self._subscription)
         self._queues = self._tracker.queues
@@ -322,7 +322,7 @@ class FeedConsumer:
             changed=self._changed.set,
             clock=self._clock,
         )
-        self._once_more = RepeatReader(
+        self._repeats = RepeatReader(
             self._tracker,
             self._store,
             window=self._window,
@@ -339,13 +339,13 @@ class FeedConsumer:
         self._intake.news()
         self._changed.set()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Something may have changed; look."""
         self._changed.set()
 
     def reload(self) -> None:
         """Learn that deliveries were scheduled elsewhere, or a replay was requested."""
-        self._once_more.ask()
+        self._repeats.ask()
         self._changed.set()
 
     def ready(self) -> None:
@@ -364,17 +364,17 @@ class FeedConsumer:
             Fenced: the lease is another's, or may be.
             StoreError: the store does not do what it is asked.
         """
-        self._begin()
-        self._endpoint.listen(self.look)
+        self._reset()
+        self._endpoint.listen(self.wake)
         try:
-            await self._once_more.load()
+            await self._repeats.load()
             while not self._stopping:
                 self._changed.clear()
                 self._resume()
                 if not self._store.held:
                     await self._settle()
                     raise Fenced(f"the lease of {self.feed} was not renewed in time")
-                await self._once_more.look()
+                await self._repeats.read_scheduled()
                 self._requests.start()
                 await self._read()
                 await self._read_again()
@@ -385,8 +385,8 @@ class FeedConsumer:
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
-            self._endpoint.leave(self.look)
-            await self._requests.end()
+            self._endpoint.leave(self.wake)
+            await self._requests.cancel()
 
     def _resume(self) -> None:
         """Continue what waited for a pause of the sink that an operator has ended."""
@@ -406,8 +406,11 @@ class FeedConsumer:
         if not entries:
             return
         self._largest = max(1, *(len(event or b"") for _, event in entries))
-        anew = await self._store.anew() if meets_baseline(self._subscription, entries) else None
-        refused = self._tracker.take_in(entries, now=self._clock.now(), known_to=self._intake.known_to, anew=anew)
+        reset = await self._store.reset_entry() if meets_baseline(self._subscription, entries) else None
+        now, known_to = self._clock.now(), self._intake.known_to
+        refused = self._tracker.take_in(entries, now=now, known_to=known_to, reset_entry=reset)
+            entries, now=self._clock.now(), known_to=self._intake.known_to, reset_entry=reset
+        )
         for entry, reason in refused:
             _log.warning(
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
@@ -418,7 +421,7 @@ class FeedConsumer:
         endpoint = self._endpoint
         if self._queues.parked >= MOST_PARKED // 2 or endpoint.resting or endpoint.breathing:
             return
-        if await self._once_more.read():
+        if await self._repeats.read():
             self._changed.set()
 
     def _room(self) -> int:
@@ -461,11 +464,11 @@ class FeedConsumer:
             self._note_by = self._clock.monotonic() + NOTE_COUNTS
         elif self._clock.monotonic() >= self._note_by:
             self._note_by = None
-            await self._endpoint.note(self.feed)
+            await self._endpoint.store_health(self.feed)
 
     async def _wait(self) -> None:
         queues, now = self._queues, self._clock.monotonic()
-        others = (self._endpoint, self._intake, self._requests, self._once_more)
+        others = (self._endpoint, self._intake, self._requests, self._repeats)
         moments = (queues.next_due, self._settle_by, self._note_by, *(one.next_moment for one in others))
         # What has passed waits for something else: a free place, or the end of a pause.
         later = min((moment for moment in moments if moment is not None and moment > now), default=None)

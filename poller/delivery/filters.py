@@ -74,7 +74,7 @@ def meets_baseline(subscription: Subscription, entries: Sequence[Entry]) -> bool
     return subscription.start != "now" and any(event and event.endswith(_BASELINE) for _, event in entries)
 
 
-def wants(subscription: Subscription, envelope: Envelope, entry: str, event: bytes, *, anew: str | None) -> bool:
+def wants(subscription: Subscription, envelope: Envelope, entry: str, event: bytes, *, reset_entry: str | None) -> bool:
     """Whether the subscription is to get an event.
 
     Args:
@@ -82,11 +82,11 @@ def wants(subscription: Subscription, envelope: Envelope, entry: str, event: byt
         envelope: the event's.
         entry: its id in the stream.
         event: all of it.
-        anew: baselines after this one repeat what was published before.
+        reset_entry: the last entry before the reset of the feed; baselines after it repeat earlier events. None: none.
     """
     if event.endswith(_BASELINE):
-        told = anew is not None and EntryId.parse(entry) > EntryId.parse(anew)
-        return subscription.start != "now" and not told and subscription.wanted(envelope)
+        repeats = reset_entry is not None and EntryId.parse(entry) > EntryId.parse(reset_entry)
+        return subscription.start != "now" and not repeats and subscription.wanted(envelope)
     return subscription.wanted(envelope)
 
 

@@ -231,7 +231,7 @@ async def permitted(
     *,
     public_url: str | None,
     clock: Clock,
-    told: Callable[[str | None], None] = lambda _: None,
+    report: Callable[[str | None], None] = lambda _: None,
 ) -> Granted | None:
     """Wait until the sink has granted events; None: stopped before.
 
@@ -243,7 +243,7 @@ async def permitted(
         stop: ends the wait.
         public_url: where the daemon can be called back; None: no callback is offered.
         clock: the store's.
-        told: why nothing may be sent, in words; None once it may.
+        report: why nothing may be sent, in words; None once it may.
 
     Raises:
         StoreError: the state cannot be kept.
@@ -251,7 +251,7 @@ async def permitted(
     name = origin(public_url)
     state = stored_state(kept)
     while not stop.is_set():
-        told(ungranted(state))
+        report(ungranted(state))
         if isinstance(state, Granted) and state.origin == name:
             return state
         key = secrets.token_urlsafe(_KEY_BYTES)
@@ -263,7 +263,7 @@ async def permitted(
             await stop.wait()  # removed, or it has another sink now: what this one said no longer counts
             return None
         _log_state(settings.id, state, before)
-        told(ungranted(state))
+        report(ungranted(state))
         state = await _later(state, registry, settings.id, stop, clock)
     return None
 

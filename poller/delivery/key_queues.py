@@ -181,7 +181,7 @@ class KeyQueues(Generic[T]):
                     return True
         return False
 
-    def take(self, *, most: int = 1, most_bytes: int | None = None) -> list[QueuedEntry[T]]:
+    def claim(self, *, most: int = 1, most_bytes: int | None = None) -> list[QueuedEntry[T]]:
         """Shut queues and return their first entries that may be sent together now.
 
         At least one where any queue is open, be it larger than ``most_bytes``. Nothing is taken behind an entry whose

@@ -108,23 +108,23 @@ class ClusterNodes:
         await asyncio.gather(*(one.aclose() for one in clients))
 
     async def _known(self) -> Slots:
-        if self._slots is None or self._look_again():
+        if self._slots is None or self._is_refresh_due():
             async with self._looking:
-                if self._look_again():
-                    await self._look()
+                if self._is_refresh_due():
+                    await self._refresh()
                 if self._slots is None:
                     raise (self._failure or Unreachable("no server was asked")).with_traceback(None)
         return self._slots
 
-    def _look_again(self) -> bool:
+    def _is_refresh_due(self) -> bool:
         rested = self._clock() - self._looked_at >= _BETWEEN_LOOKS
         return rested and (self._doubted or self._slots is None)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Ask until one server answers; doubts that arise meanwhile lead to another look."""
         self._doubted = False
         try:
-            self._slots = await self._told()
+            self._slots = await self._read_slots()
         except RedisError as error:
             self._doubted, self._failure = True, error
         except BaseException:  # cancelled: the next caller looks without a pause
@@ -135,7 +135,7 @@ class ClusterNodes:
         self._looked_at = self._clock()
         await self._drop_others()
 
-    async def _told(self) -> Slots:
+    async def _read_slots(self) -> Slots:
         reasons: list[str] = []
         refused: RedisError | None = None
         for one in self._in_turn():
@@ -377,7 +377,7 @@ class RoutedPipeline(Pipeline):
             return error
 
 
-async def asked(node: Redis, command: Command, *, asking: bool) -> Any:
+async def send_to_node(node: Redis, command: Command, *, asking: bool) -> Any:
     """The answer of one server; ``asking``: for a slot that is on its way there."""
     if not asking:
         return await node.execute_command(*command[0], **command[1])  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
@@ -439,7 +439,7 @@ class ClusterClient(Redis):
         """
 
         async def send(node: Redis, asking: bool) -> Any:  # noqa: FBT001 -- the one thing that is to be known
-            return await asked(node, (args, options), asking=asking)
+            return await send_to_node(node, (args, options), asking=asking)
 
         return await self.routed(slot_of(args), send)
 

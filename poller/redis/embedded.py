@@ -171,7 +171,7 @@ class EmbeddedServer:
         clock, limit = asyncio.get_running_loop().time, START_LIMIT
         begin = clock()
         while not self._leaving.is_set() and clock() - begin < limit.total_seconds():
-            answer = await asked(self._socket)
+            answer = await socket_state(self._socket)
             if answer is SocketState.READY:
                 linked(self._data_dir, self._socket)
                 return
@@ -179,7 +179,7 @@ class EmbeddedServer:
                 limit = LOADING_LIMIT
             elif not self.running_here:  # a child of before may be dying still: its socket closes before it is gone
                 if tried and (mended or not _data_refused(self._directory / LOG)):
-                    raise self._failure("left at once")
+                    raise self._failure("left immediately")
                 mended = tried
                 if await self._start_if_free(mending=mended):
                     tried, begin = True, clock()
@@ -466,7 +466,7 @@ class SocketState(Enum):
     NONE = auto()
 
 
-async def asked(path: Path) -> SocketState:
+async def socket_state(path: Path) -> SocketState:
     """PING the server whose socket is at ``path``.
 
     Raises:

@@ -41,9 +41,9 @@ EVENT: Final = 700
 """Bytes of an event that is neither small nor large."""
 
 
-def eviction(told: Mapping[str, Any]) -> ServerCheck:
+def eviction(info: Mapping[str, Any]) -> ServerCheck:
     """Whether the server keeps its data when memory is full."""
-    policy = told.get("maxmemory_policy")
+    policy = info.get("maxmemory_policy")
     if policy is None:
         return ServerCheck("warning", "eviction", "maxmemory-policy unknown: make sure that it is noeviction")
     if policy != "noeviction":
@@ -54,15 +54,15 @@ def eviction(told: Mapping[str, Any]) -> ServerCheck:
     return ServerCheck("ok", "eviction", "maxmemory-policy noeviction")
 
 
-def memory(told: Mapping[str, Any]) -> ServerCheck:
+def memory(info: Mapping[str, Any]) -> ServerCheck:
     """How much memory is left."""
-    limit, used = told.get("maxmemory"), told.get("used_memory")
+    limit, used = info.get("maxmemory"), info.get("used_memory")
     if limit is None or used is None:
         return ServerCheck("warning", "memory", "memory unknown: watch that maxmemory leaves room")
     if not int(limit):
         return ServerCheck("ok", "memory", f"memory {_mebibytes(used)} in use, no maxmemory")
     text = f"memory {_mebibytes(used)} of {_mebibytes(limit)} in use"
-    if int(used) - int(told.get("mem_not_counted_for_evict", 0)) >= int(limit):
+    if int(used) - int(info.get("mem_not_counted_for_evict", 0)) >= int(limit):
         return ServerCheck("error", "memory", f"{text}: commits are refused; raise maxmemory or lower retention")
     if int(used) >= HEADROOM * int(limit):
         return ServerCheck(
@@ -71,9 +71,9 @@ def memory(told: Mapping[str, Any]) -> ServerCheck:
     return ServerCheck("ok", "memory", text)
 
 
-def nodes(told: Mapping[str, Any]) -> ServerCheck:
+def nodes(info: Mapping[str, Any]) -> ServerCheck:
     """Whether the nodes of a stream are neither too small, which costs memory, nor too large, which costs time."""
-    limit, entries = told.get("stream-node-max-bytes"), told.get("stream-node-max-entries")
+    limit, entries = info.get("stream-node-max-bytes"), info.get("stream-node-max-entries")
     if limit is None or entries is None:
         return ServerCheck(
             "warning", "nodes", "stream-node-max-bytes unknown (CONFIG GET refused?): 4096 to 65536 is good"
@@ -96,9 +96,9 @@ def _mebibytes(count: Any) -> str:
 # Disk: the append-only file, when it is synced, and whether writing works.
 
 
-def aof(told: Mapping[str, Any]) -> ServerCheck:
+def aof(info: Mapping[str, Any]) -> ServerCheck:
     """Whether there is an append-only file."""
-    enabled = told.get("aof_enabled")
+    enabled = info.get("aof_enabled")
     if enabled is None:
         return ServerCheck("warning", "aof", "append-only file unknown: make sure that appendonly is yes")
     if not int(enabled):
@@ -109,11 +109,11 @@ def aof(told: Mapping[str, Any]) -> ServerCheck:
     return ServerCheck("ok", "aof", "append-only file on")
 
 
-def fsync(told: Mapping[str, Any]) -> ServerCheck:
+def fsync(info: Mapping[str, Any]) -> ServerCheck:
     """When the file is on disk."""
-    if not int(told.get("aof_enabled", 1)):
+    if not int(info.get("aof_enabled", 1)):
         return ServerCheck("ok", "fsync", "appendfsync does not matter without an append-only file")
-    when = told.get("appendfsync")
+    when = info.get("appendfsync")
     if when is None:
         return ServerCheck("warning", "fsync", "appendfsync unknown (CONFIG GET refused?): make sure that it is not no")
     if when == "no":
@@ -123,20 +123,20 @@ def fsync(told: Mapping[str, Any]) -> ServerCheck:
     return ServerCheck("ok", "fsync", f"appendfsync {when}: {loss}")
 
 
-def disk(told: Mapping[str, Any]) -> ServerCheck:
+def disk(info: Mapping[str, Any]) -> ServerCheck:
     """Whether the files could be written the last time."""
-    if told.get("aof_last_write_status", "ok") != "ok":
+    if info.get("aof_last_write_status", "ok") != "ok":
         text = "append-only file cannot be written: writes are refused; make room on the server's disk"
         return ServerCheck("error", "disk", text)
-    if told.get("rdb_last_bgsave_status", "ok") != "ok" and told.get("save") != "":
-        if told.get("stop-writes-on-bgsave-error", "yes") == "yes":
+    if info.get("rdb_last_bgsave_status", "ok") != "ok" and info.get("save") != "":
+        if info.get("stop-writes-on-bgsave-error", "yes") == "yes":
             text = "the last snapshot (RDB) failed: writes are refused; make room for it on disk and in memory"
             return ServerCheck("error", "disk", f"{text}, or CONFIG SET stop-writes-on-bgsave-error no")
         return ServerCheck("warning", "disk", "the last snapshot (RDB) failed: make room for it on disk and in memory")
-    if told.get("aof_last_bgrewrite_status", "ok") != "ok":
+    if info.get("aof_last_bgrewrite_status", "ok") != "ok":
         text = "the last rewrite of the append-only file failed, so it grows on: make room for it on disk and in memory"
         return ServerCheck("warning", "disk", text)
-    if "aof_enabled" not in told:
+    if "aof_enabled" not in info:
         return ServerCheck("warning", "disk", "disk unknown: the server does not tell whether its files can be written")
     return ServerCheck("ok", "disk", "its files can be written")
 
@@ -153,9 +153,9 @@ CLOCK_APART: Final = 5.0
 """Seconds. Stored moments are by the server's clock, those of the log by this machine's."""
 
 
-def version(told: Mapping[str, Any]) -> ServerCheck:
+def version(info: Mapping[str, Any]) -> ServerCheck:
     """Whether the server is new enough for the commands used."""
-    text = str(told.get("redis_version", ""))
+    text = str(info.get("redis_version", ""))
     numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
     if len(numbers) < len(OLDEST):
         return ServerCheck("warning", "version", "version unknown: the server does not tell; 6.2 or newer is needed")
@@ -164,15 +164,15 @@ def version(told: Mapping[str, Any]) -> ServerCheck:
     if numbers < LENIENT:
         text += "; from 7.0 on deliveries and trimming would go on while memory is full"
         return ServerCheck("ok", "version", f"version {text}")
-    return ServerCheck("ok", "version", f"version {told.get('valkey_version', text)}")
+    return ServerCheck("ok", "version", f"version {info.get('valkey_version', text)}")
 
 
-def role(told: Mapping[str, Any]) -> ServerCheck:
+def role(info: Mapping[str, Any]) -> ServerCheck:
     """Whether it may be written to; a node of a cluster by itself may not, nor may a Sentinel."""
-    name, mode = told.get("role"), told.get("redis_mode")
+    name, mode = info.get("role"), info.get("redis_mode")
     if mode == "sentinel":
         return ServerCheck("error", "role", "this is a Sentinel: redis.url is redis+sentinel://HOST:PORT/SERVICE")
-    if mode == "cluster" and not told.get("routed"):
+    if mode == "cluster" and not info.get("routed"):
         return ServerCheck("error", "role", "this is a node of a Cluster: redis.url is redis+cluster://HOST:PORT")
     if name is None:
         return ServerCheck("warning", "role", "role unknown: the server does not tell; it must be the primary")
@@ -184,12 +184,12 @@ def role(told: Mapping[str, Any]) -> ServerCheck:
     return ServerCheck("ok", "role", "role primary")
 
 
-def replicas(told: Mapping[str, Any]) -> ServerCheck:
+def replicas(info: Mapping[str, Any]) -> ServerCheck:
     """Whether enough of them follow for the server to take writes, and what a failover may cost."""
-    count, good = told.get("connected_slaves"), told.get("min_slaves_good_slaves")
+    count, good = info.get("connected_slaves"), info.get("min_slaves_good_slaves")
     if count is None:
         return ServerCheck("warning", "replicas", "replicas unknown: the server does not tell")
-    wanted = told.get("min-replicas-to-write")
+    wanted = info.get("min-replicas-to-write")
     if good is not None and wanted is not None and int(good) < int(wanted):
         text = f"{good} replicas follow, min-replicas-to-write {wanted}: writes are refused until more do"
         return ServerCheck("error", "replicas", text)
@@ -202,9 +202,9 @@ def replicas(told: Mapping[str, Any]) -> ServerCheck:
     return ServerCheck("ok", "replicas", f"{count} replica{'' if int(count) == 1 else 's'}, {cost}")
 
 
-def clock(told: Mapping[str, Any]) -> ServerCheck:
+def clock(info: Mapping[str, Any]) -> ServerCheck:
     """Whether its clock agrees with this machine's; ``clock``: seconds by which the server's is ahead."""
-    ahead = told.get("clock")
+    ahead = info.get("clock")
     if ahead is None:
         return ServerCheck(
             "warning", "clock", "clock unknown (TIME refused?): keep it together with this machine's by NTP"
@@ -237,14 +237,14 @@ _ASKED: Final = (
 )
 
 
-def examine(told: Mapping[str, Any]) -> list[ServerCheck]:
+def examine(info: Mapping[str, Any]) -> list[ServerCheck]:
     """Judge what the server tells.
 
     Args:
-        told: the answer to INFO as redis-py returns it; with the settings of CONFIG GET by their own names, and under
+        info: the answer to INFO as redis-py returns it; with the settings of CONFIG GET by their own names, and under
             ``clock`` the seconds by which the server's is ahead of this machine's. Any may be missing.
     """
-    return [judge(told) for judge in _JUDGES]
+    return [judge(info) for judge in _JUDGES]
 
 
 async def check_store(client: Redis, *, process: Clock) -> list[ServerCheck]:
@@ -265,15 +265,15 @@ async def check_store(client: Redis, *, process: Clock) -> list[ServerCheck]:
 
 
 async def _checked(client: Redis, process: Clock, *, routed: bool) -> list[ServerCheck]:
-    told: dict[str, Any] = {"routed": routed}
+    info: dict[str, Any] = {"routed": routed}
     with translated(client):
         await _let_in(client)
         for ask in (_information, _settings, partial(_difference, process)):
             try:
-                told |= await ask(client)
+                info |= await ask(client)
             except ResponseError:
                 continue
-    return examine(told)
+    return examine(info)
 
 
 def worst(each: Mapping[str, Sequence[ServerCheck]]) -> list[ServerCheck]:
@@ -396,7 +396,7 @@ async def refused(client: Redis, keys: Mapping[str, str]) -> Refusal | None:
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    table = asked(keys)
+    table = checked_commands(keys)
     arguments = [word for _, words in table for word in (str(len(words)), *words)]
     try:
         with translated(client):
@@ -415,7 +415,7 @@ async def refused(client: Redis, keys: Mapping[str, str]) -> Refusal | None:
     return Refusal(names, keys=len(places) == len(table))
 
 
-def asked(keys: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+def checked_commands(keys: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """The commands that are asked for: each one's name, as ACL rules have it, and all of its words."""
     places = {f"{{{name}}}": key for name, key in keys.items()}
     lines = [line.split() for row in _COMMANDS.strip().splitlines() for line in row.split(" | ")]

@@ -71,19 +71,19 @@ def shown(url: str) -> str:
     return f"{scheme}://{hosts}{re.split(r'[?#]', tail, maxsplit=1)[0]}"
 
 
-def arguments(url: str, *, told: str | None = None) -> dict[str, Any]:
+def arguments(url: str, *, original: str | None = None) -> dict[str, Any]:
     """A redis-py pool's arguments for ``url``: class, host and port or path, database, credentials, TLS files.
 
     Args:
         url: of one server.
-        told: the URL that refusals name, where this one was made of another.
+        original: the URL that refusals name, where this one was made of another.
 
     Raises:
         ConfigurationError: another scheme, a database that is not a number, an option that is not in ``OPTIONS``, a
             version of RESP that there is not, a unix URL without an absolute path. The message never holds the
             password.
     """
-    named = shown(told or url)
+    named = shown(original or url)
     _check_shape(url, named)
     try:
         taken: dict[str, Any] = dict(parse_url(url))
@@ -179,7 +179,7 @@ def place_of(url: str, further: Mapping[str, Any]) -> StoreAddress:
     login = parts.netloc.rpartition("@")[0]
     service, database = _path(url, kind, parts.path)
     one = f"{'rediss' if tls else 'redis'}://{login}{'@' if login else ''}{hosts[0]}/{database}?{plain}"
-    taken = {**_hostless(arguments(one, told=url)), **further}
+    taken = {**_hostless(arguments(one, original=url)), **further}
     if kind == CLUSTER:
         if taken.pop("db", 0):
             raise _refusal(url, "a cluster has no database numbers, leave it out")

@@ -102,7 +102,7 @@ def _counted(body: bytes, most: int) -> Generator[None, None, tuple[_Envelope, l
     """
     parts = yield from split_results(body, most)
     if parts is None:
-        raise SourceNonsense(f"the answer is not a list envelope, or not whole ({_looks(body)})")
+        raise SourceNonsense(f"the answer is not a list envelope, or not whole ({_kind_of(body)})")
     records, around = parts
     if around.count(b",") >= most:
         raise SourceNonsense(f"the answer is not a list envelope: it has {len(around)} bytes around its records")
@@ -120,7 +120,7 @@ def _read(body: bytes) -> _Envelope:
         raise SourceNonsense(f"the answer is not a list envelope: {what}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # None of the body is shown: an unknown answer may echo the request, even the credential.
-        raise SourceNonsense(f"the answer is not JSON ({_looks(body)}): {error}") from None
+        raise SourceNonsense(f"the answer is not JSON ({_kind_of(body)}): {error}") from None
     except RecursionError:
         raise SourceNonsense(f"the answer is {TOO_DEEP}") from None
 
@@ -134,7 +134,7 @@ def _refuse_ambiguous(body: bytes) -> None:
         raise SourceNonsense(f"the answer is {TOO_DEEP}")
 
 
-def _looks(body: bytes) -> str:
+def _kind_of(body: bytes) -> str:
     return f"{len(body)} bytes" + (" of markup" if body.lstrip().startswith(b"<") else "")
 
 

@@ -134,7 +134,7 @@ class ConsumerStore:
 
         A group that was lost with its feed begins at the feed's reset.
         """
-        await self._beginning.look()  # so it is known, should the feed be lost before its entries are looked at
+        await self._beginning.read_reset()  # so it is known, should the feed be lost before its entries are looked at
         with translated(self._client):
             place = await self._place()
             if place is None:  # written before the group exists, so that a group lost early has a position, too
@@ -148,12 +148,12 @@ class ConsumerStore:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
 
-    async def anew(self) -> str | None:
+    async def reset_entry(self) -> str | None:
         """The entry after which the feed was reset because it was lost, if this consumer is older.
 
         The baseline published at the reset repeats only what this consumer got before.
         """
-        return await self._beginning.anew()
+        return await self._beginning.reset_entry()
 
     async def parked(self) -> dict[str, bytes]:
         """The deliveries that wait for their next attempt, by entry id, in no order."""

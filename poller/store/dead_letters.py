@@ -247,21 +247,23 @@ class Moved(IntEnum):
 
 
 class Owner(NamedTuple):
-    """Whose letters: a subscription to a feed."""
+    """The subscription and the feed of dead letters."""
 
     feed: str
     subscription: str
 
 
-class Mark(NamedTuple):
-    """A letter without its contents: when it was given up, in milliseconds, and which."""
+class DeadLetterEntry(NamedTuple):
+    """The place of a dead letter: its time in milliseconds, its subscription and feed, its entry."""
 
     at: int
     owner: Owner
     entry: str
 
 
-async def newest_events(client: Redis, pairs: dict[Owner, ConsumerKeys], *, most: int) -> tuple[list[Mark], int]:
+async def newest_events(
+    client: Redis, pairs: dict[Owner, ConsumerKeys], *, most: int
+) -> tuple[list[DeadLetterEntry], int]:
     """The newest letters of these pairs, ``most`` of all, the newest last; and how many there are.
 
     Raises:
@@ -274,7 +276,7 @@ async def newest_events(client: Redis, pairs: dict[Owner, ConsumerKeys], *, most
             asking.zrevrange(keys.letter_times, 0, most - 1, withscores=True)
         answers = await asking.execute()
     found = [
-        Mark(int(at), owner, entry.decode())
+        DeadLetterEntry(int(at), owner, entry.decode())
         for owner, newest_first in zip(pairs, answers[1::2], strict=True)
         for entry, at in newest_first
     ]

@@ -309,7 +309,7 @@ class FeedStore:
         answer = until_answered(
             self._client, lambda: self._scripts.commit(names, arguments), within=self.lease.ttl, clock=self._clock
         )
-        outcome = await told(commit, counted(answer, self._clock))
+        outcome = await span_of_commit(commit, counted(answer, self._clock))
         reach("commit.sent")
         if outcome == b"FENCED":
             raise await self.lease.fenced("commit rejected, nothing written")
@@ -350,7 +350,7 @@ _PARTS: Final = ("events", "snapshots", "rejected", "listings", "marks")
 _REFUSALS: Final = frozenset({b"FENCED", b"STALE"})
 
 
-async def told(commit: Commit, written: Awaitable[Any]) -> Any:
+async def span_of_commit(commit: Commit, written: Awaitable[Any]) -> Any:
     """What the commit's script answers, once it does."""
     if not tracing.on():
         return await written

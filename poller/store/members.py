@@ -127,7 +127,7 @@ class Members:
         self._ttl_ms = int(ttl.total_seconds() * 1000)
         self._meet: AsyncScript = client.register_script(in_any_case(shebang) + MEET)  # who is there counts then, too
 
-    async def look(self, known: MemberList, *, tell: bool = False) -> MemberList:
+    async def read(self, known: MemberList, *, tell: bool = False) -> MemberList:
         """The current list; ``known`` itself where nothing has changed. ``tell``: make others read it, too."""
         return await self._met("look", known, tell=tell)
 

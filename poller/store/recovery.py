@@ -103,13 +103,13 @@ class HighWaterMark(msgspec.Struct, frozen=True):
         generation: of its state.
         sequence: of its last event, at least.
         formers: the generations before that one, the newest first.
-        told: how many losses of this feed were found so far, by any process.
+        losses: how many losses of this feed were found so far, by any process.
     """
 
     generation: str
     sequence: int
     formers: tuple[str, ...] = ()
-    told: int = 0
+    losses: int = msgspec.field(default=0, name="told")
 
     @property
     def lineage(self) -> tuple[str, ...]:
@@ -153,16 +153,16 @@ def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
     return marks
 
 
-def told_already(known: HighWaterMark, noted: HighWaterMark | None) -> bool:
+def is_announced(known: HighWaterMark, noted: HighWaterMark | None) -> bool:
     """Whether another process has noted a later loss of the same feed."""
     related = noted is not None and not set(noted.lineage).isdisjoint(known.lineage)
-    return noted is not None and related and noted.told > known.told
+    return noted is not None and related and noted.losses > known.losses
 
 
 def further(noted: HighWaterMark, known: HighWaterMark) -> bool:
     """Whether a note is of the known feed, at a later event or after another loss."""
     related = not set(noted.lineage).isdisjoint(known.lineage)
-    return related and (noted.told, noted.sequence) > (known.told, known.sequence)
+    return related and (noted.losses, noted.sequence) > (known.losses, known.sequence)
 
 
 def _loss(known: HighWaterMark | None, state: FeedState, text: str) -> Loss:
@@ -261,14 +261,14 @@ class FeedMemory:
         if loss is None or self.known is None:
             return loss
         noted = await self._read()
-        if noted is not None and told_already(self.known, noted):
+        if noted is not None and is_announced(self.known, noted):
             self.known = self._noted = noted
             return loss_of(noted, state, found)
         return loss
 
     def begun(self, state: FeedState, found: str) -> None:
         """Remember this state, with which a round begins."""
-        before = self.known.told if self.known else 0
+        before = self.known.losses if self.known else 0
         turned = state.loss is not None or found == ORDER
         self.known = HighWaterMark(state.generation, state.sequence, state.formers, before + turned)
 
@@ -277,7 +277,7 @@ class FeedMemory:
         if self.known is not None:
             self.known = msgspec.structs.replace(self.known, sequence=sequence)
 
-    async def note(self) -> None:
+    async def save(self) -> None:
         """Write the note, if it has changed or was not written for long.
 
         Raises:
@@ -286,7 +286,7 @@ class FeedMemory:
         known, noted = self.known, self._noted
         if self._client is None or known is None or known == noted:
             return
-        moved = noted is not None and (noted.lineage, noted.told) == (known.lineage, known.told)
+        moved = noted is not None and (noted.lineage, noted.losses) == (known.lineage, known.losses)
         if moved and self._clock.monotonic() < self._noted_at + NOTE_EVERY:
             return
         with translated(self._client):
@@ -302,7 +302,7 @@ class FeedMemory:
         return None if noted is None else _decoded(noted)
 
 
-async def notes(client: Redis, key: str) -> dict[str, HighWaterMark]:
+async def high_water_marks(client: Redis, key: str) -> dict[str, HighWaterMark]:
     """All notes, by feed.
 
     Raises:
@@ -325,7 +325,7 @@ async def known_feeds(client: Redis, key: str) -> list[str]:
     return sorted(name.decode() for name in found)
 
 
-async def note_unread(client: Redis, key: str, feed: str) -> None:
+async def store_unread(client: Redis, key: str, feed: str) -> None:
     """Write an empty note for a feed without one that another version has stored.
 
     Raises:
@@ -382,7 +382,7 @@ async def overhear(
     while not stop.is_set():
         await clock.wait(stop, seconds)
         with suppress(StoreError):  # rounds and deliveries report it
-            await _exchange(feeds, await notes(client, key))
+            await _exchange(feeds, await high_water_marks(client, key))
         unknown = any(store.memory.known is None and not store.held for _, store in feeds)
         seconds = min(_LATER * seconds, SECONDS_UNKNOWN if unknown else LONGEST_SECONDS)
 
@@ -456,7 +456,7 @@ class StartPosition(msgspec.Struct):
             StoreError: see :func:`~poller.redis.client.translated`.
         """
         last = await last_id(self.client, self.events)  # first: whatever is published meanwhile comes after it
-        feed = await self.look()
+        feed = await self.read_reset()
         if feed is not None and feed.after is not None and feed.anew_at is not None and self._older(feed.anew_at):
             with translated(self.client):
                 now = int(await self.client.eval(_NOW, 1, self.keys.state))
@@ -464,7 +464,7 @@ class StartPosition(msgspec.Struct):
                 return min(feed.after, last, key=EntryId.parse), _OLDER
         return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
 
-    async def look(self) -> _FeedStart | None:
+    async def read_reset(self) -> _FeedStart | None:
         """The latest reset of the stored feed; None where there is no feed.
 
         Raises:
@@ -480,7 +480,7 @@ class StartPosition(msgspec.Struct):
         self._seen = _FeedStart(generation, int(anew) if anew else None, int(begun) if begun else None, after)
         return self._seen
 
-    async def anew(self) -> str | None:
+    async def reset_entry(self) -> str | None:
         """The entry after which the feed was reset, if the consumer is older than that.
 
         For a feed that was lost again and is not reset yet, the reset seen last counts.
@@ -488,7 +488,7 @@ class StartPosition(msgspec.Struct):
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
         """
-        feed = await self.look() or self._seen
+        feed = await self.read_reset() or self._seen
         if feed is None or feed.anew_at is None:
             return None
         with translated(self.client):

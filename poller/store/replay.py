@@ -75,7 +75,9 @@ async def replay_of(client: Redis, keys: ConsumerKeys) -> ReplaySpan | None:
     return ReplaySpan(*kept) if len(kept) == len(_FIELDS) else None
 
 
-async def begin(client: Redis, keys: ConsumerKeys, span: ReplaySpan, *, events: str = "", first: str = "") -> bool:
+async def start_replay(
+    client: Redis, keys: ConsumerKeys, span: ReplaySpan, *, events: str = "", first: str = ""
+) -> bool:
     """Begin a replay. False: another one is under way, and stays.
 
     Args:
@@ -106,7 +108,7 @@ async def cancel(client: Redis, keys: ConsumerKeys) -> bool:
         return bool(await client.hdel(keys.state, *_FIELDS))
 
 
-async def ended(client: Redis, keys: ConsumerKeys, replay: str) -> bool:
+async def is_completed(client: Redis, keys: ConsumerKeys, replay: str) -> bool:
     """Whether this replay was completed and not cancelled.
 
     Raises:

@@ -269,7 +269,7 @@ class StreamOverrun(msgspec.Struct, frozen=True):
     Attributes:
         name: the group, or ``replay:`` and the group.
         row: as stored.
-        told: whether it was published.
+        is_announced: whether it was published.
         at: when it began, UTC.
         first: the first entry that went.
         events: how many went, at most.
@@ -279,7 +279,7 @@ class StreamOverrun(msgspec.Struct, frozen=True):
 
     name: str
     row: bytes
-    told: bool
+    is_announced: bool
     at: datetime
     first: str
     events: int
@@ -302,7 +302,7 @@ class StreamOverrun(msgspec.Struct, frozen=True):
         return self.group.removeprefix(_GROUP) if self.group.startswith(_GROUP) else None
 
     @property
-    def row_told(self) -> bytes:
+    def announced_row(self) -> bytes:
         """The row that says that it was published."""
         return b"1" + self.row[1:]
 
@@ -311,11 +311,11 @@ def overrun_of(name: bytes, row: bytes) -> StreamOverrun | None:
     """An overrun from its row; None where another version wrote it in an unknown form."""
     parts = row.decode("utf-8", "replace").split(" ")
     try:
-        told, at, _, first, events, sequence, last, _, _ = parts
+        is_announced, at, _, first, events, sequence, last, _, _ = parts
         return StreamOverrun(
             name.decode("utf-8", "replace"),
             row,
-            told == "1",
+            is_announced == "1",
             moment_of(int(at)),
             first,
             int(events),
@@ -399,7 +399,7 @@ class Trimmer:
             total += gone or 0
         return total
 
-    async def untold(self) -> list[StreamOverrun]:
+    async def unannounced(self) -> list[StreamOverrun]:
         """The overruns that were not published yet.
 
         Raises:
@@ -408,16 +408,16 @@ class Trimmer:
         with translated(self._client):
             rows = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.overruns))
         found = (overrun_of(name, row) for name, row in rows.items())
-        return [one for one in found if one is not None and not one.told]
+        return [one for one in found if one is not None and not one.is_announced]
 
-    async def told(self, overrun: StreamOverrun) -> None:
+    async def mark_announced(self, overrun: StreamOverrun) -> None:
         """Mark an overrun as published, unless the group has lost more since.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
         """
         with translated(self._client):
-            await self._scripts.replace([self._keys.overruns], [overrun.name, overrun.row, overrun.row_told])
+            await self._scripts.replace([self._keys.overruns], [overrun.name, overrun.row, overrun.announced_row])
 
     async def _cut(
         self, step: TrimUpTo | TrimToLength, stream: StreamExtent, pairs: Mapping[str, WatchedConsumer], now: datetime

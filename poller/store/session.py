@@ -121,7 +121,7 @@ async def _client(url: str) -> AsyncIterator[Redis]:
         await client.aclose()
 
 
-def _told(text: str) -> None:
+def _warn(text: str) -> None:
     _log.warning("redis unavailable", error=text, advice="retrying; no data is lost")
 
 
@@ -129,7 +129,7 @@ async def until_ready(
     store: OpenStore,
     *,
     patience: timedelta | None,
-    away: Callable[[str], None] = _told,
+    away: Callable[[str], None] = _warn,
 ) -> str:
     """Wait until the store answers; returns the first line that its scripts begin with.
 

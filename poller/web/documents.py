@@ -167,11 +167,13 @@ def _paths(named: Sequence[Schema]) -> Schema:
         "/metrics": {"get": _open("Figures for Prometheus.", {200: _texts(*_METRICS)})},
         "/feeds": {"get": _reading("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)},
         feed: {"get": _reading("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
-        f"{feed}/pause": {"post": _order("Begin no round of it any more.", *named, body="PauseRequest")},
-        f"{feed}/resume": {"post": _order("Poll it again, at once.", *named)},
-        f"{feed}/resync": {"post": _order("Read it again in full; anew: from the beginning.", *named, _ANEW)},
+        f"{feed}/pause": {
+            "post": _order("Pause the feed in all processes until resumed.", *named, body="PauseRequest")
+        },
+        f"{feed}/resume": {"post": _order("Resume a paused feed and poll it immediately.", *named)},
+        f"{feed}/resync": {"post": _order("Read a feed again in full. Publishes only what differs.", *named, _ANEW)},
         f"{feed}/release": {
-            "post": _order("Publish what a round has held: removals, or what differs at another base_url.", *named)
+            "post": _order("Approve removals held by the safety limit, or changes held after a new base_url.", *named)
         },
         "/subscriptions": {
             "get": _reading(

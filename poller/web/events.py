@@ -241,7 +241,7 @@ def event_routes(
     async def follow(request: Request) -> Any:
         """GET: ends when the client or the service does."""
         chosen = _chosen(request, streams)
-        begin = _begin(request, chosen)
+        begin = _start_positions(request, chosen)
         types = _types(request, backing.settings.types_of(chosen.values()))
         if request.method == "HEAD":
             return Response(media_type=KIND)
@@ -287,7 +287,7 @@ def _types(request: Request, there: Collection[str]) -> Callable[[str], bool] | 
     return type_test(wanted) if wanted else None
 
 
-def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, StreamPosition] | None:
+def _start_positions(request: Request, chosen: Mapping[str, str]) -> dict[str, StreamPosition] | None:
     """Where to begin in each feed; None: behind all that is there by then."""
     name, text = "from", request.query_params.get("from", "now")
     if last := request.headers.get("last-event-id"):

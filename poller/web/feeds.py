@@ -82,7 +82,7 @@ async def _statuses(backing: AppContext, feeds: list[str]) -> list[FeedStatus]:
 async def _ordered(request: Request, backing: AppContext, order: CommandKind, reason: str = "") -> Response:
     """200: carried out; 202: it will be; 409: it would change nothing. To pause or resume twice is no mistake."""
     if order is not CommandKind.PAUSE and await body_of(request):
-        raise RequestRefused(400, "expected no body; anew is said in the query: ?anew=true")
+        raise RequestRefused(400, "expected no body; use the query parameter ?anew=true")
     answer = await run_command(
         backing.client,
         backing.settings,

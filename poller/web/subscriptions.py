@@ -64,8 +64,8 @@ from poller.web.subscription_schema import (
 _PATH: Final = "/subscriptions"
 _ONE: Final = f"{_PATH}/{{subscription}}"
 _PERHAPS: Final = (
-    "the store went away, and it is not known whether the subscription was added: {error}. Look for it by its id, "
-    '"{name}", and delete it before it is added again, for its secret is told once and was not'
+    "the store became unavailable, and the subscription may have been added: {error}. Get it by its id, "
+    '"{name}", and delete it before adding it again: its secret is shown only once, and was not shown'
 )
 _SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 8
@@ -82,11 +82,11 @@ def subscription_routes(backing: AppContext, admission: Authorizer) -> list[Rout
     given = _Subscriptions(backing, admission)
 
     def changing(endpoint: Endpoint) -> Endpoint:
-        return admission.only(_told(endpoint))
+        return admission.only(_with_secret(endpoint))
 
     return [
         at(_PATH, GET=given.listed, POST=changing(given.created)),
-        at(_ONE, GET=_told(given.one), PUT=changing(given.changed), DELETE=changing(given.removed)),
+        at(_ONE, GET=_with_secret(given.one), PUT=changing(given.changed), DELETE=changing(given.removed)),
         at(f"{_ONE}/pause", POST=changing(given.paused)),
         at(f"{_ONE}/resume", POST=changing(given.resumed)),
     ]
@@ -211,7 +211,7 @@ async def _wanted(request: Request) -> SubscriptionRequest:
     return usable(await body_of(request), read)
 
 
-def _told(endpoint: Endpoint) -> Endpoint:
+def _with_secret(endpoint: Endpoint) -> Endpoint:
     """The endpoint; what is wrong with the subscription is shown by its status."""
 
     async def telling(request: Request) -> Response:

@@ -256,7 +256,7 @@ def test_a_change_that_cannot_be_seen_is_found_by_reading_anew(tmp_path: Path) -
     assert file.text() == "one"
     file._text = "old"  # what would have been read just before
     assert file.text() == "old"
-    assert file.text(anew=True) == "one"
+    assert file.text(reread=True) == "one"
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:

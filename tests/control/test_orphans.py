@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control import subscriptions as subscribing
-from poller.control.orphans import forget, note_streams, orphaned_feeds, stated, waiting_at
+from poller.control.orphans import forget, orphaned_feeds, stated, store_orphans, waiting_at
 from poller.control.subscriptions import filed, registry_of
 from poller.daemon.cluster.membership import Configurations, Membership
 from poller.daemon.health import StoreMonitor
@@ -26,8 +26,8 @@ from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
-from poller.store.recovery import known_feeds, note_unread
-from poller.store.replay import ReplaySpan, begin
+from poller.store.recovery import known_feeds, store_unread
+from poller.store.replay import ReplaySpan, start_replay
 from poller.store.subscriptions import forget_feed, health_field
 from tests.control.subscribed import FEEDS, NOW, configured
 from tests.harness.clock import StubClock, store_clock
@@ -51,7 +51,7 @@ async def settings(client: Redis, tmp_path: Path) -> Settings:
     """Two feeds and the subscription ``a`` to all, registered; the old feed is none of them and has three events."""
     found = configured(tmp_path, "a")
     await registry_of(found, client).sync(filed(found), NOW)
-    await note_unread(client, NOTED, OLD)
+    await store_unread(client, NOTED, OLD)
     for number in (1, 2, 3):
         await client.xadd(KEYS.events, {"data": f'{{"sequence":"{number:020}"}}'}, id=f"{number}-0")
     await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "3"})
@@ -89,7 +89,7 @@ async def test_something_is_left_until_all_is_settled(client: Redis, settings: S
     assert await left(client, settings) is False
     (found,) = await orphaned_feeds(client, settings, now=NOW)
     assert (found.undelivered, found.subscriptions[0].dead_letters) == (0, 1)
-    await begin(client, A, ReplaySpan("r", "0-0", "3-0"))
+    await start_replay(client, A, ReplaySpan("r", "0-0", "3-0"))
     assert await left(client, settings) is True
 
 
@@ -251,7 +251,7 @@ async def test_streams_that_nothing_is_noted_of_are_found_at_the_start(client: R
     await client.delete(NOTED)
     for prefix, feed in (("other", "acme/x"), ("poller", FEEDS[0]), ("poller", "operations")):
         await client.xadd(FeedKeys.of(prefix, feed).events, {"data": "{}"})
-    await note_streams(client, settings)
+    await store_orphans(client, settings)
     assert await known_feeds(client, NOTED) == [OLD]
 
 

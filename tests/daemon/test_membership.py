@@ -32,9 +32,9 @@ class List(Members):
         self.away = False
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def look(self, known: MemberList, *, tell: bool = False) -> MemberList:
+    async def read(self, known: MemberList, *, tell: bool = False) -> MemberList:
         self._note("look", tell=tell)
-        return await super().look(known, tell=tell)
+        return await super().read(known, tell=tell)
 
     async def beat(self, roles: Iterable[str], known: MemberList, *, tell: bool = False) -> MemberList:
         self._note("beat", tell=tell)

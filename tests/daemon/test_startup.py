@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from poller.app import run
 from poller.config.load import load
 from poller.control.factories import keys_of
-from poller.daemon.startup import look_first, look_for_credentials, prefixes_of
+from poller.daemon.startup import prefixes_of, report_empty_store, report_missing_credentials
 from poller.store.keys import ConsumerKeys, FeedKeys, remembered_key
 from tests.control.subscribed import FEEDS, configured
 from tests.harness.clock import StubClock
@@ -31,7 +31,7 @@ async def told(directory: Path, auth: str, **environ: str) -> list[tuple[str, st
     file = directory / "poller.toml"
     file.write_text(SOURCE.format(auth=auth) + FEED, "utf-8")
     with capture_logs() as said:
-        await look_for_credentials(load(file, {}).sources, environ)
+        await report_missing_credentials(load(file, {}).sources, environ)
     assert all(line["source"] == "acme" for line in said)
     return [(line["log_level"], line["error"], line["advice"]) for line in said]
 
@@ -86,7 +86,7 @@ async def test_an_empty_store_is_a_first_start(client: FakeAsyncRedis, tmp_path:
     """It is told as what it is, and is no warning; what others keep there does not matter."""
     await client.set("session:{a/b}:state", "of somebody else")
     with capture_logs() as said:
-        await look_first(client, configured(tmp_path))
+        await report_empty_store(client, configured(tmp_path))
     assert [(line["event"], line["log_level"]) for line in said] == [
         ("first start: nothing is known of any feed", "info")
     ]
@@ -97,10 +97,10 @@ async def test_a_store_that_knows_a_feed_is_not_talked_about(client: FakeAsyncRe
     settings = configured(tmp_path)
     await client.hset(keys_of(settings, FEEDS[1]).state, "generation", "g")
     with capture_logs() as said:
-        await look_first(client, settings)
+        await report_empty_store(client, settings)
         await client.flushall()
         await client.hset(remembered_key("poller"), FEEDS[0], "{}")
-        await look_first(client, settings)
+        await report_empty_store(client, settings)
     assert said == []
 
 
@@ -109,7 +109,7 @@ async def test_the_feeds_under_another_prefix_are_named(client: FakeAsyncRedis, 
     await client.hset(FeedKeys.of("staging:one", FEEDS[0]).state, "generation", "g")
     await client.hset(ConsumerKeys.of("other", FEEDS[0], "a").state, "place", "0-0")
     with capture_logs() as said:
-        await look_first(client, configured(tmp_path))
+        await report_empty_store(client, configured(tmp_path))
     (line,) = said
     assert (line["log_level"], line["prefix"], line["others"]) == ("warning", "poller", ["staging:one"])
 

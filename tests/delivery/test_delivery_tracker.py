@@ -92,7 +92,7 @@ class Dying(RuleBasedStateMachine):
     @rule()
     def sends(self) -> None:
         self.tracker.queues.wake(self.clock)
-        unit = self.tracker.queues.take(most=self.batching.max_events)
+        unit = self.tracker.queues.claim(most=self.batching.max_events)
         for number, one in enumerate(unit):
             self.check(one.id, {before.id for before in unit[:number]})
         if unit:
@@ -205,14 +205,14 @@ def one_of(key: str, number: int) -> tuple[str, bytes]:
 
 
 def sent(tracker: DeliveryTracker) -> list[str]:
-    return [one.id for one in tracker.queues.take(most=9)]
+    return [one.id for one in tracker.queues.claim(most=9)]
 
 
 def test_what_waits_in_its_lane_is_parked_as_soon_as_it_is_read() -> None:
     """Else the events of one failing record would fill the window, and hold up all others."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
-    tracker.conclude(tracker.queues.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
     tracker.take_in([one_of("a", number) for number in range(2, 500)], now=NOW)
     assert (tracker.queues.fresh, tracker.queues.parked) == (0, 499)
     draft = tracker.next_batch()
@@ -226,7 +226,7 @@ def test_one_bad_event_takes_no_others_along() -> None:
     for outcome, together in ((BROKEN, 1), (answered(429, retry_after="1"), 3)):
         ledger, tracker = Ledger(), DeliveryTracker(subscription(batching=Batching(9)))
         tracker.take_in([one_of(key, number) for number, key in enumerate("abc", 1)], now=NOW)
-        tracker.conclude(tracker.queues.take(most=9), outcome, now=NOW, clock=0, chance=lambda: 0)
+        tracker.conclude(tracker.queues.claim(most=9), outcome, now=NOW, clock=0, chance=lambda: 0)
         draft = tracker.next_batch()
         assert draft
         at_once(ledger.settle(draft.settlement(tracker.place), now_ms=0))
@@ -245,7 +245,7 @@ def test_letters_of_one_id_are_one_record() -> None:
     assert [sent(tracker), sent(tracker)] == [["1-0", "2-0", "3-0", "4-0"], []]
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2)], now=NOW)
-    assert [one.id for one in tracker.queues.take()] == ["1-0"]
+    assert [one.id for one in tracker.queues.claim()] == ["1-0"]
     assert not tracker.queues.ready
 
 
@@ -276,7 +276,7 @@ def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
     baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     entries = [("4-0", baseline), ("5-0", baseline), ("6-0", written())]
     tracker = DeliveryTracker(subscription(start="earliest"))
-    tracker.take_in(entries, now=NOW, anew="4-0")
+    tracker.take_in(entries, now=NOW, reset_entry="4-0")
     assert sent(tracker) == ["4-0", "6-0"]
 
 
@@ -284,7 +284,7 @@ def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:
     """Than it may have been parked for, jitter included; one that was set forward lets it be tried at once."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
-    tracker.conclude(tracker.queues.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
     draft = tracker.next_batch()
     assert draft
     for now, due in ((NOW, 101.0), (NOW - timedelta(hours=1), 101.2), (NOW + timedelta(hours=1), 100.0)):
@@ -298,7 +298,7 @@ def test_a_sink_that_is_gone_uses_up_nothing() -> None:
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
     concluded = tracker.conclude(
-        tracker.queues.take(), answered(410, error="the sink answered 410"), now=NOW, clock=0, chance=lambda: 0
+        tracker.queues.claim(), answered(410, error="the sink answered 410"), now=NOW, clock=0, chance=lambda: 0
     )
     assert concluded.rest
     assert tracker.next_batch() is None
@@ -313,7 +313,7 @@ def test_what_could_not_be_sent_is_as_it_was() -> None:
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
     for _ in range(100):
-        unit = tracker.queues.take()
+        unit = tracker.queues.claim()
         assert {waiting.key: waiting.id for waiting in unit} in ({"a": "1-0"}, {"b": "3-0"})
         concluded = tracker.conclude(unit, UNSENT, now=NOW, clock=0, chance=lambda: 0)
         assert (concluded.pause, concluded.rest, tracker.next_batch()) == (None, None, None)
@@ -321,21 +321,21 @@ def test_what_could_not_be_sent_is_as_it_was() -> None:
     assert sorted(sent(tracker)) == ["1-0", "2-0", "3-0"]
     tracker.restore({"9-0": Delivery("c", due=1, tries=Tries(2, 2))}, now=NOW, clock=0)
     tracker.queues.wake(0)
-    (parked,) = tracker.queues.take()
+    (parked,) = tracker.queues.claim()
     parked.item = (envelope_of(spelled()), spelled())
     tracker.conclude([parked], UNSENT, now=NOW, clock=0, chance=lambda: 0)
     assert (tracker.next_batch(), tracker.queues.parked) == (None, 1)
-    (again,) = tracker.queues.take()
+    (again,) = tracker.queues.claim()
     assert again.item is None
     concluded = tracker.conclude([again], BROKEN, now=NOW, clock=0, chance=lambda: 0)
-    assert [(one.attempt, one.step) for one in concluded.told] == [(2, Retry(timedelta(seconds=3)))]
+    assert [(one.attempt, one.step) for one in concluded.reports] == [(2, Retry(timedelta(seconds=3)))]
 
 
 def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
     """Days of retries hold up neither the group nor its trimming."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
-    tracker.conclude(tracker.queues.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
     draft = tracker.next_batch()
     assert draft
     assert draft.acked == list(draft.parked) == ["1-0", "2-0"]
@@ -346,13 +346,13 @@ def test_what_a_predecessor_had_parked_is_never_new() -> None:
     """Though it was delivered since, and comes again because the group was lost and made again."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
-    tracker.conclude(tracker.queues.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
     draft = tracker.next_batch()
     assert draft
     heir = DeliveryTracker(subscription())
     heir.restore(deliveries_of(draft.parked), now=NOW, clock=0)
     heir.queues.wake(9)
-    heir.conclude(heir.queues.take(), OK, now=NOW, clock=9, chance=lambda: 0)
+    heir.conclude(heir.queues.claim(), OK, now=NOW, clock=9, chance=lambda: 0)
     last = heir.next_batch()
     assert last
     heir.written(last)

@@ -107,9 +107,9 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     assert sink.next_moment == pytest.approx(1000 + FIRST_BREATH)
     clock.move(FIRST_BREATH)
     assert "breathing" not in state(sink)
-    sink.begin(fresh=False)
+    sink.acquire(fresh=False)
     assert "breathing" not in state(sink)
-    sink.begin(fresh=True)
+    sink.acquire(fresh=True)
     ends = sink.next_moment
     assert ends == pytest.approx(clock.monotonic() + FIRST_BREATH)
     for _ in range(30):
@@ -120,7 +120,7 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     assert sink.next_moment == pytest.approx(clock.monotonic() + LONGEST_BREATH)
     await sink.learn("acme/a", OK)
     assert "breathing" not in state(sink)
-    sink.begin(fresh=True)
+    sink.acquire(fresh=True)
     assert "breathing" not in state(sink)
 
 
@@ -186,8 +186,8 @@ async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
     for name in "abc":
         sink.listen(lambda name=name: first.append(name))  # type: ignore[misc] # mypy cannot infer it
     for _ in range(3):
-        sink.begin(fresh=True)
-        sink.end()
+        sink.acquire(fresh=True)
+        sink.release()
     assert {"".join(first[at : at + 3]) for at in (0, 3, 6)} == {"bca", "cab", "abc"}
 
 
@@ -231,7 +231,7 @@ async def test_a_process_that_begins_after_a_jump_disables_nothing() -> None:
         sink = made(clock, noted, disable_after=timedelta(hours=1))
         sink.took("acme/a", noted.kept.get("acme/a", Health()))
         await sink.learn("acme/a", BROKEN)
-        await sink.note("acme/a")
+        await sink.store_health("acme/a")
         assert ("resting" in state(sink)) is (attempt == 5)
         clock.turn(timedelta(days=30))
 
@@ -268,7 +268,7 @@ async def attempt(sink: EndpointState) -> Outcome | None:
     """One, as :mod:`poller.delivery.dispatcher` does it; None where it is not its turn."""
     if "free" not in state(sink):
         return None
-    sink.begin(fresh=True)
+    sink.acquire(fresh=True)
     try:
         if not await sink.turn(allowed=yes):
             return None
@@ -276,7 +276,7 @@ async def attempt(sink: EndpointState) -> Outcome | None:
         await sink.learn("acme/a", outcome)
         return outcome
     finally:
-        sink.end()
+        sink.release()
 
 
 @pytest.mark.parametrize("error", [CredentialUnusable("no such file"), SecretUnusable("expected whsec_")])
@@ -310,12 +310,12 @@ async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> Non
     sink = made(clock, posted=posted)
     missing = Missing(sink)
     for _ in range(8):
-        sink.begin(fresh=True)
+        sink.acquire(fresh=True)
     for number in range(8):
         assert await sink.turn(allowed=yes) is (number == 0)
         if not number:
             assert (await sink.send([EVENT])).failure is Failure.CREDENTIAL
-        sink.end()
+        sink.release()
     wait = CREDENTIAL_WAIT.total_seconds()
     for number in range(1, 60):
         clock.move(wait / 5)
@@ -372,7 +372,7 @@ def test_while_nothing_is_missing_nothing_is_held_up() -> None:
     withholding = CredentialOutage()
     for now in range(3):
         assert withholding.admits(now)
-        withholding.begin(now)
+        withholding.attempt_started(now)
         assert withholding.turn()
         assert withholding.passed(now, asked=False) is None
     assert (withholding.since, withholding.next_try) == (None, None)
@@ -385,7 +385,7 @@ def test_one_attempt_at_a_time_finds_out() -> None:
     assert [withholding.turn() for _ in range(8)] == [False] * 8  # those that had begun
     assert not withholding.admits(100 + WAIT - 0.1)
     assert withholding.admits(100 + WAIT)
-    withholding.begin(100 + WAIT)
+    withholding.attempt_started(100 + WAIT)
     assert not withholding.admits(100 + WAIT)
     assert [withholding.turn() for _ in range(3)] == [True, False, False]
     assert not withholding.failed(101 + WAIT)
@@ -398,7 +398,7 @@ def test_what_came_to_nothing_holds_up_nobody_for_good() -> None:
     withholding.failed(0)
     for number in range(1, 4):
         assert withholding.admits(number * WAIT)
-        withholding.begin(number * WAIT)  # and it ends without a turn
+        withholding.attempt_started(number * WAIT)  # and it ends without a turn
 
 
 @pytest.mark.parametrize("asked", [True, False])

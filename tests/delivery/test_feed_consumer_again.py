@@ -56,7 +56,7 @@ async def replay_of_all(client: Redis, *keys: str) -> None:
     async with delivering(client, sink):
         await sink.until_count(len(keys))
         await until(lambda: settled(client), "all to be settled")
-    assert await replays.begin(client, KEYS, ReplaySpan("r", "0-0", f"{len(keys)}-0"))
+    assert await replays.start_replay(client, KEYS, ReplaySpan("r", "0-0", f"{len(keys)}-0"))
 
 
 async def letters(client: Redis, count: int) -> None:
@@ -170,10 +170,10 @@ async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
         await sink.until_count(len(wanted))
         await until(lambda: settled(client), "all to be settled")
         place = await client.hget(KEYS.state, "place")
-        assert await replays.begin(client, KEYS, ReplaySpan("r", "9-0", f"{count - 9}-0"))
-        assert not await replays.begin(client, KEYS, ReplaySpan("s", "0-0", "9-0"))
+        assert await replays.start_replay(client, KEYS, ReplaySpan("r", "9-0", f"{count - 9}-0"))
+        assert not await replays.start_replay(client, KEYS, ReplaySpan("s", "0-0", "9-0"))
         pair.reload()
-        await until(lambda: replays.ended(client, KEYS, "r"), "the replay to end")
+        await until(lambda: replays.is_completed(client, KEYS, "r"), "the replay to end")
         again = sink.sent[len(wanted) :]
         assert sorted(again) == [number for number in wanted if 9 < number <= count - 9]
         assert all(of_record(again, key) == sorted(of_record(again, key)) for key in range(7))
@@ -190,7 +190,7 @@ async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
     async with delivering(client, first):
         await first.until_count(2 * WINDOW)
     async with delivering(client, second):
-        await until(lambda: replays.ended(client, KEYS, "r"), "the replay to end")
+        await until(lambda: replays.is_completed(client, KEYS, "r"), "the replay to end")
     assert {*first.sent, *second.sent} == set(range(1, count + 1))
     assert len(first.sent) + len(second.sent) <= count + WINDOW
     assert all(of_record(second.sent, key) == sorted(of_record(second.sent, key)) for key in range(7))
@@ -228,9 +228,9 @@ async def test_a_replay_leaves_alone_what_waits(client: Redis) -> None:
             return bool(await client.hlen(KEYS.parked))
 
         await until(parked, "2 to wait")
-        assert await replays.begin(client, KEYS, ReplaySpan("r", "0-0", "3-0"))
+        assert await replays.start_replay(client, KEYS, ReplaySpan("r", "0-0", "3-0"))
         pair.reload()
-        await until(lambda: replays.ended(client, KEYS, "r"), "the replay to end")
+        await until(lambda: replays.is_completed(client, KEYS, "r"), "the replay to end")
         assert sorted(sink.sent) == [1, 1, 2, 3, 3]
         assert list(await kept(client)) == ["2-0"]
 
@@ -249,11 +249,11 @@ async def test_a_cancelled_replay_ends(client: Redis) -> None:
     async with delivering(client, sink) as pair:
         await sink.until_count(1)
         assert await replays.cancel(client, KEYS)
-        assert await replays.begin(client, KEYS, ReplaySpan("s", f"{count - 1}-0", f"{count}-0"))
+        assert await replays.start_replay(client, KEYS, ReplaySpan("s", f"{count - 1}-0", f"{count}-0"))
         pair.reload()
         answered.set()
-        await until(lambda: replays.ended(client, KEYS, "s"), "the other one to end")
-        assert not await replays.ended(client, KEYS, "r")
+        await until(lambda: replays.is_completed(client, KEYS, "s"), "the other one to end")
+        assert not await replays.is_completed(client, KEYS, "r")
     assert count in sink.sent
     assert len(sink.sent) <= WINDOW + 1
 

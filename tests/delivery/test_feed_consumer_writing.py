@@ -51,7 +51,7 @@ class Counting(Ledger):
     async def replay(self) -> ReplaySpan | None:
         return None
 
-    async def anew(self) -> str | None:
+    async def reset_entry(self) -> str | None:
         return None
 
     async def past(self, span: ReplaySpan, *, most: int) -> Sequence[tuple[str, bytes]]:
@@ -180,7 +180,7 @@ async def test_what_is_gathered_is_written_in_time() -> None:
         await turns(100)
         assert not store.settlements
         now[0] += GATHER
-        pair.look()
+        pair.wake()
         await until(lambda: store.settlements, "it to be written")
     assert [list(one.acked) for one in store.settlements] == [["2-0"]]
 

@@ -118,7 +118,7 @@ async def test_what_is_not_granted_is_told(registry: Registry) -> None:
                     *(settings(receiver.url), sink, registry, None, stop),
                     public_url="https://p.example",
                     clock=StubClock(now=lambda: NOW),
-                    told=told.append,
+                    report=told.append,
                 )
             )
             await until(lambda: said, "the line")

@@ -45,7 +45,7 @@ class Model(RuleBasedStateMachine):
     def is_taken(self, most: int, most_bytes: int | None) -> None:
         """Law: of each open queue a run from its foremost on; nothing of a queue that is shut; within the limits."""
         free = [key for key, left in self.left.items() if left and key not in self.shut()]
-        unit = self.queues.take(most=most, most_bytes=most_bytes)
+        unit = self.queues.claim(most=most, most_bytes=most_bytes)
         assert bool(unit) == bool(free)
         assert len(unit) <= most
         assert most_bytes is None or len(unit) == 1 or sum(one.size for one in unit) <= most_bytes
@@ -113,7 +113,7 @@ TestLanes.settings = settings(max_examples=30, stateful_step_count=30, deadline=
 
 
 def taken(queues: KeyQueues[str], most: int = 9) -> Sequence[str]:
-    return [one.id for one in queues.take(most=most)]
+    return [one.id for one in queues.claim(most=most)]
 
 
 def test_what_was_due_first_goes_first_and_before_what_is_new() -> None:

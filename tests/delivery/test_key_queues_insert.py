@@ -14,7 +14,7 @@ def waiting(number: int, key: str = "K", *, fresh: bool = True) -> QueuedEntry[i
 
 
 def taken(queues: KeyQueues[int], most: int = 1) -> list[str]:
-    return [entry.id for entry in queues.take(most=most)]
+    return [entry.id for entry in queues.claim(most=most)]
 
 
 def test_into_no_lane() -> None:
@@ -33,7 +33,7 @@ def test_before_what_waits() -> None:
     queues.insert(waiting(3, fresh=False))
     assert queues.next_due is None
     queues.wake(200.0)
-    (first,) = queues.take()
+    (first,) = queues.claim()
     assert (first.id, queues.ready) == ("3-0", False)
     queues.settle(first)
     assert queues.foremost("K") == "5-0"
@@ -47,7 +47,7 @@ def test_behind_what_is_on_its_way() -> None:
     queues: KeyQueues[int] = KeyQueues()
     for number in (5, 6, 7):
         queues.add(waiting(number))
-    on_their_way = queues.take(most=2)
+    on_their_way = queues.claim(most=2)
     queues.insert(waiting(1, fresh=False))
     queues.settle(on_their_way[0])
     queues.insert(waiting(2, fresh=False))
@@ -60,7 +60,7 @@ def test_before_what_was_on_its_way_and_failed() -> None:
     """Law: what comes while a younger one is on its way goes before it where that has to be tried again."""
     queues: KeyQueues[int] = KeyQueues()
     queues.add(waiting(5))
-    queues.take()
+    queues.claim()
     queues.insert(waiting(1, fresh=False))
     queues.wait("K", 100.0)
     assert queues.next_due is None
@@ -71,7 +71,7 @@ def test_a_lane_that_was_emptied_while_it_was_shut() -> None:
     """Law: what comes between the settlement of a queue's last entry and its reopening is sent then."""
     queues: KeyQueues[int] = KeyQueues()
     queues.add(waiting(5))
-    (only,) = queues.take()
+    (only,) = queues.claim()
     queues.settle(only)
     queues.insert(waiting(1, fresh=False))
     assert not queues.ready
@@ -114,7 +114,7 @@ class _Driven:
 
     def take(self) -> None:
         before = set(self.away)
-        for entry in self.queues.take(most=2):
+        for entry in self.queues.claim(most=2):
             assert entry.key not in before
             self.away.setdefault(entry.key, []).append(entry)
 
@@ -137,7 +137,7 @@ def test_one_of_a_record_at_a_time_and_all_in_the_end(steps: list[tuple[str, str
     driven.queues.wake(1e9)
     for key in "KL":
         driven.settle(key)
-    rest = driven.queues.take(most=1000)
+    rest = driven.queues.claim(most=1000)
     assert driven.done + len(rest) == driven.added
     for key in "KL":
         places = [EntryId.parse(one.id) for one in rest if one.key == key]

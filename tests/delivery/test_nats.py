@@ -426,7 +426,7 @@ async def test_a_redelivery_and_a_replay_arrive_again(server: NatsServer, client
                 return len(await messages(stream)) == count
 
             await until(lambda: arrived(1), "the redelivery")
-            assert await replays.begin(client, KEYS, ReplaySpan("c0ffee00", "0-0", "1-0"))
+            assert await replays.start_replay(client, KEYS, ReplaySpan("c0ffee00", "0-0", "1-0"))
             pair.reload()
             await until(lambda: arrived(2), "the replay")
         names = [name.partition("/")[2] for name, _ in await messages(stream)]

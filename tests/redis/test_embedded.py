@@ -433,7 +433,7 @@ async def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
     broken = directory / "appendonlydir"
     broken.mkdir(parents=True)
     (broken / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.rdb seq 1 type b\n")
-    with pytest.raises(StoreUnavailable, match=r"left at once.*appendonly.aof.1.base.rdb") as failure:
+    with pytest.raises(StoreUnavailable, match=r"left immediately.*appendonly.aof.1.base.rdb") as failure:
         await EmbeddedServer(directory).ensure()
     assert "\n" not in str(failure.value)
 

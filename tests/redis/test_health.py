@@ -17,8 +17,8 @@ from poller.redis.health import (
     Durability,
     Refusal,
     ServerCheck,
-    asked,
     check_store,
+    checked_commands,
     enforced,
     examine,
     refused,
@@ -288,7 +288,7 @@ async def test_keys_of_another_prefix_are_told_apart_from_commands(guarded: Guar
 def test_each_command_that_has_a_key_is_asked_for() -> None:
     """The table and the rules of ``deploy/redis/users.acl`` say the same."""
     allowed = {rule.removeprefix("+") for rule in _rules() if rule.startswith("+")}
-    assert {name for name, _ in asked(sample_keys("poller", "acme/contractTypes"))} == allowed - WITHOUT_KEYS
+    assert {name for name, _ in checked_commands(sample_keys("poller", "acme/contractTypes"))} == allowed - WITHOUT_KEYS
 
 
 def _rules() -> list[str]:

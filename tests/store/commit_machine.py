@@ -95,14 +95,14 @@ class CommitMachine(RuleBasedStateMachine):
             assert not whole, "begun anew without need"
             self._begun_anew(state, before)
         elif self.went_back and before is not None and before.generation == model.generation:
-            assert state.loss is not None or before.sequence <= model.sequence or before.told < self.world.told()
+            assert state.loss is not None or before.sequence <= model.sequence or before.losses < self.world.told()
         self.went_back = False
         if state.loss is not None:
             model.digest = ""  # it is written down, in a commit of its own
             if state.loss.kind == "replaced":
                 model.token = None
         process.round = {}
-        self.world.run(process.store.memory.note())
+        self.world.run(process.store.memory.save())
 
     def _begun_anew(self, state: FeedState, before: HighWaterMark | None) -> None:
         assert state.generation not in self.generations

@@ -57,7 +57,7 @@ async def test_each_look_at_the_members_brings_the_time(any_store: str) -> None:
         assert abs(clock.now() - await shown(client, keys.version)) < SLACK
         clock.learn(0, asked=clock.asked())  # as if the store's clock had been at the beginning of time
         assert clock.now() < EPOCH + SLACK
-        assert await members.look(seen) is seen
+        assert await members.read(seen) is seen
         assert abs(clock.now() - await shown(client, keys.version)) < SLACK
 
 

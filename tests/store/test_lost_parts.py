@@ -17,7 +17,7 @@ from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import DELTA_TOKEN, READ_AT, FeedState, Loss
 from poller.store.keys import remembered_key
 from poller.store.lease import HeldElsewhere
-from poller.store.recovery import NOTE_EVERY, FeedMemory, notes
+from poller.store.recovery import NOTE_EVERY, FeedMemory, high_water_marks
 from poller.store.snapshots import SAMPLES
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns
@@ -46,7 +46,7 @@ class Process:
         """Records of these numbers are read; what was found to be lost."""
         state = await begun(self.store)
         await write(self.store, [unavailability(number, reason=reason) for number in numbers], state)
-        await self.store.memory.note()
+        await self.store.memory.save()
         return state.loss
 
 
@@ -229,7 +229,7 @@ async def test_what_was_overheard_while_it_was_asked_for_is_kept(store_client: R
     """Law: the answer may be from after the loss, and what was heard from before it."""
     one = Process(store_client, "a")
     await one.round(1)
-    heard = (await notes(store_client, NOTES))[FEED]
+    heard = (await high_water_marks(store_client, NOTES))[FEED]
     await flushed(store_client)
     two = Process(store_client, "b")
     asking = asyncio.create_task(two.store.memory.recall())

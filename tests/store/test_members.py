@@ -37,14 +37,14 @@ async def test_each_change_is_another_version(client: Redis) -> None:
     alone = await one.beat(BOTH, MemberList())
     assert alone.roles == {"b": {"poll", "deliver"}}
     assert await one.beat(BOTH, alone) is alone
-    assert await one.look(alone) is alone
+    assert await one.read(alone) is alone
     both = await other.beat(POLL, MemberList())
     assert both.version != alone.version
     assert (both.doing("poll"), both.doing("deliver")) == (("a", "b"), ("b",))
-    assert await one.look(alone) == both
+    assert await one.read(alone) == both
     less = await one.beat(["deliver"], both)
     assert (less.doing("poll"), less.doing("deliver")) == (("a",), ("b",))
-    told = await one.look(less, tell=True)
+    told = await one.read(less, tell=True)
     assert (told.version != less.version, told.roles) == (True, less.roles)
     left = await one.leave(told)
     assert left.roles == {"a": {"poll"}}
@@ -58,7 +58,7 @@ async def test_one_that_is_silent_is_gone(client: Redis) -> None:
     seen = await other.beat(POLL, await silent.beat(POLL, MemberList()))
     assert seen.doing("poll") == ("other", "silent")
     await until(lambda: _gone(client, "silent"), "the silent one to be gone")
-    gone = await other.look(seen)
+    gone = await other.read(seen)
     assert gone.doing("poll") == ("other",)
     assert gone.version != seen.version
     assert (await silent.beat(POLL, seen)).doing("poll") == ("other", "silent")
@@ -87,7 +87,7 @@ async def test_a_beat_is_for_one_term(client: Redis) -> None:
     async def beats() -> bool:
         nonlocal terms
         assert await busy.beat(POLL, seen) is seen
-        assert await other.look(seen) is seen
+        assert await other.read(seen) is seen
         terms = (await _time(client) - begun) / term.total_seconds()
         return terms > 1.5
 

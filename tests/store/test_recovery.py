@@ -27,11 +27,11 @@ from poller.store.recovery import (
     FeedMemory,
     HighWaterMark,
     StartPosition,
+    high_water_marks,
+    is_announced,
     loss_marks,
     loss_of,
-    notes,
     overhear,
-    told_already,
 )
 from tests.harness.clock import StubClock
 from tests.store.test_feed import KEYS, begun
@@ -80,9 +80,9 @@ async def test_what_is_known_here_alone_is_noted_again(client: Redis) -> None:
         store.memory = FeedMemory(client, _KEY, name, clock=Clock())
         store.memory.known = _NOTED
     await _heard(client, **stores)
-    assert await notes(client, _KEY) == {"lost": _NOTED, "theirs": _NOTED, "kept": further}
+    assert await high_water_marks(client, _KEY) == {"lost": _NOTED, "theirs": _NOTED, "kept": further}
     await stores["kept"].memory.remind()  # as if the note had come just after the look
-    assert (await notes(client, _KEY))["kept"] == further
+    assert (await high_water_marks(client, _KEY))["kept"] == further
 
 
 async def test_feeds_of_others_are_known(client: Redis) -> None:
@@ -123,7 +123,7 @@ async def test_only_what_goes_further_counts() -> None:
 
 async def test_what_another_has_told_is_not_told_again_after_the_next_loss(client: Redis) -> None:
     """Law: who finds a loss that is told already counts it, so that its own note takes nothing back."""
-    told = HighWaterMark("g2", 1, ("g1",), told=1)
+    told = HighWaterMark("g2", 1, ("g1",), losses=1)
     await client.hset(_KEY, "f", msgspec.json.encode(told))
     memory = FeedMemory(client, _KEY, "f", clock=Clock())
     memory.known = HighWaterMark("g1", 5)
@@ -131,8 +131,8 @@ async def test_what_another_has_told_is_not_told_again_after_the_next_loss(clien
     assert await memory.loss(state, "") is None
     memory.begun(state, "")
     assert memory.known == told
-    await memory.note()
-    assert await notes(client, _KEY) == {"f": told}
+    await memory.save()
+    assert await high_water_marks(client, _KEY) == {"f": told}
 
 
 # Where a pair begins that nothing is known of, and what is news to it: on fakeredis, Valkey and Redis.
@@ -186,7 +186,7 @@ async def opened(client: Redis, start: Start, *, subscribed: int, asked: int = 0
 async def told(found: ConsumerStore) -> int:
     """How many of the entries that the pair reads are news to it; all of them are baselines."""
     entries = await found.read(most=100)
-    anew = await found.anew()
+    anew = await found.reset_entry()
     return sum(anew is None or EntryId.parse(entry) <= EntryId.parse(anew) for entry, _ in entries)
 
 
@@ -228,15 +228,15 @@ async def test_who_was_lost_with_its_feed_begins_where_that_does(
 async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redis) -> None:
     """Law: what counts is the beginning that the pair began with; where that is not kept, its subscription's age."""
     one = beginning(store_client, subscribed=NOW - 3 * HOUR)
-    assert await one.anew() is None
+    assert await one.reset_entry() is None
     await store_client.hset(
         KEYS.state, mapping={"generation": "g", "anew_at": str(NOW), "begun_at": str(NOW), "begun_after": "7-0"}
     )
-    assert await one.anew() == "7-0"
+    assert await one.reset_entry() == "7-0"
     for name, anew in (("g", None), ("f", "7-0"), ("", "7-0")):
         await store_client.hset(PAIR.state, BEGINNING, name)
-        assert await one.anew() == anew
-    assert await StartPosition(store_client, PAIR, KEYS.events).anew() is None
+        assert await one.reset_entry() == anew
+    assert await StartPosition(store_client, PAIR, KEYS.events).reset_entry() is None
 
 
 @pytest.mark.parametrize("hours", [0, -1, 1], ids=["as it was", "an hour ahead", "an hour behind"])
@@ -312,7 +312,7 @@ async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> Non
     there = await opened(real, "earliest", subscribed=NOW - HOUR)
     assert len(await there.read(most=10)) == 2
     await flushed(real)
-    assert await there.anew() is not None
+    assert await there.reset_entry() is not None
 
 
 async def test_of_another_installations_feed_no_baseline_is_told(real: Redis) -> None:
@@ -322,7 +322,7 @@ async def test_of_another_installations_feed_no_baseline_is_told(real: Redis) ->
     there = await opened(real, "earliest", subscribed=NOW - 3 * HOUR)
     assert await told(there) == 1
     await real.hset(KEYS.state, "anew_at", str(NOW - HOUR))  # as the marks of a replaced feed have it
-    assert await there.anew() == f"{NOW - HOUR - 1}-18446744073709551615"
+    assert await there.reset_entry() == f"{NOW - HOUR - 1}-18446744073709551615"
 
 
 async def test_the_stores_clock_says_who_is_older(store_client: Redis) -> None:
@@ -422,7 +422,7 @@ def test_without_a_memory_only_what_is_missing_tells(found: str, kind: str | Non
 )
 def test_who_comes_second_knows_it(noted: HighWaterMark | None, told: bool) -> None:
     """Law: a loss that another process has noted of the same feed is known; a note of another feed says nothing."""
-    assert told_already(KNOWN, noted) is told
+    assert is_announced(KNOWN, noted) is told
 
 
 def test_only_a_replaced_feed_is_read_as_a_baseline_over_what_it_holds() -> None:

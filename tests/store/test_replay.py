@@ -12,7 +12,17 @@ from poller.errors import Stale
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
-from poller.store.replay import ReplayPosition, ReplaySpan, begin, cancel, ended, first, last, last_read, replay_of
+from poller.store.replay import (
+    ReplayPosition,
+    ReplaySpan,
+    cancel,
+    first,
+    is_completed,
+    last,
+    last_read,
+    replay_of,
+    start_replay,
+)
 from poller.store.subscriptions import Registry, RegistryVersions
 
 FEED = "acme/contractTypes"
@@ -31,20 +41,20 @@ def pair(client: Redis) -> ConsumerStore:
 async def test_one_at_a_time(store_client: Redis) -> None:
     """Law: a pair has one replay; another is refused until it is cancelled or has ended."""
     assert await replay_of(store_client, KEYS) is None
-    assert await begin(store_client, KEYS, SPAN)
-    assert not await begin(store_client, KEYS, ReplaySpan("s", "0-0", "2-0"))
+    assert await start_replay(store_client, KEYS, SPAN)
+    assert not await start_replay(store_client, KEYS, ReplaySpan("s", "0-0", "2-0"))
     assert await replay_of(store_client, KEYS) == SPAN
     assert await cancel(store_client, KEYS)
     assert not await cancel(store_client, KEYS)
-    assert not await ended(store_client, KEYS, "r")
-    assert await begin(store_client, KEYS, ReplaySpan("s", "0-0", "2-0"))
+    assert not await is_completed(store_client, KEYS, "r")
+    assert await start_replay(store_client, KEYS, ReplaySpan("s", "0-0", "2-0"))
 
 
 async def test_its_place_goes_along_with_settlements(store_client: Redis) -> None:
     """Law: the place moves, and the replay ends, only while it is the one that was asked for last."""
     store = pair(store_client)
     assert await store.lease.acquire() is None
-    await begin(store_client, KEYS, SPAN)
+    await start_replay(store_client, KEYS, SPAN)
     await store.settle(Settlement(replay=ReplayPosition("r", "5-0")), now_ms=1)
     assert await store.replay() == ReplaySpan("r", "5-0", "9-0")
     await store.settle(Settlement(place="7-0"), now_ms=1)
@@ -52,7 +62,7 @@ async def test_its_place_goes_along_with_settlements(store_client: Redis) -> Non
     assert await store.replay() == ReplaySpan("r", "5-0", "9-0")
     await store.settle(Settlement(replay=ReplayPosition("r", "")), now_ms=1)
     assert await store.replay() is None
-    assert await ended(store_client, KEYS, "r")
+    assert await is_completed(store_client, KEYS, "r")
     assert await store_client.hmget(KEYS.state, ["place", "replay_after", "replay_to"]) == [b"7-0", None, None]
 
 
@@ -92,6 +102,6 @@ async def test_what_it_begins_with_has_to_be_there(any_store: str) -> None:
     async with commands(any_store) as client:
         await client.xadd(EVENTS, {"data": "e"}, id="5-0")
         with pytest.raises(Stale, match="4-0 is gone"):
-            await begin(client, KEYS, SPAN, events=EVENTS, first="4-0")
+            await start_replay(client, KEYS, SPAN, events=EVENTS, first="4-0")
         assert await replay_of(client, KEYS) is None
-        assert await begin(client, KEYS, SPAN, events=EVENTS, first="5-0")
+        assert await start_replay(client, KEYS, SPAN, events=EVENTS, first="5-0")

@@ -15,7 +15,7 @@ from poller.errors import Fenced
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
 from poller.store.keys import ConsumerKeys, FeedKeys
-from poller.store.replay import ReplaySpan, begin, cancel
+from poller.store.replay import ReplaySpan, cancel, start_replay
 from poller.store.retention import RetentionRule, Trimmer, TrimScripts, WatchedConsumer
 from tests.stores import all_keys
 
@@ -128,7 +128,7 @@ async def test_a_replay_keeps_what_it_has_not_done(client: Redis) -> None:
     """Law: of the entries that a replay has not done with none goes for its age; once it is over they do."""
     await published(client, 9)
     await delivering(client, read=9, settled=Settlement(acked=ids(1, 9)))
-    await begin(client, KEYS, ReplaySpan("r", "4-0", "6-0"))
+    await start_replay(client, KEYS, ReplaySpan("r", "4-0", "6-0"))
     assert await trim(client) == 4
     assert await left(client) == [5, 6, 7, 8, 9]
     await cancel(client, KEYS)
@@ -173,7 +173,7 @@ async def moved_back(client: Redis) -> None:
 
 
 async def replayed(client: Redis) -> None:
-    await begin(client, KEYS, ReplaySpan("r", "4-0", "6-0"))
+    await start_replay(client, KEYS, ReplaySpan("r", "4-0", "6-0"))
 
 
 async def made_again(client: Redis) -> None:
@@ -258,20 +258,20 @@ async def test_told_once_an_episode(client: Redis) -> None:
     store = await delivering(client, read=5, settled=Settlement(acked=ids(1, 5)))
     await client.xgroup_create(EVENTS, "theirs", id="0")
     await trimming.trim(rule, known(), now=NOW)
-    found = {one.name: one for one in await trimming.untold()}
+    found = {one.name: one for one in await trimming.unannounced()}
     assert {name: (one.subscription, one.first, one.sequence) for name, one in found.items()} == {
         "sub:a": ("a", "6-0", 6),
         "theirs": (None, "1-0", 1),
     }
     for one in found.values():
-        await trimming.told(one)
+        await trimming.mark_announced(one)
     await published(client, 150, first=101, size=1000)
     await trimming.trim(rule, known(), now=NOW)
-    assert await trimming.untold() == []
+    assert await trimming.unannounced() == []
     await store.read(most=1000)
     await published(client, 250, first=151, size=1000)
     await trimming.trim(rule, known(), now=NOW)
-    assert [one.name for one in await trimming.untold()] == ["sub:a"]
+    assert [one.name for one in await trimming.unannounced()] == ["sub:a"]
     assert sorted(await client.hkeys(KEYS.letters)) == [b"0-1", b"0-2"]
     await client.xgroup_destroy(EVENTS, "theirs")
     await published(client, 350, first=251, size=1000)
@@ -285,8 +285,8 @@ async def test_an_episode_that_was_dropped_is_told_anew(client: Redis) -> None:
     await published(client, 100, size=1000)
     for first in (101, 201):
         await trimming.trim(rule, known({"a": WatchedConsumer(KEYS, earliest=True)}), now=NOW)
-        (found,) = await trimming.untold()
-        await trimming.told(found)
+        (found,) = await trimming.unannounced()
+        await trimming.mark_announced(found)
         await client.delete(KEYS.letters, KEYS.letter_times)
         await published(client, first + 99, first=first, size=1000)
 
@@ -295,9 +295,9 @@ async def test_a_replay_that_loses_what_it_was_to_bring(client: Redis) -> None:
     """Law: what a replay has not come to and that goes is told as such, and only that."""
     await published(client, 100, size=1000)
     await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
-    await begin(client, KEYS, ReplaySpan("r", "10-0", "20-0"))
+    await start_replay(client, KEYS, ReplaySpan("r", "10-0", "20-0"))
     await trim(client, rule=RetentionRule(timedelta(days=36500), 50_000))
-    (found,) = await trimmer(client).untold()
+    (found,) = await trimmer(client).unannounced()
     assert (found.replay, found.subscription, found.sequence, found.last_sequence) == (True, "a", 11, 20)
     assert found.events == 10
     letter = letter_of(await client.hget(KEYS.letters, "0-1") or b"")

@@ -182,7 +182,7 @@ class Membership:
     async def _asked(self, roles: frozenset[str], *, tell: bool) -> MemberList:
         missing = bool(roles) and self.name not in self.seen.roles
         if roles == self._said and not missing and self._clock.monotonic() < self._beat_at:
-            return await self._members.look(self.seen, tell=tell)
+            return await self._members.read(self.seen, tell=tell)
         beat_at = self._clock.monotonic() + self._beat_seconds
         if roles:
             found = await self._members.beat(roles, self.seen, tell=tell)

@@ -81,7 +81,7 @@ class ReceivedBytes:
         """Whether TLS was agreed on for this request, and nothing came after that."""
         return self._tls and not self._reused and not self._bytes
 
-    def begin(self, *, reused: bool, tls: bool, lost: BaseException | None) -> None:
+    def start(self, *, reused: bool, tls: bool, lost: BaseException | None) -> None:
         """A connection was found."""
         self._bytes = self._left_behind = b""
         self._reused, self._tls, self.lost, self.new_connection = reused, tls, lost, False
@@ -120,7 +120,7 @@ class SinkProtocol(ResponseHandler):
         reused, self._received = self._received is not None, current.get()
         if self._received is not None:
             tls = self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
-            self._received.begin(reused=reused, tls=tls, lost=self._lost)
+            self._received.start(reused=reused, tls=tls, lost=self._lost)
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:

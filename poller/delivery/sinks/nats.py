@@ -266,7 +266,7 @@ class NatsSink(Sink):
         except TimeoutError:
             return Permission("unanswered", f"no answer within {self._seconds:g} s", failure=Failure.TIMEOUT)
         except _Denied as error:  # it may publish all the same
-            return Permission("granted", f"the server answers; which stream takes {self._subject} is not told: {error}")
+            return Permission("granted", f"the server answers, but not with the stream of {self._subject}: {error}")
         except _REFUSALS as error:
             outcome = self._outcome_of(error)
             return Permission("refused", outcome.error, failure=outcome.failure)
@@ -464,7 +464,7 @@ class _Connection:
                 raise self._wire.failure from None
             if isinstance(error, nats.errors.Error) and any(word in str(error).lower() for word in _UNAUTHORIZED):
                 raise _Unauthorized(
-                    f"the server refuses the login ({_said(error)}); check auth of the subscription"
+                    f"the server refuses the login ({_error_text(error)}); check auth of the subscription"
                 ) from error
             raise
 
@@ -502,7 +502,7 @@ class _Connection:
 
     async def _on_error(self, error: Exception) -> None:
         if _DENIED in str(error).lower() and not self._denied.done():
-            self._denied.set_result(_said(error))
+            self._denied.set_result(_error_text(error))
 
     async def _on_closed(self) -> None:
         if not self._lost.done():
@@ -516,7 +516,7 @@ def _meaning_of(error: Exception, subject: str, server: str) -> tuple[OutcomeKin
     if isinstance(error, nats.errors.MaxPayloadError):
         return OutcomeKind.REJECTED, Failure.REQUEST, "the event is larger than max_payload of the server"
     if isinstance(error, nats.js.errors.APIError) and error.err_code == _TOO_LARGE:
-        return OutcomeKind.REJECTED, Failure.REQUEST, f"the stream does not take the event: {_told(error)}"
+        return OutcomeKind.REJECTED, Failure.REQUEST, f"the stream does not take the event: {_api_error_text(error)}"
     return OutcomeKind.RETRY, *_failure_of(error, subject, server)
 
 
@@ -525,11 +525,11 @@ def _failure_of(error: Exception, subject: str, server: str) -> tuple[Failure, s
         case nats.js.errors.NoStreamResponseError() | nats.js.errors.NotFoundError():
             return Failure.NO_STREAM, f"no stream takes the subject {subject}: create one, or correct the sink"
         case nats.js.errors.APIError() if error.err_code in _FULL:
-            return Failure.STREAM_FULL, f"the stream of {subject} is full: {_told(error)}; raise its limits"
+            return Failure.STREAM_FULL, f"the stream of {subject} is full: {_api_error_text(error)}; raise its limits"
         case nats.js.errors.APIError():
-            return Failure.PROTOCOL, f"JetStream refuses: {_told(error)}"
+            return Failure.PROTOCOL, f"JetStream refuses: {_api_error_text(error)}"
         case nats.errors.Error():
-            return getattr(error, "failure", Failure.CLOSED), _said(error)
+            return getattr(error, "failure", Failure.CLOSED), _error_text(error)
         case AddressRefused() | OSError():
             return _unconnected(error, server)
     return Failure.PROTOCOL, "the answer is not one of JetStream"
@@ -542,7 +542,7 @@ def _unconnected(error: Exception, server: str) -> tuple[Failure, str]:
     return failure, text if failure in (Failure.ADDRESS, Failure.TLS) else f"cannot connect to {server}: {text}"
 
 
-def _told(error: nats.js.errors.APIError) -> str:
+def _api_error_text(error: nats.js.errors.APIError) -> str:
     return f"{error.description} ({error.err_code})"
 
 
@@ -550,11 +550,11 @@ def _closed(error: Exception | None) -> str:
     """Why the server has ended a connection, where it said so."""
     if isinstance(error, _Flooded):
         return f"the connection was closed: {error.strerror}"
-    said = "" if isinstance(error, nats.errors.UnexpectedEOF | OSError) else _said(error)
+    said = "" if isinstance(error, nats.errors.UnexpectedEOF | OSError) else _error_text(error)
     return f"the connection was closed: {said}" if said else "the connection was closed before there was an answer"
 
 
-def _said(error: Exception | None) -> str:
+def _error_text(error: Exception | None) -> str:
     return str(error or "").removeprefix("nats: ").strip("' ")
 
 

@@ -1,7 +1,7 @@
 -- Acquires or renews a lease.
 -- KEYS: lease.
 -- ARGV: nonce, ttl in ms.
--- Answers nil where it is ours now, else the ms that the other's still has.
+-- Answers nil if this process has it now, else the ms that it still belongs to another.
 -- include lease_left
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return math.max(left(KEYS[1], ARGV[2]), 0) end

@@ -2,7 +2,7 @@
 -- KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events, pause, held versions.
 -- ARGV: nonce, ttl of the lease in ms, a fresh generation, the generations of this feed that the caller knows
 --   (the newest first, '' for none), the sequence it knows.
--- Answers, where the lease is ours now, the state as a flat list, a word on what was found, and its clock in
+-- Answers, where this process has the lease now, the state as a flat list, a word on what was found, and its clock in
 --   ms; else the ms that the other's lease still has; and where the feed is paused, as text, what is kept of
 --   that.
 -- The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream lacks the last
@@ -29,9 +29,9 @@ end
 if found == '' then
   if have[4] then
     local last = '0-0'
-    local told = streams and redis.call('XINFO', 'STREAM', KEYS[7]) or {}
-    for i = 1, #told, 2 do
-      if told[i] == 'last-generated-id' then last = told[i + 1] end
+    local info = streams and redis.call('XINFO', 'STREAM', KEYS[7]) or {}
+    for i = 1, #info, 2 do
+      if info[i] == 'last-generated-id' then last = info[i + 1] end
     end
     local function place(id)
       local ms, number = string.match(id, '^(%d+)-(%d+)$')

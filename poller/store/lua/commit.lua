@@ -6,7 +6,7 @@
 -- ARGV 9-17: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason,
 --   digest), qualifications (id), dictionaries (field, value), marks (field, value; '' deletes), listings
 --   (field, value), held versions (field, value), held versions that go (field).
--- Answers OK, FENCED (the lease is not ours), STALE (planned on another state, or a part of what is known was
+-- Answers OK, FENCED (the lease is another's), STALE (planned on another state, or a part of what is known was
 --   lost since), or ALREADY (this very commit was written before and its reply got lost); an error where a
 --   key holds something else.
 -- A stream that was lost since is no reason to refuse; it is noted for the next round.

@@ -5,7 +5,7 @@
 -- Answers the version and the time in ms; where another version is known, names and roles in turn, and names
 --   and configurations in turn, behind them.
 -- A process of a version without configurations leaves those of the dead behind.
--- A beat that lasts longer than any may was told before the server's clock was set back: it lasts for a term
+-- A beat that lasts longer than permitted was sent before the server's clock was set back: it lasts for a term
 --   from now.
 -- Lua writes large numbers as 1.7e+12, which no server reads.
 -- include now

@@ -4,9 +4,9 @@
 -- ARGV 6, 7: id and place of the replay ('' for no id leaves it, '' for no place ends it).
 -- ARGV 8-11: how many arguments follow of each: entries that the group may forget, parked (id, value), no
 --   longer parked (id), letters (id, value).
--- Answers 1, or 0 where the lease is not ours.
+-- Answers 1, or 0 where the lease is another's.
 -- What has this serial or a lower one was written before.
--- Lua takes some thousand arguments at once.
+-- Lua accepts some thousand arguments per call.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local nonce, serial = string.match(redis.call('HGET', KEYS[3], 'settled') or '', '^(%S+) (%d+)$')
 if nonce == ARGV[1] and tonumber(serial) >= tonumber(ARGV[2]) then return 1 end

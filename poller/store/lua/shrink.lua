@@ -5,7 +5,7 @@
 -- Answers as trim does.
 -- What a subscription loses is written into one dead letter, 0-N, which grows as long as it is not past what
 --   was in the stream when it lost something last.
--- A row of `overruns` is, by the group (or replay:group): told (0, 1), since when (ms), N, first lost, how
+-- A row of `overruns` is, by the group (or replay:group): announced (0, 1), since when (ms), N, first lost, how
 --   many, sequence of the first and of the last, the first that is left ('-' where one of these is not
 --   known), the stream's last entry then.
 -- include spans
@@ -47,17 +47,17 @@ for _, one in ipairs(at_stake) do
     if one.sequence and last ~= '-' then
       count = math.max(math.min(gone, tonumber(last) - tonumber(one.sequence) + 1), 1)
     end
-    local told, at, number, first, entries, from, stop = string.match(
+    local announced, at, number, first, entries, from, stop = string.match(
       redis.call('HGET', KEYS[4], one.name) or '', '^(%d) (%d+) (%d+) (%S+) (%d+) (%S+) %S+ %S+ (%S+)$')
-    if not told or padded(one.held or one.after) >= padded(stop)
+    if not announced or padded(one.held or one.after) >= padded(stop)
       or (one.pair and redis.call('HEXISTS', KEYS[one.pair + 1], '0-' .. number) == 0) then
-      told, at, first, entries, from, number = '0', ARGV[4], one.first, 0, one.sequence or '-', 0
+      announced, at, first, entries, from, number = '0', ARGV[4], one.first, 0, one.sequence or '-', 0
       if one.pair then number = redis.call('HINCRBY', KEYS[one.pair], 'overruns', 1) end
     end
     entries = string.format('%.0f', entries + count)
     local first_left = left and left[1] or '-'
     redis.call('HSET', KEYS[4], one.name,
-      table.concat({told, at, number, first, entries, from, last, first_left, newest[1]}, ' '))
+      table.concat({announced, at, number, first, entries, from, last, first_left, newest[1]}, ' '))
     if one.pair then
       local reason = string.sub(one.name, 1, 7) == 'replay:' and ARGV[7] or ARGV[6]
       redis.call('HSET', KEYS[one.pair + 1], '0-' .. number, '{"event":null,"reason":' .. reason
