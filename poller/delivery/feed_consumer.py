@@ -409,8 +409,6 @@ class FeedConsumer:
         reset = await self._store.reset_entry() if meets_baseline(self._subscription, entries) else None
         now, known_to = self._clock.now(), self._intake.known_to
         refused = self._tracker.take_in(entries, now=now, known_to=known_to, reset_entry=reset)
-            entries, now=self._clock.now(), known_to=self._intake.known_to, reset_entry=reset
-        )
         for entry, reason in refused:
             _log.warning(
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
