@@ -15,13 +15,19 @@ everything goes that looks like one (:func:`without_credentials`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from html import unescape
 from typing import Final
 
 SHOWN: Final = 200  # characters of foreign text that a message repeats
 _INSTEAD: Final = "[redacted]"
+
+SIGNING_SECRETS: Final[Mapping[str, str]] = {"whsec_": "HMAC", "whsk_": "ed25519"}
+"""The prefixes of signing secrets, and what each secret is for. What hides, refuses or describes them reads this."""
+
+SIGNING_SECRET: Final = re.compile("|".join(map(re.escape, SIGNING_SECRETS)), re.IGNORECASE)
+"""The beginning of a signing secret."""
 
 
 def _without_query(address: re.Match[str]) -> str:
@@ -33,7 +39,8 @@ _CREDENTIALS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]],
     (re.compile(r"(\w://)[^\s/@]*@"), r"\1[redacted]@"),
     # The query is optional, so that a URL without one is passed over as a whole.
     (re.compile(r"(\w://[^\s?#]+)(\?[^\s#'\")]*)?"), _without_query),
-    (re.compile(r"\bwhs[ekp][ck]_[\w+/=-]+"), _INSTEAD),
+    # With "%" and "\\", for in a URL or in JSON "/" and "=" may be escaped.
+    (re.compile(rf"(?:{SIGNING_SECRET.pattern})[\w+/=%\\-]+", re.IGNORECASE), _INSTEAD),
 )
 
 _MARKUP: Final = re.compile(r"(?i)[\s\ufeff]*<(?:(?:!doctype html|html|head|body)\b|!--)")

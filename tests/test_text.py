@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from poller.text import SHOWN, gist, hidden, one_line, without_credentials
+from poller.text import SHOWN, SIGNING_SECRETS, gist, hidden, one_line, without_credentials
 from tests.harness.growth import LINEAR, growth
 
 
@@ -71,6 +71,7 @@ def test_looking_for_a_secret_takes_time_by_the_length_of_the_text_alone(repeate
         ("a://b/c d://e?s3cret,f://g?s3cret", "a://b/c d://e?[redacted]"),
         ("https://x?a=s3cret'https://y?b=s3cret", "https://x?[redacted]'https://y?[redacted]"),
         ("whsec_s3cret", "[redacted]"),
+        *((f'\\n{prefix}s3\\/cret%3D"', '\\n[redacted]"') for prefix in SIGNING_SECRETS),
     ],
 )
 def test_what_looks_like_a_secret_is_taken_out_of_foreign_text(text: str, shown: str) -> None:
@@ -103,7 +104,7 @@ def test_of_a_page_of_markup_the_title_alone_is_told(body: str, shown: str) -> N
     assert gist(body) == ("a page of markup, " + shown if shown else "a page of markup")
 
 
-@pytest.mark.parametrize("begins", ["a", "a://", "a://b", "bearer ", "whsec_", "a://b?", "basic \t", "a://b@"])
+@pytest.mark.parametrize("begins", ["a", "a://", "a://b", "bearer ", "whsec_", "whsk_", "a://b?", "basic \t", "a://b@"])
 def test_hiding_takes_time_by_the_length_of_the_text_alone(begins: str) -> None:
     """A sink that answers with one long word costs no more than one that answers with many short ones."""
     assert growth(lambda size: without_credentials(begins * (size // len(begins))), 2 * 1024) < LINEAR

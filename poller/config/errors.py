@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from poller.config.http import host_only, redacted
+from poller.text import SIGNING_SECRET
 
 LONGEST: Final = 60
 _ENOUGH: Final = 3
@@ -24,7 +25,8 @@ _ENOUGH: Final = 3
 _SECRET_WORD: Final = re.compile(r"token|secret|passw|pwd|credential|auth|private|key|headers|command|bearer|signature")
 _INNOCENT: Final = frozenset({"allow_private", "delta_token"})
 _SECRET_LOOK: Final = re.compile(
-    r"whs[ekp][ck]_|-----BEGIN|\b(?:bearer|basic) |\beyJ|(?<![A-Za-z])(?:gh[opusr]_|glpat-|sk-|sk_|pk_|xox[abp]-|AKIA)",
+    SIGNING_SECRET.pattern
+    + r"|-----BEGIN|\b(?:bearer|basic) |\beyJ|(?<![A-Za-z])(?:gh[opusr]_|glpat-|sk-|sk_|pk_|xox[abp]-|AKIA)",
     re.IGNORECASE,
 )
 _RUN: Final = re.compile(r"[A-Za-z0-9_+/=-]{20,}")

@@ -37,6 +37,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from poller.text import SIGNING_SECRET
+
 LONGEST: Final = timedelta(days=3650)
 LARGEST: Final = 1024**5
 
@@ -240,11 +242,16 @@ def _share(value: object) -> Threshold:
     return value if isinstance(value, Threshold) else parse_share(value)
 
 
+_EXPECTED_PATH: Final = "expected the path of a file or directory"
+
+
 def _path(value: object) -> Path:
     if isinstance(value, Path):
         return value
-    if not isinstance(value, str) or not value.strip() or re.search(r"[\x00-\x1f]|^whs[ekp][ck]_", value):
-        raise ValueError("expected the path of a file or directory")  # a secret pasted here is no path
+    if not isinstance(value, str) or not value.strip() or re.search(r"[\x00-\x1f]", value):
+        raise ValueError(_EXPECTED_PATH)
+    if SIGNING_SECRET.match(value.lstrip()):  # a secret that was pasted here would be shown as a path is
+        raise ValueError(_EXPECTED_PATH)
     return Path(value)
 
 

@@ -10,7 +10,9 @@ from hypothesis import settings as runs
 from hypothesis import strategies as st
 
 from poller.config.load import load
+from poller.delivery.signing import new_private_secret, new_secret
 from poller.errors import ConfigurationError
+from poller.text import SIGNING_SECRETS
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION, Complaints, Loader
 
 LITERALS = [
@@ -88,7 +90,13 @@ SPOTS = [
     ),
     *("base_url = URL", "event_source = URL", "proxy = URL", "headers = { X = [SECRET] }", "timeout = URL"),
 ]
-SECRETS = ["whsec_c2VjcmV0c2VjcmV0", "eyJhbGciOiJIUzI1NiJ9.e30.x", "ghp_0123456789abcdef", "Bearer 12345", "a1" * 16]
+SECRETS = [
+    *(f"{prefix}c2VjcmV0c2VjcmV0" for prefix in SIGNING_SECRETS),
+    "eyJhbGciOiJIUzI1NiJ9.e30.x",
+    "ghp_0123456789abcdef",
+    "Bearer 12345",
+    "a1" * 16,
+]
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -103,6 +111,14 @@ def test_a_secret_in_a_wrong_place(table: str, spot: str, secret: str, tmp_path:
     with pytest.raises(ConfigurationError) as refused:
         load(path, {})
     assert secret.replace("Bearer ", "") not in str(refused.value)
+
+
+@pytest.mark.parametrize("secret", [new_secret(bytes(24)), new_private_secret(bytes(32))], ids=["whsec_", "whsk_"])
+def test_a_signing_secret_is_no_path(secret: str, complaints: Complaints) -> None:
+    """A signing secret in place of its file is refused when the settings are read, for a path would be shown."""
+    (line,) = complaints(f'{SOURCE}{FEED}{SUBSCRIPTION}secret_files = ["{secret}"]\n')
+    assert line.endswith("expected the path of a file or directory")
+    assert secret[6:] not in line
 
 
 @runs(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -130,7 +146,7 @@ def test_broken_toml(text: str, complaints: Complaints) -> None:
     assert "hunter2" not in line
 
 
-@pytest.mark.parametrize("key", ["whsec_c2VjcmV0c2VjcmV0", '"hunter2@x"'])
+@pytest.mark.parametrize("key", ["whsec_c2VjcmV0c2VjcmV0", "whsk_c2VjcmV0c2VjcmV0", '"hunter2@x"'])
 def test_a_secret_as_a_key(key: str, complaints: Complaints) -> None:
     """Not even a key is shown that looks like a secret."""
     (line,) = complaints(SOURCE + f"auth = {{ {key} = true, none = true }}\n" + FEED)
