@@ -61,3 +61,8 @@ def moment_of(milliseconds: int) -> datetime:
         OverflowError: it is beyond the year 9999.
     """
     return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def rfc3339(moment: datetime) -> str:
+    """A UTC moment as RFC 3339 with milliseconds, e.g. ``2026-01-31T09:30:00.125Z``."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

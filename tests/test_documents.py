@@ -28,7 +28,7 @@ from poller.delivery.sinks.base import SinkEvent
 from poller.delivery.sinks.webhook import SignedRequests, WebhookSink
 from poller.http.ssrf import AddressPolicy
 from poller.lifecycle import at_once
-from poller.source.envelope import decode_page
+from poller.source.paging import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES
 from tests.documents import DOCUMENTS, README, ROOT, block, table

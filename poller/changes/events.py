@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from enum import StrEnum
 from hashlib import blake2b
 from types import MappingProxyType
@@ -84,7 +83,7 @@ class EventFrame:
             change: of the record.
             event_id: from :meth:`event_id`.
             sequence: the feed's running number of this event, from 1.
-            recorded: when the daemon read the record, from :func:`recorded_time`.
+            recorded: when the daemon read the record, from :func:`~poller.clock.rfc3339`.
         """
         subject = _quoted(change.subject)
         head = (
@@ -114,11 +113,6 @@ class EventFrame:
         if change.previous is None or len(record) + len(previous) + len(end) + 1 > room:
             previous = (b"," if record else b"") + b'"omitted":["previous"]'
         return b"{" + record + previous + end
-
-
-def recorded_time(moment: datetime) -> str:
-    """A UTC moment as RFC 3339 with milliseconds, e.g. ``2026-01-31T09:30:00.125Z``."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

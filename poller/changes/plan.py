@@ -170,7 +170,7 @@ def plan(
         frame: what the events of this listing share.
         generation: of the feed's state.
         sequence: the number of the feed's last event so far.
-        recorded: see :func:`~poller.changes.events.recorded_time`.
+        recorded: see :func:`~poller.clock.rfc3339`.
         rules: how to compare.
     """
     draft = _CommitBuilder(frame, sequence, recorded)

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from redis.asyncio import Redis
 
-from poller.changes.events import recorded_time
-from poller.clock import moment_of
+from poller.clock import moment_of, rfc3339
 from poller.delivery.delivery_codec import Overrun, StoredDeadLetter, delivery_again, encode, letter_of
 from poller.errors import PollerError
 from poller.store import dead_letters
@@ -162,7 +161,7 @@ class DeadLetters:
             wanted = DeadLetterId(mark.owner.feed, mark.entry, mark.owner.subscription)
             raw = await self._read(wanted)
             if raw is not None:
-                at = recorded_time(moment_of(mark.at))
+                at = rfc3339(moment_of(mark.at))
                 found.append(_event(mark.owner, mark.entry, at, _letter(wanted, raw)))
         return found
 

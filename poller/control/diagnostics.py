@@ -55,8 +55,8 @@ from poller.redis.data_directory import located
 from poller.redis.embedded import SOCKET, EmbeddedServer, SocketState, socket_state
 from poller.redis.health import Severity, check_store, refused, weighed
 from poller.source.client import ApiClient
-from poller.source.envelope import Page, decode_page
 from poller.source.feed import Feed
+from poller.source.paging import Page, decode_page
 from poller.store.keys import MemberKeys, sample_keys
 from poller.store.members import members_seen
 from poller.store.session import command_client

@@ -17,8 +17,7 @@ from typing import Final
 import msgspec
 from redis.asyncio import Redis
 
-from poller.changes.events import recorded_time
-from poller.clock import Clock
+from poller.clock import Clock, rfc3339
 from poller.config.settings import Settings
 from poller.config.validation import decode_subscription
 from poller.control.subscriptions import registered, registry_of
@@ -224,4 +223,4 @@ def _sequence(entry: ReplayedEntry) -> int:
 
 
 def _moment(entry: str) -> str:
-    return recorded_time(datetime.fromtimestamp(EntryId.parse(entry).ms / 1000, UTC))
+    return rfc3339(datetime.fromtimestamp(EntryId.parse(entry).ms / 1000, UTC))

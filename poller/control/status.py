@@ -11,9 +11,8 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.changes.confirmation import confirmation_of
-from poller.changes.events import recorded_time
 from poller.changes.plan import RoundCounts
-from poller.clock import moment_of
+from poller.clock import moment_of, rfc3339
 from poller.config.http import host_only
 from poller.config.settings import Settings
 from poller.control.subscriptions import filed, registry_of
@@ -203,7 +202,7 @@ def feed_status(stats: FeedStats, *, now: datetime, held_by: str | None = None) 
         events=state.sequence,
         stream_length=stats.stream.length,
         stream_bytes=stats.stream.size,
-        stream_oldest=recorded_time(moment_of(stats.stream.first[0])) if stats.stream.first else None,
+        stream_oldest=rfc3339(moment_of(stats.stream.first[0])) if stats.stream.first else None,
         held_by=held_by,
         quarantined=stats.quarantined,
         delta_token=state.delta_token is not None,

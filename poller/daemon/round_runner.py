@@ -20,8 +20,7 @@ from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.schedule import PollTiming, timing_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
-from poller.source.client import ApiClient, record_round, round_span
-from poller.source.conditional import ConditionalReader
+from poller.source.client import ApiClient, ConditionalReader, record_round, round_span
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.round import run_round
 from poller.store.feed import FeedScripts, FeedStore, named_qualifications

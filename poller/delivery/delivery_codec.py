@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.events import recorded_time
+from poller.clock import rfc3339
 from poller.delivery.cloudevent import envelope_of, record_of
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Tries
@@ -151,7 +151,7 @@ def next_repeat(repeat: str) -> str:
 
 def _attempt(outcome: Outcome, at: datetime) -> Attempt:
     return Attempt(
-        recorded_time(at),
+        rfc3339(at),
         round(outcome.seconds, 3),
         outcome.error,
         outcome.status,

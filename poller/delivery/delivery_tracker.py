@@ -34,7 +34,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.events import recorded_time
+from poller.clock import rfc3339
 from poller.delivery import retry as attempts
 from poller.delivery.cloudevent import Event, envelope_of, record_of
 from poller.delivery.delivery_codec import Attempt, Delivery, StoredDeadLetter, encode
@@ -382,7 +382,7 @@ class AckBatch:
         repeat: str = "",
     ) -> None:
         """It becomes a dead letter."""
-        letter = StoredDeadLetter(msgspec.Raw(event), reason, recorded_time(now), attempts, repeat=repeat)
+        letter = StoredDeadLetter(msgspec.Raw(event), reason, rfc3339(now), attempts, repeat=repeat)
         self.letters[entry] = encode(letter)
 
     @property

@@ -37,7 +37,7 @@ from typing import Any, Final
 import msgspec
 from redis.asyncio import Redis
 
-from poller.changes.events import recorded_time
+from poller.clock import rfc3339
 from poller.store.keys import operations_key
 from poller.store.stream import append
 from poller.text import one_line, without_credentials
@@ -111,7 +111,7 @@ def announcement_bytes(announcement: OperationalEvent) -> bytes:
     reason = one_line(without_credentials(announcement.reason))
     content = dict(announcement.details) | {"reason": reason}
     # A NUL stands in none of the parts, so they cannot run into each other.
-    identity = f"{announcement.kind}\0{announcement.subject}\0{recorded_time(announcement.at)}\0".encode()
+    identity = f"{announcement.kind}\0{announcement.subject}\0{rfc3339(announcement.at)}\0".encode()
     return operational_event(
         type_=announcement.kind,
         subject=announcement.subject,

@@ -25,7 +25,7 @@ from functools import partial
 
 import msgspec
 
-from poller.changes.events import recorded_time
+from poller.clock import rfc3339
 from poller.errors import RoundTimeExceeded, SourceError, SourceRefused
 from poller.failpoints import reach
 from poller.source.feed import Feed, RoundClock, RoundMode
@@ -244,4 +244,4 @@ class DeltaReader:
         self.worked = True
         if reader.delta_token:
             self.token = reader.delta_token
-            await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: recorded_time(self._now())})
+            await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: rfc3339(self._now())})

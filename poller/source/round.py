@@ -39,8 +39,8 @@ from poller.changes.confirmation import (
     confirmation_of,
 )
 from poller.changes.diff import Snapshot
-from poller.changes.events import recorded_time
 from poller.changes.plan import SeenKeys
+from poller.clock import rfc3339
 from poller.errors import (
     Fenced,
     OriginHeld,
@@ -54,7 +54,7 @@ from poller.errors import (
     StoreUnavailable,
 )
 from poller.failpoints import reach
-from poller.source.conditional import ConditionalReader, FeedPosition, unconditional
+from poller.source.client import ConditionalReader, FeedPosition, unconditional
 from poller.source.drain import DeltaReader, ListingDrain
 from poller.source.feed import (
     Feed,
@@ -295,7 +295,7 @@ class _RoundRun:
         return msgspec.structs.replace(result, token="moved" if marks[DELTA_TOKEN] else "none")
 
     def _position(self, read_at: datetime | None) -> FeedPosition:
-        return FeedPosition(*self._writer.position, recorded_time(read_at) if read_at else "")
+        return FeedPosition(*self._writer.position, rfc3339(read_at) if read_at else "")
 
     async def _read_all(self) -> None:
         once_more = True
@@ -548,11 +548,11 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
 
 def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
     """The marks that a round leaves. None deletes a mark."""
-    now = recorded_time(end.at)
+    now = rfc3339(end.at)
     marks: dict[str, str | None] = {ROUND: msgspec.json.encode(end.result.public).decode(), ROUND_AT: now}
     marks |= _doubts_of_the_token(start, end)
     if end.next_at is not None:
-        marks[NEXT_AT] = recorded_time(end.next_at)
+        marks[NEXT_AT] = rfc3339(end.next_at)
     if end.result.ok:
         marks[GOOD_AT] = now
     if end.result.learnt is not None:
@@ -562,11 +562,11 @@ def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str |
     if end.complete:
         marks |= _next_start_marks(feed, start, end)
     elif end.held is not None:
-        marks |= {HELD: end.held, HELD_AT: recorded_time(start.held_at or end.at), HELD_ORIGIN: feed.origin.mark}
+        marks |= {HELD: end.held, HELD_AT: rfc3339(start.held_at or end.at), HELD_ORIGIN: feed.origin.mark}
         if RELEASED in start.orders:  # which was about something else
             marks[RELEASED] = None
     elif end.result.ok and end.as_before:
-        marks[READ_AT] = recorded_time(start.begun)
+        marks[READ_AT] = rfc3339(start.begun)
     elif end.out_of_time and start.confirms:
         marks[CONFIRMATION] = confirmation_mark(start.confirmation and start.confirmation.after(None))
     return marks
@@ -586,8 +586,8 @@ def rotation_marks(start: RoundStart, *, over: bool, oldest: int | None) -> dict
         over: whether all listings were tried.
         oldest: the start of the oldest last reading, milliseconds; None: some were never read.
     """
-    shown = None if oldest is None else recorded_time(datetime.fromtimestamp(oldest / 1000, UTC))
-    return {ROTATION: None if over else recorded_time(start.begun), OLDEST: shown}
+    shown = None if oldest is None else rfc3339(datetime.fromtimestamp(oldest / 1000, UTC))
+    return {ROTATION: None if over else rfc3339(start.begun), OLDEST: shown}
 
 
 def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
@@ -600,7 +600,7 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
         REFUSALS: str(start.refusals) if start.refusals and full else None,
     }
     if end.delta_token and feed.delta:
-        marks |= {DELTA_TOKEN: end.delta_token, DELTA_TOKEN_AT: recorded_time(end.at)}
+        marks |= {DELTA_TOKEN: end.delta_token, DELTA_TOKEN_AT: rfc3339(end.at)}
     elif full:
         marks |= dict.fromkeys((DELTA_TOKEN, DELTA_TOKEN_AT))
     if not full and end.jumbled:
@@ -609,10 +609,10 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
         unidentified = end.result.unidentified
         undecided = bool(unidentified) and start.held_origin is None  # what removals are held was not looked at
         done = [order for order in start.orders if order != RELEASED or not undecided]
-        marks |= {READ_AT: recorded_time(start.begun), **dict.fromkeys(done)}
+        marks |= {READ_AT: rfc3339(start.begun), **dict.fromkeys(done)}
         marks[UNIDENTIFIED] = str(unidentified) if unidentified else None
         if not undecided:
-            marks |= {HELD: end.held, HELD_AT: recorded_time(start.held_at or end.at) if end.held else None}
+            marks |= {HELD: end.held, HELD_AT: rfc3339(start.held_at or end.at) if end.held else None}
         if start.held_origin is not None:
             marks[HELD_ORIGIN] = None
         if not feed.resource.per_qualification:

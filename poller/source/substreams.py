@@ -39,7 +39,7 @@ from poller.changes.confirmation import Confirmation, after_reading
 from poller.changes.plan import SeenKeys, SubstreamSnapshot
 from poller.errors import RoundTimeExceeded, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.lifecycle import ended
-from poller.source.conditional import ConditionalRequest, ConditionalResponse, Validators
+from poller.source.client import ConditionalRequest, ConditionalResponse, Validators
 from poller.source.drain import ListingDrain, Prefetch
 from poller.source.feed import Feed, RoundClock, RoundMode
 from poller.source.paging import ListQuery, Params

@@ -37,15 +37,15 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from poller.changes.diff import Snapshot, checked
-from poller.changes.events import Cause, EventFrame, recorded_time
+from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import Record, Rejected, identities, is_single, latest_versions, record_reader, shape_of
+from poller.clock import rfc3339
 from poller.errors import RoundHeld, SourceError, SourceRefused
 from poller.lifecycle import finished, in_turns
-from poller.source.envelope import Page
 from poller.source.feed import Feed, RoundMode
-from poller.source.paging import Get, slices
+from poller.source.paging import Get, Page, slices
 from poller.store.commands import FeedPause
 from poller.store.feed import MissingRecords
 from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, SECOND_LOOK, TOMBSTONES, FeedState
@@ -241,7 +241,7 @@ class RoundWriter:
                     frame=frame,
                     generation=self._generation,
                     sequence=self._sequence,
-                    recorded=recorded_time(self._now()),
+                    recorded=rfc3339(self._now()),
                     rules=rules,
                 )
                 rejected += [one for one in commit.rejected if not one.is_snapshot]
@@ -299,7 +299,7 @@ class RoundWriter:
             {key: self._frame(mode, path_of(record.qualification)) for key, record in last.items()},
             generation=self._generation,
             sequence=self._sequence,
-            recorded=recorded_time(self._now()),
+            recorded=rfc3339(self._now()),
         )
         await self._commit((self._with_tombstones(planned[0], len(gone)), planned[1]))
         self._sequence = planned[0].next_sequence

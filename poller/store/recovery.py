@@ -46,8 +46,7 @@ from typing import Final, Literal, Protocol, cast
 import msgspec
 from redis.asyncio import Redis
 
-from poller.changes.events import recorded_time
-from poller.clock import Clock, milliseconds_of, moment_of
+from poller.clock import Clock, milliseconds_of, moment_of, rfc3339
 from poller.errors import StoreError
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, EntryId, before
@@ -147,7 +146,7 @@ def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
     A replaced feed keeps its contents, because the other installation may need them. Its next reading is a baseline, so
     that it is not delivered as changes.
     """
-    marks: dict[str, str | None] = {LOST: loss.text, LOST_AT: recorded_time(moment_of(now_ms))}
+    marks: dict[str, str | None] = {LOST: loss.text, LOST_AT: rfc3339(moment_of(now_ms))}
     if loss.kind == "replaced":
         marks |= {READ_AT: None, DELTA_TOKEN: None, ROTATION: None, ANEW_AT: str(now_ms)}
     return marks

@@ -36,8 +36,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
-from poller.changes.events import recorded_time
-from poller.clock import milliseconds_of, moment_of
+from poller.clock import milliseconds_of, moment_of, rfc3339
 from poller.errors import Fenced
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, FIRST_ID, EntryId
@@ -451,4 +450,4 @@ def _limits(step: TrimUpTo | TrimToLength, now: datetime) -> list[str | int]:
     """The third to the eighth argument of the scripts."""
     if isinstance(step, TrimUpTo):
         return [str(step.last), str(step.last.following), "", "", "", ""]
-    return [step.entries, milliseconds_of(now), recorded_time(now), _LOST, _LOST_AGAIN, ""]
+    return [step.entries, milliseconds_of(now), rfc3339(now), _LOST, _LOST_AGAIN, ""]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from poller.changes.canonical import canonical
 from poller.changes.diff import Change, ChangeKind
-from poller.changes.events import MAX_EVENT_BYTES, Cause, EventFrame, recorded_time
+from poller.changes.events import MAX_EVENT_BYTES, Cause, EventFrame
+from poller.clock import rfc3339
 from tests.changes.samples import FEW, OBJECTS, spelled
 
 SOURCE = "https://api.example.org/v1/contractTypes"
@@ -205,7 +206,7 @@ def test_a_record_is_never_left_out() -> None:
 @FEW
 def test_recorded_times_are_rfc_3339_in_milliseconds(moment: datetime) -> None:
     """Cut to milliseconds, never rounded up, and of one length."""
-    text = recorded_time(moment)
+    text = rfc3339(moment)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", text)
     assert timedelta() <= moment - datetime.fromisoformat(text) < timedelta(milliseconds=1)
 

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.conditional`: rounds over real sockets, against an API that knows entity tags."""
+"""Laws of :mod:`poller.source.client`: rounds over real sockets, against an API that knows entity tags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from poller.changes.plan import Commit, RemovalGuard
 from poller.errors import StoreUnavailable
-from poller.source.conditional import ConditionalReader, validators_of
+from poller.source.client import ConditionalReader, validators_of
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import ListQuery
 from poller.source.round import run_round
@@ -301,7 +301,7 @@ async def test_a_release_is_a_whole_reading() -> None:
         assert rounds.lists.conditional == [False, False]
 
 
-# Laws of :mod:`poller.source.conditional`.
+# Laws of :mod:`poller.source.client`.
 
 CHANGED = "Sat, 01 Mar 2025 12:00:00 GMT"
 MINUTE_LATER = "Sat, 01 Mar 2025 12:01:00 GMT"

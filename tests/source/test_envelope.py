@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.envelope`."""
+"""Laws of :mod:`poller.source.paging`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poller.changes.canonical import MAX_DEPTH
 from poller.changes.records import Record, Rejected, record_reader
 from poller.errors import SourceNonsense
 from poller.lifecycle import at_once
-from poller.source.envelope import MAX_TOKEN_LENGTH, Page, decode_page, keys_instead, split_results
+from poller.source.paging import MAX_TOKEN_LENGTH, Page, decode_page, keys_instead, split_results
 from tests.harness.growth import LINEAR, growth
 
 
@@ -121,7 +121,7 @@ def test_a_token_within_the_limit_is_taken() -> None:
     assert len(found.page_token) == MAX_TOKEN_LENGTH
 
 
-# Laws of :mod:`poller.source.envelope`.
+# Laws of :mod:`poller.source.paging`.
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_nothing_else_of_the_body_is_said(found: dict[str, int]) -> None:
         assert "s3cret" not in words
 
 
-# Laws of :mod:`poller.source.envelope`: one bad record costs itself, not its page.
+# Laws of :mod:`poller.source.paging`: one bad record costs itself, not its page.
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
 from poller.lifecycle import at_once
-from poller.source.envelope import Page, decode_page
 from poller.source.feed import RoundMode
 from poller.source.paging import (
     SLICE_BYTES,
@@ -25,9 +24,11 @@ from poller.source.paging import (
     DetectedCapabilities,
     ListingReader,
     ListQuery,
+    Page,
     Params,
     accepted_query,
     capabilities_of,
+    decode_page,
     read_pages,
     slices,
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from poller.changes.confirmation import Confirmation, confirmation_of
 from poller.changes.plan import RemovalGuard, SubstreamSnapshot
 from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
-from poller.source.conditional import ConditionalReader, ConditionalResponse, Validators
+from poller.source.client import ConditionalReader, ConditionalResponse, Validators
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import run_round

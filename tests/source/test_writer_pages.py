@@ -17,9 +17,8 @@ from poller.changes.plan import SeenKeys
 from poller.changes.records import MAX_ID_LENGTH
 from poller.errors import SourceRefused
 from poller.lifecycle import at_once
-from poller.source.envelope import decode_page
 from poller.source.feed import RoundMode
-from poller.source.paging import SLICE_RECORDS, Params
+from poller.source.paging import SLICE_RECORDS, Params, decode_page
 from poller.source.writer import RoundWriter
 from tests.source.round_sides import FEED, NOON, MemoryStore
 
