@@ -12,11 +12,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
@@ -289,6 +290,41 @@ class AuthSettings(Table):
         kinds: tuple[AuthKind, ...] = ("token_file", "token_env", "oauth2", "command", "user", "credentials_file")
         given = tuple(kind for kind in kinds if getattr(self, kind, None) is not None)
         return (*given, "none") if self.none else given
+
+    @property
+    def binding(self) -> str:
+        """The kind and the place of the secret, as delta tokens are bound to them.
+
+        Stores hold a digest of this text, and another digest makes every feed of the source resync. So the keys of the
+        first version are spelled as it has spelled them, whatever the classes are called today. A key that came later
+        stands behind them, and only where it is given.
+        """
+        return f"AuthSettings({_spelled(self, _BOUND)}){_later(self)}"
+
+
+_BOUND: Final = ("token_file", "token_env", "oauth2", "command", "none")
+_BOUND_OAUTH2: Final = ("token_url", "client_id", "client_secret_file", "scope", "audience")
+
+
+def _spelled(table: Table, keys: tuple[str, ...]) -> str:
+    return ", ".join(f"{key}={_spelled_value(getattr(table, key))}" for key in keys)
+
+
+def _spelled_value(value: Any) -> str:
+    match value:
+        case OAuth2Settings():
+            return f"OAuth2Settings({_spelled(value, _BOUND_OAUTH2)})"
+        case Path():
+            return f"PosixPath({value.as_posix()!r})"
+    return repr(value)
+
+
+def _later(auth: AuthSettings) -> str:
+    """What is given of the keys that came after the first version; "" for nothing."""
+    first = {**dict.fromkeys(_BOUND, True), "oauth2": set(_BOUND_OAUTH2)}
+    values = auth.model_dump(mode="json", exclude_defaults=True, exclude=first)
+    given = {key: value for key, value in values.items() if value != {}}
+    return f" {json.dumps(given, sort_keys=True)}" if given else ""
 
 
 class UserSettings(Table):

@@ -120,7 +120,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         event_source=source.event_source,
         type_prefix=source.type_prefix,
         base_url=source.base_url,
-        binding=f"{source.base_url} {source.auth!r}",
+        binding=f"{source.base_url} {source.auth.binding}",
         id_field=feed.id_field,
         delta=feed.delta == "on" or (feed.delta == AUTO and resource.delta),
         delta_on_trial=feed.delta == AUTO,

@@ -6,12 +6,13 @@ import json
 import ssl
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 from poller.clock import Clock
-from poller.config.http import AuthSettings
+from poller.config.http import AuthKind, AuthSettings, OAuth2Settings
 from poller.config.sources import SourceSettings
 from poller.control.factories import client_of, credential_of, feed_of
 from poller.errors import ConfigurationError
@@ -107,3 +108,104 @@ def test_a_requests_patience_is_its_feeds_interval_and_no_more_than_a_minute(
         }
     )
     assert feed_of(source, source.feeds[0]).patience == timedelta(seconds=seconds)
+
+
+OAUTH2 = {
+    "token_url": "https://a.example.org/t?x=1",
+    "client_id": "c'l\"i",
+    "client_secret_file": "/run/secrets/client",
+}
+BOUND: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"token_file": "/run/secrets/acme"},
+        "token_file=PosixPath('/run/secrets/acme'), token_env=None, oauth2=None, command=None, none=False",
+        "e0de216dffd579de",
+    ),
+    (
+        {"token_file": "it's"},
+        'token_file=PosixPath("it\'s"), token_env=None, oauth2=None, command=None, none=False',
+        "d15497815e632964",
+    ),
+    (
+        {"token_env": "ACME_TOKEN"},
+        "token_file=None, token_env='ACME_TOKEN', oauth2=None, command=None, none=False",
+        "6eaac16fd6eef2db",
+    ),
+    (
+        {"oauth2": OAUTH2},
+        (
+            "token_file=None, token_env=None, oauth2=OAuth2Settings(token_url='https://a.example.org/t?x=1', "
+            "client_id='c\\'l\"i', client_secret_file=PosixPath('/run/secrets/client'), scope=None, audience=None), "
+            "command=None, none=False"
+        ),
+        "729a696ad45440bf",
+    ),
+    (
+        {"oauth2": OAUTH2 | {"scope": "read write", "audience": "https://api.example.org"}},
+        (
+            "token_file=None, token_env=None, oauth2=OAuth2Settings(token_url='https://a.example.org/t?x=1', "
+            "client_id='c\\'l\"i', client_secret_file=PosixPath('/run/secrets/client'), scope='read write', "
+            "audience='https://api.example.org'), command=None, none=False"
+        ),
+        "60c191259c2bfab5",
+    ),
+    (
+        {"command": ["print-token", "it's", "a\\b", "ä"]},
+        "token_file=None, token_env=None, oauth2=None, command=('print-token', \"it's\", 'a\\\\b', 'ä'), none=False",
+        "6d5179e7d7f748dc",
+    ),
+    (
+        {"command": ["x"]},
+        "token_file=None, token_env=None, oauth2=None, command=('x',), none=False",
+        "1771552c4768a35c",
+    ),
+    ({"none": True}, "token_file=None, token_env=None, oauth2=None, command=None, none=True", "3ae2a139f40f4760"),
+]
+
+
+@pytest.mark.parametrize(("auth", "text", "digest"), BOUND)
+def test_delta_tokens_are_bound_to_the_text_of_the_first_version(auth: dict[str, Any], text: str, digest: str) -> None:
+    """Written by version 0.1 and never to be changed: another digest makes every feed of an upgraded store resync."""
+    source = SourceSettings.model_validate(
+        {
+            "name": "acme",
+            "base_url": "https://api.example.org/v1",
+            "auth": auth,
+            "feeds": [{"resource": "contractTypes", "limit": 100}],
+        }
+    )
+    feed = feed_of(source, source.feeds[0])
+    assert feed.binding == f"https://api.example.org/v1 AuthSettings({text})"
+    assert feed.fingerprint == digest
+
+
+class LaterOAuth2(OAuth2Settings):
+    """As a later version may have it."""
+
+    tenant: str | None = None
+
+
+class LaterAuth(AuthSettings):
+    """As a later version may have it."""
+
+    oauth2: LaterOAuth2 | None = None
+    query_key: str | None = None
+
+    def _given(self) -> tuple[AuthKind, ...]:
+        return super()._given() or ("token_file",)
+
+
+@pytest.mark.parametrize(("auth", "text", "digest"), BOUND)
+def test_a_later_key_of_auth_changes_nothing_where_it_is_not_given(
+    auth: dict[str, Any], text: str, digest: str
+) -> None:
+    """Nor does another name of the class."""
+    assert digest
+    assert LaterAuth.model_validate(auth).binding == f"AuthSettings({text})"
+
+
+def test_a_later_key_of_auth_counts_where_it_is_given() -> None:
+    """Another place of the secret may be another user, to whom the delta token of the first one means nothing."""
+    later = [{"query_key": "a"}, {"query_key": "b"}, {"oauth2": OAUTH2 | {"tenant": "a"}}, {"oauth2": OAUTH2}]
+    texts = [LaterAuth.model_validate(auth).binding for auth in later]
+    assert len(set(texts)) == len(texts)
