@@ -38,8 +38,8 @@ from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.lease import keep_renewed, member_name, release_all
 from poller.store.members import Members
 from poller.store.recovery import overhear
+from poller.store.registry import Registry
 from poller.store.session import STORE_PATIENCE, OpenStore, clock_of, examined, opened_store, until_ready
-from poller.store.subscriptions import Registry
 from poller.telemetry.metrics import LOOP_LAG, RETENTION_MAX_BYTES
 from poller.web.app import serve, site
 from poller.web.context import AppContext

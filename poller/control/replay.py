@@ -26,8 +26,8 @@ from poller.errors import ConfigurationError, PollerError
 from poller.store import replay as replays
 from poller.store.entry_id import EntryId, before
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
+from poller.store.registry import Registry
 from poller.store.replay import ReplayedEntry, ReplaySpan
-from poller.store.subscriptions import Registry
 from poller.text import one_line
 
 EARLIEST = "-"

@@ -30,18 +30,12 @@ from poller.delivery.outcome import Outcome
 from poller.delivery.sinks.base import Preview, SinkEvent
 from poller.errors import PollerError, StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.errors import translated
+from poller.store.consumer_state import forget
 from poller.store.keys import ConsumerKeys, MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import members_seen
 from poller.store.recovery import known_feeds
-from poller.store.subscriptions import (
-    Following,
-    Paused,
-    Registered,
-    Registry,
-    Subscriptions,
-    forget,
-    require_registered,
-)
+from poller.store.registry import Registry
+from poller.store.subscriptions import Following, Paused, Registered, Subscriptions, require_registered
 
 LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription are given to end by themselves
 _PAUSE: Final = 0.1
@@ -54,7 +48,7 @@ def registry_of(settings: Settings, client: Redis) -> Registry:
 
 
 def filed(settings: Settings) -> list[tuple[str, bytes]]:
-    """The subscriptions of the file as :meth:`~poller.store.subscriptions.Registry.sync` takes them."""
+    """The subscriptions of the file as :meth:`~poller.store.registry.Registry.sync` takes them."""
     return [(one.id, encode_subscription(one)) for one in settings.subscriptions]
 
 

@@ -33,9 +33,10 @@ from poller.store.consumer_state import ConsumerScripts
 from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import Lease, keep_renewed
 from poller.store.members import ListedSubscriptions, MemberList, members_seen
+from poller.store.registry import Registry, RegistryVersions
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
-from poller.store.subscriptions import UNLISTED, Registry, RegistryVersions, Subscriptions, file_pauses
+from poller.store.subscriptions import UNLISTED, Subscriptions, plan_file_pauses
 from poller.telemetry.logs import LogOnce
 
 _log = structlog.get_logger("poller.delivery")
@@ -48,7 +49,7 @@ class FileSubscriptions:
 
     - They are registered once, at the start, when the other processes can see what this one lists.
     - Which file subscriptions rest is looked at whenever the registry or the list of processes has changed. The rule is
-      :func:`poller.store.subscriptions.file_pauses`.
+      :func:`poller.store.subscriptions.plan_file_pauses`.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class FileSubscriptions:
         seen = self._membership.seen
         if self._settled is not None and self._settled[0] is kept and self._settled[1] is seen:
             return False
-        writes, _ = file_pauses(kept, self._listed(seen), self._clock.now())
+        writes, _ = plan_file_pauses(kept, self._listed(seen), self._clock.now())
         if not writes:
             self._settled = kept, seen
             return False

@@ -28,8 +28,9 @@ from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.lease import Lease, LeaseScripts, nonce_of
+from poller.store.registry import Registry
 from poller.store.retention import RetentionRule, StreamOverrun, Trimmer, TrimScripts, WatchedConsumer
-from poller.store.subscriptions import Registry, Subscriptions, outline_of
+from poller.store.subscriptions import Subscriptions, outline_of
 from poller.telemetry.logs import LogOnce
 
 _LOOK_AGAIN: Final = timedelta(seconds=1)

@@ -39,8 +39,9 @@ from poller.lifecycle import ended
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.lease import RELEASE_SECONDS, nonce_of
+from poller.store.registry import Registry
 from poller.store.session import OpenStore
-from poller.store.subscriptions import WHOLE, Paused, Registered, Registry, Subscriptions
+from poller.store.subscriptions import WHOLE, Paused, Registered, Subscriptions
 from poller.telemetry.metrics import no_attempts_of
 from poller.text import one_line
 
@@ -169,7 +170,7 @@ class SubscriptionRunner:
         """Hear what the registry says now: of pauses, and of how it does at a feed that another process had before.
 
         Raises:
-            StoreError: see :meth:`poller.store.subscriptions.Registry.pauses`.
+            StoreError: see :meth:`poller.store.registry.Registry.pauses`.
         """
         registry = self._shared.registry
         pauses = await registry.pauses()
@@ -361,7 +362,7 @@ async def mend(
 
     Args:
         registry: of the store.
-        file: the subscriptions of the configuration, as :meth:`~poller.store.subscriptions.Registry.sync` takes them.
+        file: the subscriptions of the configuration, as :meth:`~poller.store.registry.Registry.sync` takes them.
         before: what was there when it was looked at last.
         now: UTC.
         announce: publishes an operational event.

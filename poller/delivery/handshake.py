@@ -42,7 +42,7 @@ import structlog
 from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.sinks.base import Permission, PermissionRequest, Sink
-from poller.store.subscriptions import Registry
+from poller.store.registry import Registry
 
 _REMEDY: Final = "let it answer OPTIONS with WebHook-Allowed-Origin: * (or the name it is sent), or unset validate"
 _CALLED: Final = "it has to call the URL that it is sent as WebHook-Request-Callback; it is asked again every hour"

@@ -27,7 +27,7 @@ group does not hold entries for days. A *replay* is a span of the stream that is
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -43,7 +43,7 @@ from poller.errors import GroupGone
 from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST
-from poller.store.keys import ConsumerKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import BEGINNING, StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, replay_of
@@ -274,3 +274,34 @@ class ConsumerScripts(LeaseScripts):
         first = in_any_case(shebang)  # what is delivered may be trimmed
         self.read: AsyncScript = client.register_script(first + READ)
         self.settle: AsyncScript = client.register_script(first + SETTLE)
+
+
+FORGET: Final = lua("forget_consumer")
+
+
+FORGET_FEED: Final = lua("forget_feed")
+
+
+async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKeys], *, nonce: str) -> bool:
+    """Delete everything that is stored of a feed, its lease too; False: the lease is lost, nothing was deleted.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    others = [key for key in msgspec.structs.astuple(feed) if key != feed.lease]
+    keys = [feed.lease, *others, *chain.from_iterable(map(msgspec.structs.astuple, pairs))]
+    with translated(client):
+        return bool(await client.eval(FORGET_FEED, len(keys), *keys, nonce))
+
+
+async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription: str) -> None:
+    """Delete a removed subscription's state at one feed: its group, parked deliveries and dead letters.
+
+    A process that still delivers for it is fenced, for its lease goes too.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
+    with translated(client):
+        await client.eval(FORGET, len(keys), *keys, group_of(subscription))

@@ -1,20 +1,14 @@
-"""The registry of subscriptions, shared by all processes.
-
-A change is planned by a pure function on all that is kept, and written by one script only while the version is still
-the one that it was planned on; else it is planned again. Marks (health, a sink's pause, its handshake) are written
-without a version, for only the process that delivers needs them.
+"""All that is kept of the subscriptions, and the changes that are planned on it. Pure.
 
 Processes with different files may share a store. Each publishes which subscriptions its file lists
 (:class:`~poller.store.members.MemberConfiguration`), and a file subscription rests if and only if no live process lists
-it (:func:`file_pauses`). Any process that delivers may write that; all of them come to the same result.
+it (:func:`plan_file_pauses`). Any process that delivers may write that; all of them come to the same result.
+:class:`poller.store.registry.Registry` reads and writes.
 
 **Invariants**
 
-- Registry, secrets, credentials and pauses change together with the version, in one script: a process that looks at the
-  version once a second misses nothing.
-- Two processes that change something at the same instant come one after the other; neither overwrites what it has not
-  seen. What is as it should be is not written.
-- Every id in any part is registered: a mark that comes late does not bring a removed subscription back.
+- Every id in any part is registered.
+- What is as it should be is not written.
 - A subscription that leaves the files is paused, never dropped: its events wait. Only an operator deletes one.
 - A process that does not say what it lists may list any: while it lives, nothing is paused because no file lists it.
 - Marks that the sink has caused, a pause by Retry-After and its handshake, end when the subscription gets another sink.
@@ -27,21 +21,16 @@ it (:func:`file_pauses`). Any process that delivers may write that; all of them 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import chain
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, Literal
 
 import msgspec
-from redis.asyncio import Redis
 
 from poller.clock import milliseconds_of, moment_of
-from poller.errors import ConfigurationError, StoreError, SubscriptionTaken, SubscriptionUnknown
-from poller.redis.errors import translated
-from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
+from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
 from poller.store.members import ListedSubscriptions
-from poller.store.scripts import lua
 
 Origin = Literal["file", "run"]
 Pauser = Literal["operator", "sink", "failures", "removed"]
@@ -52,7 +41,7 @@ WHOLE: Final = ""
 LONGEST_PAUSE: Final = timedelta(hours=24)
 """A sink may ask for no longer pause; a moment further away was written by a wrong clock, and means nothing."""
 
-_SINCE, _RESUMED = "since", "resumed"
+_RESUMED: Final = " resumed"
 _NEAR_MS: Final = 1000  # of two primaries of one store
 
 
@@ -115,7 +104,7 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         return outline_of(self.settings)
 
 
-class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
+class Paused(msgspec.Struct, frozen=True):
     """The pause of a subscription: by whom, why and since when.
 
     Attributes:
@@ -246,18 +235,18 @@ def sink_pauses(kept: Mapping[str, bytes], at: int) -> SinkPauses:
         for name, moment in until.items()
         if not at or (moment <= latest and since.get(name, 0) <= at + _NEAR_MS)
     }
-    resumed = {field.partition(" ")[0]: moment for field, moment in read.items() if field.endswith(f" {_RESUMED}")}
+    resumed = {field.partition(" ")[0]: moment for field, moment in read.items() if field.endswith(_RESUMED)}
     return SinkPauses(valid, {name: moment_of(since[name]) for name in valid if name in since}, resumed)
 
 
 def since_field(subscription: str) -> str:
     """The field with the beginning of a sink's pause. An id holds no space."""
-    return f"{subscription} {_SINCE}"
+    return f"{subscription} since"
 
 
 def resumed_field(subscription: str) -> str:
-    """The field with the moment when an operator last ended a sink's pause."""
-    return f"{subscription} {_RESUMED}"
+    """The field with the moment when a sink's pause was last ended."""
+    return f"{subscription}{_RESUMED}"
 
 
 def health_field(subscription: str, feed: str) -> str:
@@ -290,26 +279,14 @@ Write = tuple[Part, str, bytes | None]
 Following = Callable[[bytes, bytes | None], bytes | None]
 """Makes of a subscription's settings and credential, as they are kept, the credential that is kept from now on."""
 
+NO_SUBSCRIPTIONS: Final = Subscriptions()
 _json: Final = msgspec.json.Encoder().encode
-_NONE: Final = Subscriptions()
 
 
-class Synced(msgspec.Struct, frozen=True):
-    """The changes that a new reading of the file has made, ids in order.
-
-    Attributes:
-        added: new ones.
-        changed: whose settings are other ones now.
-    """
-
-    added: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-
-
-def syncing(
-    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = _NONE
-) -> tuple[list[Write], Synced]:
-    """The writes that register the subscriptions of a file with its settings, and their effect. None is paused.
+def plan_file(
+    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = NO_SUBSCRIPTIONS
+) -> list[Write]:
+    """The writes that register the subscriptions of a file with its settings. None is paused.
 
     Args:
         kept: what is there.
@@ -322,17 +299,17 @@ def syncing(
     """
     twice = [name for name in file if name in kept.registered and kept.registered[name].origin == "run"]
     if twice:
-        raise ConfigurationError(_twice(twice[0], kept.registered[twice[0]]))
+        raise ConfigurationError(_id_conflict(twice[0], kept.registered[twice[0]]))
     added = [name for name in file if name not in kept.registered]
     changed = {
-        name: _changed(kept.registered[name], settings, kept.at)
+        name: _with_settings(kept.registered[name], settings, kept.at)
         for name, settings in file.items()
         if name not in added and bytes(kept.registered[name].settings) != settings
     }
-    writes = _coming(kept, {name: file[name] for name in added}, now, before)
+    writes = _file_additions(kept, {name: file[name] for name in added}, now, before)
     for name, one in changed.items():
-        writes += [_registered(name, one), *_rebound(kept, name, file[name])]
-    return writes, Synced(tuple(added), tuple(changed))
+        writes += [_registration(name, one), *_sink_changes(kept, name, file[name])]
+    return writes
 
 
 UNLISTED: Final = "no running process has it in its configuration file any more"
@@ -351,7 +328,7 @@ class FilePauses(msgspec.Struct, frozen=True):
     resumed: tuple[str, ...] = ()
 
 
-def file_pauses(kept: Subscriptions, listed: ListedSubscriptions, now: datetime) -> tuple[list[Write], FilePauses]:
+def plan_file_pauses(kept: Subscriptions, listed: ListedSubscriptions, now: datetime) -> tuple[list[Write], FilePauses]:
     """The writes after which a file subscription rests for its file's sake if and only if no live process lists it.
 
     Args:
@@ -366,11 +343,11 @@ def file_pauses(kept: Subscriptions, listed: ListedSubscriptions, now: datetime)
     writes: list[Write] = [("paused", name, _json(Paused("removed", UNLISTED, now))) for name in paused]
     writes += [("paused", name, None) for name in resumed]
     # An earlier version notes here whose file has brought it back, and pauses it when that process is gone.
-    writes += [_registered(name, kept.registered[name]) for name in resumed]
+    writes += [_registration(name, kept.registered[name]) for name in resumed]
     return writes, FilePauses(tuple(paused), tuple(resumed))
 
 
-def adding(
+def plan_addition(
     kept: Subscriptions,
     subscription: str,
     settings: bytes,
@@ -394,12 +371,12 @@ def adding(
     """
     if subscription in kept.registered:
         raise SubscriptionTaken(f'there is a subscription "{subscription}" already')
-    writes = [_registered(subscription, Registered("run", msgspec.Raw(settings), now, kept.at))]
+    writes = [_registration(subscription, Registered("run", msgspec.Raw(settings), now, kept.at))]
     writes += [("secrets", subscription, _json(tuple(secrets)))] if secrets else []
-    return writes + _credential(kept, subscription, credential)
+    return writes + _credential_change(kept, subscription, credential)
 
 
-def changing(
+def plan_change(
     kept: Subscriptions, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
 ) -> list[Write]:
     """The writes that change the settings of a subscription and nothing else.
@@ -416,12 +393,12 @@ def changing(
     before = require_registered(kept, subscription)
     has = following(bytes(before.settings), kept.credentials.get(subscription))
     same = bytes(before.settings) == settings
-    writes = [] if same else [_registered(subscription, _changed(before, settings, kept.at))]
-    writes += _rebound(kept, subscription, settings)
-    return writes + _credential(kept, subscription, has)
+    writes = [] if same else [_registration(subscription, _with_settings(before, settings, kept.at))]
+    writes += _sink_changes(kept, subscription, settings)
+    return writes + _credential_change(kept, subscription, has)
 
 
-def removing(kept: Subscriptions, subscription: str) -> list[Write]:
+def plan_removal(kept: Subscriptions, subscription: str) -> list[Write]:
     """The writes that delete a subscription.
 
     Raises:
@@ -433,7 +410,7 @@ def removing(kept: Subscriptions, subscription: str) -> list[Write]:
     return writes + [("health", health_field(subscription, feed), None) for feed in kept.health.get(subscription, {})]
 
 
-def pausing(
+def plan_pause(
     kept: Subscriptions, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
 ) -> tuple[list[Write], Paused | None]:
     """The writes that pause a subscription, and the pause that it had before.
@@ -453,17 +430,17 @@ def pausing(
     if stays:
         return [], before
     writes: list[Write] = [("paused", subscription, _json(pause))]
-    return writes + (renewing(kept, subscription, renewed) if renewed else []), before
+    return writes + (plan_health(kept, subscription, renewed) if renewed else []), before
 
 
-def renewing(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]) -> list[Write]:
+def plan_health(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]) -> list[Write]:
     """The writes that replace the health of the whole subscription."""
     health = kept.health.get(subscription, {}).get(WHOLE, b"")
     fresh = renewed(health)
     return [("health", health_field(subscription, WHOLE), fresh)] if fresh != health else []
 
 
-def resuming(
+def plan_resumption(
     kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]
 ) -> tuple[list[Write], Paused | None]:
     """The writes that resume a subscription, and the pause that they end, a sink's included; None: none.
@@ -482,349 +459,58 @@ def resuming(
     if until is not None and milliseconds_of(until) > kept.at:
         since = kept.pauses.since.get(subscription) or moment_of(kept.at)
         before = before or Paused("sink", f"its sink wanted nothing before {until:%Y-%m-%dT%H:%M:%SZ}", since)
-        writes += [("until", subscription, None), ("until", since_field(subscription), None)]
-        writes.append(("until", resumed_field(subscription), _json(kept.at)))
+        writes += _sink_resumption(kept, subscription)
     for feed, health in kept.health.get(subscription, {}).items():
         if (fresh := renewed(health)) != health:
             writes.append(("health", health_field(subscription, feed), fresh))
     return writes, before
 
 
-def _coming(kept: Subscriptions, added: Mapping[str, bytes], now: datetime, before: Subscriptions) -> list[Write]:
+def _file_additions(
+    kept: Subscriptions, added: Mapping[str, bytes], now: datetime, before: Subscriptions
+) -> list[Write]:
     fresh = {name: Registered("file", msgspec.Raw(text), now, kept.at) for name, text in added.items()}
-    writes = [_registered(name, _as_old_as(before.registered.get(name), one)) for name, one in fresh.items()]
+    writes = [_registration(name, _aged_as(before.registered.get(name), one)) for name, one in fresh.items()]
     paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
     writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
-    return writes + [write for name in added for write in _credential(kept, name, None)]  # of one that was lost
+    return writes + [write for name in added for write in _credential_change(kept, name, None)]  # of one that was lost
 
 
-def _as_old_as(before: Registered | None, one: Registered) -> Registered:
+def _aged_as(before: Registered | None, one: Registered) -> Registered:
     return msgspec.structs.replace(one, since=before.since, asked=before.asked) if before else one
 
 
-def _changed(one: Registered, settings: bytes, at: int) -> Registered:
+def _with_settings(one: Registered, settings: bytes, at: int) -> Registered:
     asked = one.asked if one.outline.feeds == outline_of(settings).feeds else at
     return msgspec.structs.replace(one, settings=msgspec.Raw(settings), asked=asked)
 
 
-def _rebound(kept: Subscriptions, name: str, settings: bytes) -> list[Write]:
+def _sink_changes(kept: Subscriptions, name: str, settings: bytes) -> list[Write]:
     """The writes that delete what the sink before has said, if it is another one now: its pause and its permission."""
     if kept.registered[name].outline.sink == outline_of(settings).sink:
         return []
     writes: list[Write] = [("handshakes", name, None)] if name in kept.handshakes else []
     if name in kept.until:
-        writes += [("until", name, None), ("until", since_field(name), None)]
-        writes.append(("until", resumed_field(name), _json(kept.at)))  # for what waits for its end
+        writes += _sink_resumption(kept, name)
     return writes
 
 
-def _credential(kept: Subscriptions, name: str, credential: bytes | None) -> list[Write]:
+def _sink_resumption(kept: Subscriptions, name: str) -> list[Write]:
+    ended: list[Write] = [("until", name, None), ("until", since_field(name), None)]
+    return [*ended, ("until", resumed_field(name), _json(kept.at))]  # for what waits for its end
+
+
+def _credential_change(kept: Subscriptions, name: str, credential: bytes | None) -> list[Write]:
     return [] if credential == kept.credentials.get(name) else [("credentials", name, credential)]
 
 
-def _registered(name: str, one: Registered) -> Write:
+def _registration(name: str, one: Registered) -> Write:
     return "registry", name, _json(one)
 
 
-def _twice(name: str, one: Registered) -> str:
+def _id_conflict(name: str, one: Registered) -> str:
     return (
         f'subscription "{name}" is in the configuration file, and one of that id was added at run time '
         f"({one.since:%Y-%m-%d %H:%M} UTC): give the one in the file another id, or end the other with "
         f"`poller subscriptions remove {name}`"
     )
-
-
-T = TypeVar("T")
-
-
-class RegistryVersions(NamedTuple):
-    """Numbers that differ from the last ones if the registry has changed.
-
-    Attributes:
-        version: of the registry.
-        parked: of what was parked by commands.
-        registered: how many subscriptions there are.
-    """
-
-    version: int
-    parked: int
-    registered: int
-
-
-class Registry:
-    """The subscriptions. Any number of processes may have one; each method may raise StoreError.
-
-    See :func:`~poller.redis.client.translated` for what that means of what was written.
-    """
-
-    def __init__(self, client: Redis, keys: SubscriptionKeys) -> None:
-        """Take the client, without retries of its own, and where the subscriptions are kept."""
-        self._client = client
-        self._keys = keys
-
-    async def version(self) -> int:
-        """The version; compare it for being another one, not for being larger: a store may lose its last writes."""
-        with translated(self._client):
-            return int(await self._client.get(self._keys.version) or 0)
-
-    async def marks(self) -> RegistryVersions:
-        """The numbers that a process that delivers polls for changes."""
-        with translated(self._client):
-            asking = self._client.pipeline(transaction=False)
-            asking.mget(self._keys.version, self._keys.parked)
-            asking.hlen(self._keys.registry)
-            (version, parked), registered = await asking.execute()
-        return RegistryVersions(int(version or 0), int(parked or 0), registered)
-
-    async def tell_parked(self) -> None:
-        """Make the process that delivers read parked deliveries and replays, within a second or two."""
-        with translated(self._client):
-            await self._client.incr(self._keys.parked)
-
-    async def all(self) -> Subscriptions:
-        """All that is kept, as of one instant.
-
-        Raises:
-            StoreError: also where a part of it cannot be read; the message names it.
-        """
-        keys = self._keys
-        with translated(self._client):
-            names = [keys.version, *(getattr(keys, part) for part in PARTS)]
-            version, *flat, at = await self._client.eval(ALL, len(names), *names)
-        hashes = [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
-        try:
-            return subscriptions_of(version or None, hashes, at)
-        except ValueError as error:
-            raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
-
-    async def sync(self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = _NONE) -> Synced:
-        """Register the subscriptions of a file with its settings. Which of them rest says :meth:`reconcile`.
-
-        Args:
-            file: id and settings in JSON, for each; equal settings are equal bytes.
-            now: UTC.
-            before: what was there, where the store has lost it.
-
-        Raises:
-            ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
-        """
-        return await self._change(lambda kept: syncing(kept, dict(file), now, before))
-
-    async def reconcile(self, listed: Callable[[], Awaitable[ListedSubscriptions]], now: datetime) -> FilePauses:
-        """Pause and resume by :func:`file_pauses`.
-
-        Args:
-            listed: reads what the live processes list; is called after each reading of the registry.
-            now: UTC.
-        """
-        while True:
-            kept = await self.all()
-            writes, changed = file_pauses(kept, await listed(), now)
-            if not writes or await self._write(kept.version, writes):
-                return changed
-
-    async def add(
-        self,
-        subscription: str,
-        settings: bytes,
-        secrets: Sequence[str],
-        now: datetime,
-        *,
-        credential: bytes | None = None,
-    ) -> None:
-        """Add one at run time; see :func:`~poller.store.subscriptions.adding`.
-
-        Raises:
-            SubscriptionTaken: there is one of this id.
-        """
-        await self._change(
-            lambda kept: (adding(kept, subscription, settings, secrets, now, credential=credential), None)
-        )
-
-    async def change(
-        self, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
-    ) -> None:
-        """Change its settings; its secrets, its pause and its health stay.
-
-        Args:
-            subscription: its id.
-            settings: in JSON.
-            following: says what becomes of its credential; may be asked more than once.
-
-        Raises:
-            SubscriptionUnknown: there is none of this id.
-        """
-        await self._change(lambda kept: (changing(kept, subscription, settings, following), None))
-
-    async def remove(self, subscription: str) -> None:
-        """Delete all that is kept of one here; what it has at its feeds: :func:`forget`.
-
-        Raises:
-            SubscriptionUnknown: there is none of this id.
-        """
-        await self._change(lambda kept: (removing(kept, subscription), None))
-
-    async def pause(
-        self, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
-    ) -> Paused | None:
-        """Pause it. Returns the pause before, which stays unless it was ``removed``; None: it was active.
-
-        Args:
-            subscription: its id.
-            pause: why.
-            renewed: makes of what is kept of the whole one's health, which may be nothing, that of one that rests.
-
-        Raises:
-            SubscriptionUnknown: there is none of this id.
-        """
-        return await self._change(lambda kept: pausing(kept, subscription, pause, renewed))
-
-    async def resume(
-        self, subscription: str, renewed: Callable[[bytes], bytes] = lambda health: health
-    ) -> Paused | None:
-        """Resume it. Returns the pause that it ends; None: it was active.
-
-        Args:
-            subscription: its id.
-            renewed: makes of its health at a feed, where there is some, that of one that starts again. What is noted
-                of its health in the same instant may be overwritten.
-
-        Raises:
-            SubscriptionUnknown: there is none of this id.
-        """
-        return await self._change(lambda kept: resuming(kept, subscription, renewed))
-
-    async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
-        """Store its health at a feed. False: there is no such subscription."""
-        return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed), "")
-
-    async def healths(self, subscription: str) -> dict[str, bytes]:
-        """Its health at each feed, as stored."""
-        with translated(self._client):
-            found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.health))
-        kept = by_feed({field.decode(): value for field, value in found.items()})
-        return dict(kept.get(subscription, {}))
-
-    async def health(self, subscription: str, feed: str) -> bytes | None:
-        """Its health at a feed, as stored."""
-        with translated(self._client):
-            field = health_field(subscription, feed)
-            return cast("bytes | None", await self._client.hget(self._keys.health, field))
-
-    async def renew_health(self, subscription: str, renewed: Callable[[bytes], bytes]) -> bool:
-        """Replace the health of the whole subscription; returns whether that changed it.
-
-        Of several concurrent calls, one returns True.
-        """
-
-        def plan(kept: Subscriptions) -> tuple[list[Write], bool]:
-            there = WHOLE in kept.health.get(subscription, {})
-            writes = renewing(kept, subscription, renewed) if there else []
-            return writes, bool(writes)
-
-        return await self._change(plan)
-
-    async def note_handshake(self, subscription: str, handshake: bytes, *, sink: str | None = None) -> bool:
-        """Store whether its sink has granted events.
-
-        Args:
-            subscription: its id.
-            handshake: opaque.
-            sink: which one that is; None: that of its settings, whichever it is.
-
-        Returns:
-            False: there is no such subscription, or it has another sink now.
-        """
-        required = "" if sink is None else _json({"sink": sink})[1:-1]
-        return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription, required)
-
-    async def handshake(self, subscription: str) -> bytes | None:
-        """The stored permission of its sink, opaque."""
-        with translated(self._client):
-            kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
-        return kept
-
-    async def pauses(self) -> SinkPauses:
-        """The pauses that sinks have asked for.
-
-        Raises:
-            StoreError: also where they cannot be read.
-        """
-        with translated(self._client):
-            flat, at = await self._client.eval(ALL_OF, 1, self._keys.until)
-        try:
-            kept = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
-            return sink_pauses(kept, int(at))
-        except (ValueError, OverflowError):
-            raise StoreError(f"{self._keys.until} holds what cannot be read") from None
-
-    async def note_until(self, subscription: str, until: datetime) -> bool:
-        """Its sink wants nothing until then, by the store's clock, or until the later moment that is kept already.
-
-        For no longer than a pause may last from now. False: as above.
-        """
-        longest = LONGEST_PAUSE // timedelta(milliseconds=1)
-        arguments = (milliseconds_of(until), longest, since_field(subscription))
-        return await self._mark(NOTE_PAUSE, self._keys.until, subscription, *arguments)
-
-    async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]]) -> T:
-        while True:  # each turn beyond the first means that another process has changed something
-            kept = await self.all()
-            writes, result = plan(kept)
-            if not writes or await self._write(kept.version, writes):
-                return result
-
-    async def _write(self, version: int, writes: Iterable[Write]) -> bool:
-        keys = self._keys
-        names = [keys.version, *(getattr(keys, part) for part in PARTS)]
-        arguments: list[str | bytes | int] = [version]
-        for part, name, value in writes:
-            arguments += [PARTS.index(part) + 2, name, value or b""]
-        with translated(self._client):
-            return bool(await self._client.eval(CHANGE, len(names), *names, *arguments))
-
-    async def _mark(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
-        with translated(self._client):
-            return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
-
-
-FORGET: Final = lua("forget_consumer")
-
-
-FORGET_FEED: Final = lua("forget_feed")
-
-
-async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKeys], *, nonce: str) -> bool:
-    """Delete everything that is stored of a feed, its lease too; False: the lease is lost, nothing was deleted.
-
-    Raises:
-        StoreError: see :func:`~poller.redis.client.translated`.
-    """
-    others = [key for key in msgspec.structs.astuple(feed) if key != feed.lease]
-    keys = [feed.lease, *others, *chain.from_iterable(map(msgspec.structs.astuple, pairs))]
-    with translated(client):
-        return bool(await client.eval(FORGET_FEED, len(keys), *keys, nonce))
-
-
-async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription: str) -> None:
-    """Delete a removed subscription's state at one feed: its group, parked deliveries and dead letters.
-
-    A process that still delivers for it is fenced, for its lease goes too.
-
-    Raises:
-        StoreError: see :func:`~poller.redis.client.translated`.
-    """
-    keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
-    with translated(client):
-        await client.eval(FORGET, len(keys), *keys, group_of(subscription))
-
-
-CHANGE: Final = lua("change_subscriptions")
-
-ALL: Final = lua("read_subscriptions")
-
-ALL_OF: Final = lua("read_sink_pauses")
-
-NOTE: Final = lua("note_mark")
-
-NOTE_PAUSE: Final = lua("note_sink_pause")

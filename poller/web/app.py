@@ -27,7 +27,7 @@ from poller.config.settings import ListenAddress
 from poller.daemon.health import Readiness
 from poller.errors import AddressTaken
 from poller.http.server import listening
-from poller.store.subscriptions import Registry
+from poller.store.registry import Registry
 from poller.telemetry.metrics import answered
 from poller.web.auth import Authorizer, HostFilter, names_of
 from poller.web.context import AppContext

@@ -22,8 +22,8 @@ from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
 from poller.redis.errors import let_in
 from poller.store.keys import SubscriptionKeys
+from poller.store.registry import Registry
 from poller.store.session import OpenStore, command_client
-from poller.store.subscriptions import Registry
 
 _PATIENCE: Final = 2.0  # seconds for those who follow events to end
 

@@ -35,7 +35,8 @@ from poller.errors import (
     SubscriptionTaken,
     SubscriptionUnknown,
 )
-from poller.store.subscriptions import Registry, Subscriptions
+from poller.store.registry import Registry
+from poller.store.subscriptions import Subscriptions
 from poller.web.auth import Authorizer
 from poller.web.context import AppContext
 from poller.web.http import (

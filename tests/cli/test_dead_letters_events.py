@@ -17,7 +17,7 @@ from poller.delivery.retry import Tries
 from poller.redis.client import commands
 from poller.store.dead_letters import MOST_WAITING
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, remembered_key
-from poller.store.subscriptions import Registry
+from poller.store.registry import Registry
 from tests.cli.conftest import Called
 from tests.delivery.events import entry
 from tests.stores import looking

@@ -15,7 +15,8 @@ from poller.cli.replay import entry_id_at
 from poller.errors import ConfigurationError
 from poller.redis.client import commands
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
-from poller.store.subscriptions import Paused, Registry
+from poller.store.registry import Registry
+from poller.store.subscriptions import Paused
 from tests.cli.conftest import Called, started
 from tests.delivery.events import entry
 from tests.harness.waiting import patience

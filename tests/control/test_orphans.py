@@ -23,12 +23,12 @@ from poller.daemon.health import StoreMonitor
 from poller.daemon.retention_role import RetentionRole
 from poller.errors import ConfigurationError, PollerError
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement, forget_feed
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
 from poller.store.recovery import known_feeds, store_unread
 from poller.store.replay import ReplaySpan, start_replay
-from poller.store.subscriptions import forget_feed, health_field
+from poller.store.subscriptions import health_field
 from tests.control.subscribed import FEEDS, NOW, configured
 from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import patience, turns

@@ -31,9 +31,10 @@ from poller.redis.client import commands, servers
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import member_name
 from poller.store.members import MemberList, Members
+from poller.store.registry import Registry
 from poller.store.session import OpenStore
 from poller.store.stream import last_id
-from poller.store.subscriptions import Paused, Registry
+from poller.store.subscriptions import Paused
 from tests.delivery.events import spelled
 from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import limited, until

@@ -19,7 +19,7 @@ from poller.config.validation import encode_subscription
 from poller.delivery.handshake import Granted, Refused, Unanswered, decoded, encoded, origin, permitted
 from poller.http.server import listening
 from poller.store.keys import SubscriptionKeys
-from poller.store.subscriptions import Registry
+from poller.store.registry import Registry
 from poller.web.app import application
 from poller.web.subscriptions import callback_routes
 from tests.delivery.sinks import sink_of

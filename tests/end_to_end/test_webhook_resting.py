@@ -9,7 +9,7 @@ import pytest
 
 from poller.delivery.endpoint_health import Health, resumed
 from poller.store.keys import SubscriptionKeys
-from poller.store.subscriptions import Registry
+from poller.store.registry import Registry
 from tests.harness.processes import daemon
 from tests.harness.subscribed import Wish, subscribed
 

@@ -12,6 +12,7 @@ from poller.errors import Stale
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
+from poller.store.registry import Registry, RegistryVersions
 from poller.store.replay import (
     ReplayPosition,
     ReplaySpan,
@@ -23,7 +24,6 @@ from poller.store.replay import (
     replay_of,
     start_replay,
 )
-from poller.store.subscriptions import Registry, RegistryVersions
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events

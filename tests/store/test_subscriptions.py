@@ -14,23 +14,22 @@ from poller.clock import milliseconds_of, moment_of
 from poller.errors import ConfigurationError, StoreError, StoreRefused, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.client import commands
 from poller.store import subscriptions as registering
+from poller.store.consumer_state import forget
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.members import ListedSubscriptions
+from poller.store.registry import Registry
 from poller.store.subscriptions import (
     PARTS,
     UNREADABLE,
     FilePauses,
     Paused,
-    Registry,
     SinkPauses,
     SubscriptionOutline,
     Subscriptions,
-    Synced,
     Write,
-    file_pauses,
-    forget,
     health_field,
     outline_of,
+    plan_file_pauses,
     since_field,
     subscriptions_of,
 )
@@ -64,15 +63,15 @@ def applied(kept: Subscriptions, writes: list[Write]) -> Subscriptions:
 
 def filed(*names: str, settings: bytes = ONE) -> Subscriptions:
     """Subscriptions that a file brought."""
-    return applied(Subscriptions(), registering.syncing(Subscriptions(), dict.fromkeys(names, settings), NOW)[0])
+    return applied(Subscriptions(), registering.plan_file(Subscriptions(), dict.fromkeys(names, settings), NOW))
 
 
 def test_the_file_is_taken_over_once() -> None:
     """Law: new ones are added, changed ones keep since when they are there, and the same file again writes nothing."""
     kept = filed("a", "b")
-    assert registering.syncing(kept, {"b": ONE, "a": ONE}, LATER) == ([], Synced())
-    writes, told = registering.syncing(kept, {"a": OTHER, "b": ONE, "c": ONE}, LATER)
-    assert told == Synced(added=("c",), changed=("a",))
+    assert registering.plan_file(kept, {"b": ONE, "a": ONE}, LATER) == []
+    writes = registering.plan_file(kept, {"a": OTHER, "b": ONE, "c": ONE}, LATER)
+    assert [(part, name) for part, name, _ in writes] == [("registry", "c"), ("registry", "a")]
     after = applied(kept, writes)
     assert {name: one.since for name, one in after.registered.items()} == {"a": NOW, "b": NOW, "c": LATER}
     assert bytes(after.registered["a"].settings) == OTHER
@@ -81,14 +80,14 @@ def test_the_file_is_taken_over_once() -> None:
 
 def test_since_when_a_feed_is_wanted() -> None:
     """Law: since it was asked for by the store's clock; other settings change nothing of that, other feeds do."""
-    first = registering.syncing(Subscriptions(at=5), dict.fromkeys(("a", "b", "c"), ONE), NOW)[0]
+    first = registering.plan_file(Subscriptions(at=5), dict.fromkeys(("a", "b", "c"), ONE), NOW)
     kept = applied(Subscriptions(), first)
     assert {one.asked for one in kept.registered.values()} == {5}
     other, feeds = b'{"sink":"https://other"}', b'{"feeds":["acme/one"]}'
-    changed = registering.syncing(msgspec.structs.replace(kept, at=9), {"a": other, "b": feeds, "c": ONE}, LATER)[0]
-    kept = applied(kept, changed + registering.adding(msgspec.structs.replace(kept, at=11), "d", ONE, (), NOW))
+    changed = registering.plan_file(msgspec.structs.replace(kept, at=9), {"a": other, "b": feeds, "c": ONE}, LATER)
+    kept = applied(kept, changed + registering.plan_addition(msgspec.structs.replace(kept, at=11), "d", ONE, (), NOW))
     assert {name: one.asked for name, one in kept.registered.items()} == {"a": 5, "b": 9, "c": 5, "d": 11}
-    lost = applied(Subscriptions(), registering.syncing(Subscriptions(at=20), {"a": ONE, "new": ONE}, LATER, kept)[0])
+    lost = applied(Subscriptions(), registering.plan_file(Subscriptions(at=20), {"a": ONE, "new": ONE}, LATER, kept))
     assert {name: one.asked for name, one in lost.registered.items()} == {"a": 5, "new": 20}
 
 
@@ -102,8 +101,8 @@ def test_what_a_sink_said_ends_with_it(by: str) -> None:
 
     def after(settings: bytes) -> Subscriptions:
         if by == "file":
-            return applied(kept, registering.syncing(kept, {"a": settings}, LATER)[0])
-        return applied(kept, registering.changing(kept, "a", settings))
+            return applied(kept, registering.plan_file(kept, {"a": settings}, LATER))
+        return applied(kept, registering.plan_change(kept, "a", settings))
 
     assert (after(same).handshakes, after(same).until) == ({"a": b"granted"}, {"a": LATER})
     assert (after(other).handshakes, after(other).pauses) == ({}, SinkPauses(resumed={"a": 5}))
@@ -126,15 +125,15 @@ def listing(*names: str) -> ListedSubscriptions:
 
 def test_what_leaves_the_files_rests_until_it_returns() -> None:
     """Law: it is paused, not dropped, told once, and goes on by itself when a file lists it again."""
-    writes, told = file_pauses(filed("a", "b"), listing("b"), NOW)
+    writes, told = plan_file_pauses(filed("a", "b"), listing("b"), NOW)
     assert told == FilePauses(paused=("a",))
     gone = applied(filed("a", "b"), writes)
     assert "a" in gone.registered
     assert gone.paused["a"].by == "removed"
-    assert file_pauses(gone, listing("b"), LATER) == ([], FilePauses())
-    changed = applied(gone, registering.syncing(gone, {"a": OTHER, "b": ONE}, LATER)[0])
+    assert plan_file_pauses(gone, listing("b"), LATER) == ([], FilePauses())
+    changed = applied(gone, registering.plan_file(gone, {"a": OTHER, "b": ONE}, LATER))
     assert changed.paused == gone.paused
-    writes, told = file_pauses(changed, listing("a", "b"), LATER)
+    writes, told = plan_file_pauses(changed, listing("a", "b"), LATER)
     assert told == FilePauses(resumed=("a",))
     back = applied(changed, writes)
     assert (back.paused, bytes(back.registered["a"].settings)) == ({}, OTHER)
@@ -142,25 +141,25 @@ def test_what_leaves_the_files_rests_until_it_returns() -> None:
 
 def test_an_operators_pause_takes_the_place_of_one_that_ends_by_itself() -> None:
     """Law: one that rests because no file lists it does not go on with the file, once an operator has paused it."""
-    gone = applied(filed("a"), file_pauses(filed("a"), listing(), NOW)[0])
-    rests = applied(gone, registering.pausing(gone, "a", Paused("operator", "so", LATER))[0])
-    assert file_pauses(rests, listing("a"), LATER) == ([], FilePauses())
+    gone = applied(filed("a"), plan_file_pauses(filed("a"), listing(), NOW)[0])
+    rests = applied(gone, registering.plan_pause(gone, "a", Paused("operator", "so", LATER))[0])
+    assert plan_file_pauses(rests, listing("a"), LATER) == ([], FilePauses())
     assert rests.paused["a"].by == "operator"
 
 
 def test_one_of_the_file_and_one_of_run_time_cannot_be_the_same() -> None:
     """Law: neither takes the place of the other; both are named, and nothing of the file is taken over."""
-    kept = applied(Subscriptions(), registering.adding(Subscriptions(), "a", ONE, (), NOW))
+    kept = applied(Subscriptions(), registering.plan_addition(Subscriptions(), "a", ONE, (), NOW))
     with pytest.raises(ConfigurationError, match=r'"a" is in the configuration file.*added at run time.*remove a'):
-        registering.syncing(kept, {"a": ONE, "b": ONE}, NOW)
-    assert registering.syncing(kept, {"b": ONE}, NOW)[1] == Synced(added=("b",))
+        registering.plan_file(kept, {"a": ONE, "b": ONE}, NOW)
+    assert [name for _, name, _ in registering.plan_file(kept, {"b": ONE}, NOW)] == ["b"]
     with pytest.raises(SubscriptionTaken):
-        registering.adding(filed("a"), "a", ONE, (), NOW)
+        registering.plan_addition(filed("a"), "a", ONE, (), NOW)
 
 
 def test_removed_is_gone_altogether() -> None:
     """Law: no part keeps anything of a removed subscription."""
-    added = registering.adding(Subscriptions(), "a", ONE, ["whsec_x"], NOW, credential=TOKEN)
+    added = registering.plan_addition(Subscriptions(), "a", ONE, ["whsec_x"], NOW, credential=TOKEN)
     kept = applied(Subscriptions(), added)
     parts: list[Write] = [
         ("health", "a", b"1"),
@@ -169,18 +168,18 @@ def test_removed_is_gone_altogether() -> None:
         ("until", "a", b"5"),
         ("handshakes", "a", b"1"),
     ]
-    kept = applied(kept, [*parts, *registering.pausing(kept, "a", Paused("sink", "410", NOW))[0]])
+    kept = applied(kept, [*parts, *registering.plan_pause(kept, "a", Paused("sink", "410", NOW))[0]])
     assert all(getattr(kept, part if part != "registry" else "registered") for part in PARTS)
-    assert applied(kept, registering.removing(kept, "a")) == Subscriptions(version=kept.version + 1)
+    assert applied(kept, registering.plan_removal(kept, "a")) == Subscriptions(version=kept.version + 1)
 
 
 def test_a_credential_changes_as_it_is_asked_for() -> None:
     """Law: it stays with other settings, unless who changes them says otherwise of both as they are now."""
-    kept = applied(Subscriptions(), registering.adding(Subscriptions(), "a", ONE, (), NOW, credential=TOKEN))
-    assert [part for part, *_ in registering.changing(kept, "a", OTHER)] == ["registry"]
-    assert registering.changing(kept, "a", ONE, lambda *was: TOKEN if was == (ONE, TOKEN) else b"other") == []
-    assert registering.changing(kept, "a", ONE, lambda _, __: b"new") == [("credentials", "a", b"new")]
-    gone = registering.changing(kept, "a", OTHER, lambda _, __: None)
+    kept = applied(Subscriptions(), registering.plan_addition(Subscriptions(), "a", ONE, (), NOW, credential=TOKEN))
+    assert [part for part, *_ in registering.plan_change(kept, "a", OTHER)] == ["registry"]
+    assert registering.plan_change(kept, "a", ONE, lambda *was: TOKEN if was == (ONE, TOKEN) else b"other") == []
+    assert registering.plan_change(kept, "a", ONE, lambda _, __: b"new") == [("credentials", "a", b"new")]
+    gone = registering.plan_change(kept, "a", OTHER, lambda _, __: None)
     assert gone[1:] == [("credentials", "a", None)]
     assert applied(kept, gone).credentials == {}
 
@@ -188,8 +187,8 @@ def test_a_credential_changes_as_it_is_asked_for() -> None:
 def test_a_new_one_has_no_credential_of_another() -> None:
     """Law: what a store that lost the registry alone still holds is not sent for who has the same id now."""
     left = Subscriptions(credentials={"a": TOKEN, "b": TOKEN, "c": TOKEN})
-    left = applied(left, registering.syncing(left, {"a": ONE}, NOW)[0])
-    left = applied(left, registering.adding(left, "b", ONE, (), NOW))
+    left = applied(left, registering.plan_file(left, {"a": ONE}, NOW))
+    left = applied(left, registering.plan_addition(left, "b", ONE, (), NOW))
     assert left.credentials == {"c": TOKEN}
 
 
@@ -198,25 +197,25 @@ def test_resumed_starts_again() -> None:
     pause = Paused("failures", "5 d", NOW)
     kept = applied(
         filed("a"),
-        [("health", "a", b"bad"), ("health", "a s/f", b"bad"), *registering.pausing(filed("a"), "a", pause)[0]],
+        [("health", "a", b"bad"), ("health", "a s/f", b"bad"), *registering.plan_pause(filed("a"), "a", pause)[0]],
     )
-    writes, before = registering.resuming(kept, "a", lambda _: b"good")
+    writes, before = registering.plan_resumption(kept, "a", lambda _: b"good")
     after = applied(kept, writes)
     assert (before, after.paused, after.health) == (pause, {}, {"a": {"": b"good", "s/f": b"good"}})
-    assert registering.resuming(after, "a", lambda health: health) == ([], None)
+    assert registering.plan_resumption(after, "a", lambda health: health) == ([], None)
 
 
-@pytest.mark.parametrize("change", ["removing", "pausing", "resuming"])
+@pytest.mark.parametrize("change", ["plan_removal", "plan_pause", "plan_resumption"])
 def test_what_is_not_there_is_told(change: str) -> None:
     """Law: an id that nobody has is an error that names those there are."""
-    arguments: dict[str, Any] = {"pausing": Paused("operator", "", NOW), "resuming": bytes}
+    arguments: dict[str, Any] = {"plan_pause": Paused("operator", "", NOW), "plan_resumption": bytes}
     with pytest.raises(SubscriptionUnknown, match='"x"; there are a, b'):
         getattr(registering, change)(filed("b", "a"), "x", *filter(None, [arguments.get(change)]))
 
 
 def test_no_secret_is_shown() -> None:
     """Law: neither the value's repr nor an error about what cannot be read holds a secret."""
-    added = registering.adding(Subscriptions(), "a", ONE, ["whsec_x"], NOW, credential=TOKEN)
+    added = registering.plan_addition(Subscriptions(), "a", ONE, ["whsec_x"], NOW, credential=TOKEN)
     kept = applied(Subscriptions(), added)
     assert (kept.secrets, kept.credentials) == ({"a": ("whsec_x",)}, {"a": TOKEN})
     assert "whsec" not in repr(kept)
@@ -276,7 +275,7 @@ async def test_each_change_moves_the_version(store_client: Redis) -> None:
         await change()
         versions.append(await registry.version())
     assert versions == sorted(set(versions))
-    assert await registry.sync(file, NOW) == Synced()
+    await registry.sync(file, NOW)
     assert await registry.resume("f") is None
     assert await registry.version() == versions[-1]
 
@@ -377,9 +376,10 @@ async def test_processes_change_it_at_the_same_time(any_store: str) -> None:
 
         pausing = [registry.pause(f"own-{at}", PAUSE) for at, registry in enumerate(registries)]
         syncing = [registry.sync([("f", SETTINGS)], NOW) for registry in registries]
-        told = await asyncio.gather(*pausing, *syncing)
-        assert [one for one in told[8:] if one != Synced()] == [Synced(added=("f",))]
-        assert set((await registries[0].all()).paused) == {f"own-{at}" for at in range(8)}
+        await asyncio.gather(*pausing, *syncing)
+        kept = await registries[0].all()
+        assert (kept.version, "f" in kept.registered) == (9 + len(pausing) + 1, True)
+        assert set(kept.paused) == {f"own-{at}" for at in range(8)}
     finally:
         for client in clients:
             await client.aclose()

@@ -1,4 +1,4 @@
-"""Laws of :func:`poller.store.subscriptions.file_pauses`: a file subscription rests while no live process lists it."""
+"""Laws of :func:`poller.store.subscriptions.plan_file_pauses`: what no live process lists rests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from redis.asyncio import Redis
 from poller.store import subscriptions as registering
 from poller.store.keys import SubscriptionKeys
 from poller.store.members import ListedSubscriptions, MemberConfiguration, MemberList
+from poller.store.registry import Registry
 from poller.store.subscriptions import (
     UNLISTED,
     FilePauses,
     Paused,
-    Registry,
     Subscriptions,
     Write,
-    file_pauses,
+    plan_file_pauses,
     subscriptions_of,
 )
 
@@ -73,7 +73,7 @@ class Site:
         one = Process(f"m{self.started}", file, kind)
         self.there[one.name] = one
         if kind == "new":
-            self.write(registering.syncing(self.kept, dict.fromkeys(sorted(file), b"{}"), NOW)[0])
+            self.write(registering.plan_file(self.kept, dict.fromkeys(sorted(file), b"{}"), NOW))
             self.look(one)
         else:
             self._start_older(one)
@@ -88,7 +88,7 @@ class Site:
         if one.kind != "new":
             self._look_older(one)
             return FilePauses()
-        writes, changed = file_pauses(self.kept, self.listed, NOW)
+        writes, changed = plan_file_pauses(self.kept, self.listed, NOW)
         self.write(writes)
         assert bool(writes) == bool(changed.paused or changed.resumed)
         return changed
@@ -183,11 +183,11 @@ def test_where_nothing_is_known_of_the_others_nothing_changes() -> None:
     """Law: a process that is not in the list itself, as one that was stopped for long, pauses and resumes nothing."""
     site = Site()
     site.start(HAS)
-    assert file_pauses(site.kept, ListedSubscriptions(), NOW) == ([], FilePauses())
+    assert plan_file_pauses(site.kept, ListedSubscriptions(), NOW) == ([], FilePauses())
     site.there.clear()
     assert not site.listed.is_complete
     site.start(LACKS)
-    assert file_pauses(site.kept, ListedSubscriptions(), NOW) == ([], FilePauses())
+    assert plan_file_pauses(site.kept, ListedSubscriptions(), NOW) == ([], FilePauses())
 
 
 def test_a_process_that_does_not_say_what_it_lists_may_list_any() -> None:
@@ -213,7 +213,7 @@ def test_other_pauses_are_no_file_s_concern(by: str) -> None:
     site = Site()
     owner, other = site.start(HAS), site.start(LACKS)
     pause = Paused(by, "so", NOW)  # type: ignore[arg-type] # one of them
-    site.write(registering.pausing(site.kept, "x", pause)[0])
+    site.write(registering.plan_pause(site.kept, "x", pause)[0])
     site.settle()
     site.leave(owner)
     assert site.look(other) == FilePauses()
@@ -224,12 +224,12 @@ def test_other_pauses_are_no_file_s_concern(by: str) -> None:
 def test_one_of_run_time_is_in_no_file() -> None:
     """Law: no file's coming or going changes it, not even a listing of the same id."""
     site = Site()
-    site.write(registering.adding(site.kept, "run", b"{}", (), NOW))
+    site.write(registering.plan_addition(site.kept, "run", b"{}", (), NOW))
     other = site.start(LACKS)
     assert site.look(other) == FilePauses()
     run, listed = Site(dict(site.registry)), ListedSubscriptions(frozenset({"run"}), is_complete=True)
-    run.write(registering.pausing(run.kept, "run", Paused("removed", "so", NOW))[0])
-    assert file_pauses(run.kept, listed, NOW) == ([], FilePauses())
+    run.write(registering.plan_pause(run.kept, "run", Paused("removed", "so", NOW))[0])
+    assert plan_file_pauses(run.kept, listed, NOW) == ([], FilePauses())
 
 
 def test_other_settings_come_back_with_it() -> None:
@@ -239,7 +239,7 @@ def test_other_settings_come_back_with_it() -> None:
     late = site.start(LACKS)
     assert not site.active
     site.there[late.name] = Process(late.name, HAS)
-    site.write(registering.syncing(site.kept, {"x": b'{"rate":1}'}, NOW)[0])
+    site.write(registering.plan_file(site.kept, {"x": b'{"rate":1}'}, NOW))
     site.settle()
     assert (bytes(site.kept.registered["x"].settings), site.active) == (b'{"rate":1}', HAS)
 

@@ -17,7 +17,7 @@ from poller.delivery.filters import compile_filters
 from poller.delivery.signing import new_private_secret, new_secret, public_key
 from poller.errors import StoreUnavailable
 from poller.store.keys import SubscriptionKeys
-from poller.store.subscriptions import Registry
+from poller.store.registry import Registry
 from poller.web.context import AppContext
 from tests.harness.waiting import until
 from tests.web.served import FEEDS, NOW, SINK, TOKEN, Served, configured, served

@@ -1,0 +1,320 @@
+"""The registry of subscriptions in the store, shared by all processes.
+
+A change is planned by a pure function of :mod:`poller.store.subscriptions` on all that is kept, and written by one
+script only while the version is still the one that it was planned on; else it is planned again. Marks (health, a sink's
+pause, its handshake) are written without a version, for only the process that delivers needs them.
+
+**Invariants**
+
+- Registry, secrets, credentials and pauses change together with the version, in one script: a process that looks at the
+  version once a second misses nothing.
+- Two processes that change something at the same instant come one after the other; neither overwrites what it has not
+  seen. What is as it should be is not written.
+- A mark that comes late does not bring a removed subscription back: it is written only for a registered one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeVar, cast
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.clock import milliseconds_of
+from poller.errors import StoreError
+from poller.redis.errors import translated
+from poller.store.keys import SubscriptionKeys
+from poller.store.members import ListedSubscriptions
+from poller.store.scripts import lua
+from poller.store.subscriptions import (
+    LONGEST_PAUSE,
+    NO_SUBSCRIPTIONS,
+    PARTS,
+    WHOLE,
+    FilePauses,
+    Following,
+    Paused,
+    SinkPauses,
+    Subscriptions,
+    Write,
+    by_feed,
+    health_field,
+    plan_addition,
+    plan_change,
+    plan_file,
+    plan_file_pauses,
+    plan_health,
+    plan_pause,
+    plan_removal,
+    plan_resumption,
+    since_field,
+    sink_pauses,
+    subscriptions_of,
+)
+
+CHANGE: Final = lua("change_subscriptions")
+
+ALL: Final = lua("read_subscriptions")
+
+ALL_OF: Final = lua("read_sink_pauses")
+
+NOTE: Final = lua("note_mark")
+
+NOTE_PAUSE: Final = lua("note_sink_pause")
+
+T = TypeVar("T")
+
+
+class RegistryVersions(NamedTuple):
+    """Numbers that differ from the last ones if the registry has changed.
+
+    Attributes:
+        version: of the registry.
+        parked: of what was parked by commands.
+        registered: how many subscriptions there are.
+    """
+
+    version: int
+    parked: int
+    registered: int
+
+
+class Registry:
+    """The subscriptions. Any number of processes may have one; each method may raise StoreError.
+
+    See :func:`~poller.redis.client.translated` for what that means of what was written.
+    """
+
+    def __init__(self, client: Redis, keys: SubscriptionKeys) -> None:
+        """Take the client, without retries of its own, and where the subscriptions are kept."""
+        self._client = client
+        self._keys = keys
+
+    async def version(self) -> int:
+        """The version; compare it for being another one, not for being larger: a store may lose its last writes."""
+        with translated(self._client):
+            return int(await self._client.get(self._keys.version) or 0)
+
+    async def marks(self) -> RegistryVersions:
+        """The numbers that a process that delivers polls for changes."""
+        with translated(self._client):
+            asking = self._client.pipeline(transaction=False)
+            asking.mget(self._keys.version, self._keys.parked)
+            asking.hlen(self._keys.registry)
+            (version, parked), registered = await asking.execute()
+        return RegistryVersions(int(version or 0), int(parked or 0), registered)
+
+    async def tell_parked(self) -> None:
+        """Make the process that delivers read parked deliveries and replays, within a second or two."""
+        with translated(self._client):
+            await self._client.incr(self._keys.parked)
+
+    async def all(self) -> Subscriptions:
+        """All that is kept, as of one instant.
+
+        Raises:
+            StoreError: also where a part of it cannot be read; the message names it.
+        """
+        keys = self._keys
+        with translated(self._client):
+            names = [keys.version, *(getattr(keys, part) for part in PARTS)]
+            version, *flat, at = await self._client.eval(ALL, len(names), *names)
+        hashes = [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
+        try:
+            return subscriptions_of(version or None, hashes, at)
+        except ValueError as error:
+            raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
+
+    async def sync(
+        self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = NO_SUBSCRIPTIONS
+    ) -> None:
+        """Register the subscriptions of a file with its settings. Which of them rest says :meth:`reconcile`.
+
+        Args:
+            file: id and settings in JSON, for each; equal settings are equal bytes.
+            now: UTC.
+            before: what was there, where the store has lost it.
+
+        Raises:
+            ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
+        """
+        await self._change(lambda kept: (plan_file(kept, dict(file), now, before), None))
+
+    async def reconcile(self, listed: Callable[[], Awaitable[ListedSubscriptions]], now: datetime) -> FilePauses:
+        """Pause and resume by :func:`plan_file_pauses`.
+
+        Args:
+            listed: reads what the live processes list; is called after each reading of the registry.
+            now: UTC.
+        """
+        while True:
+            kept = await self.all()
+            writes, changed = plan_file_pauses(kept, await listed(), now)
+            if not writes or await self._write(kept.version, writes):
+                return changed
+
+    async def add(
+        self,
+        subscription: str,
+        settings: bytes,
+        secrets: Sequence[str],
+        now: datetime,
+        *,
+        credential: bytes | None = None,
+    ) -> None:
+        """Add one at run time; see :func:`~poller.store.subscriptions.plan_addition`.
+
+        Raises:
+            SubscriptionTaken: there is one of this id.
+        """
+        await self._change(
+            lambda kept: (plan_addition(kept, subscription, settings, secrets, now, credential=credential), None)
+        )
+
+    async def change(
+        self, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
+    ) -> None:
+        """Change its settings; its secrets, its pause and its health stay.
+
+        Args:
+            subscription: its id.
+            settings: in JSON.
+            following: says what becomes of its credential; may be asked more than once.
+
+        Raises:
+            SubscriptionUnknown: there is none of this id.
+        """
+        await self._change(lambda kept: (plan_change(kept, subscription, settings, following), None))
+
+    async def remove(self, subscription: str) -> None:
+        """Delete all that is kept of one here; what it has at its feeds: :func:`forget`.
+
+        Raises:
+            SubscriptionUnknown: there is none of this id.
+        """
+        await self._change(lambda kept: (plan_removal(kept, subscription), None))
+
+    async def pause(
+        self, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
+    ) -> Paused | None:
+        """Pause it. Returns the pause before, which stays unless it was ``removed``; None: it was active.
+
+        Args:
+            subscription: its id.
+            pause: why.
+            renewed: makes of what is kept of the whole one's health, which may be nothing, that of one that rests.
+
+        Raises:
+            SubscriptionUnknown: there is none of this id.
+        """
+        return await self._change(lambda kept: plan_pause(kept, subscription, pause, renewed))
+
+    async def resume(
+        self, subscription: str, renewed: Callable[[bytes], bytes] = lambda health: health
+    ) -> Paused | None:
+        """Resume it. Returns the pause that it ends; None: it was active.
+
+        Args:
+            subscription: its id.
+            renewed: makes of its health at a feed, where there is some, that of one that starts again. What is noted
+                of its health in the same instant may be overwritten.
+
+        Raises:
+            SubscriptionUnknown: there is none of this id.
+        """
+        return await self._change(lambda kept: plan_resumption(kept, subscription, renewed))
+
+    async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
+        """Store its health at a feed. False: there is no such subscription."""
+        return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed), "")
+
+    async def healths(self, subscription: str) -> dict[str, bytes]:
+        """Its health at each feed, as stored."""
+        with translated(self._client):
+            found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.health))
+        kept = by_feed({field.decode(): value for field, value in found.items()})
+        return dict(kept.get(subscription, {}))
+
+    async def health(self, subscription: str, feed: str) -> bytes | None:
+        """Its health at a feed, as stored."""
+        with translated(self._client):
+            field = health_field(subscription, feed)
+            return cast("bytes | None", await self._client.hget(self._keys.health, field))
+
+    async def renew_health(self, subscription: str, renewed: Callable[[bytes], bytes]) -> bool:
+        """Replace the health of the whole subscription; returns whether that changed it.
+
+        Of several concurrent calls, one returns True.
+        """
+
+        def plan(kept: Subscriptions) -> tuple[list[Write], bool]:
+            there = WHOLE in kept.health.get(subscription, {})
+            writes = plan_health(kept, subscription, renewed) if there else []
+            return writes, bool(writes)
+
+        return await self._change(plan)
+
+    async def note_handshake(self, subscription: str, handshake: bytes, *, sink: str | None = None) -> bool:
+        """Store whether its sink has granted events.
+
+        Args:
+            subscription: its id.
+            handshake: opaque.
+            sink: which one that is; None: that of its settings, whichever it is.
+
+        Returns:
+            False: there is no such subscription, or it has another sink now.
+        """
+        required = "" if sink is None else msgspec.json.encode({"sink": sink})[1:-1]
+        return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription, required)
+
+    async def handshake(self, subscription: str) -> bytes | None:
+        """The stored permission of its sink, opaque."""
+        with translated(self._client):
+            kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
+        return kept
+
+    async def pauses(self) -> SinkPauses:
+        """The pauses that sinks have asked for.
+
+        Raises:
+            StoreError: also where they cannot be read.
+        """
+        with translated(self._client):
+            flat, at = await self._client.eval(ALL_OF, 1, self._keys.until)
+        try:
+            kept = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+            return sink_pauses(kept, int(at))
+        except (ValueError, OverflowError):
+            raise StoreError(f"{self._keys.until} holds what cannot be read") from None
+
+    async def note_until(self, subscription: str, until: datetime) -> bool:
+        """Its sink wants nothing until then, by the store's clock, or until the later moment that is kept already.
+
+        For no longer than a pause may last from now. False: as above.
+        """
+        longest = LONGEST_PAUSE // timedelta(milliseconds=1)
+        arguments = (milliseconds_of(until), longest, since_field(subscription))
+        return await self._mark(NOTE_PAUSE, self._keys.until, subscription, *arguments)
+
+    async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]]) -> T:
+        while True:  # each turn beyond the first means that another process has changed something
+            kept = await self.all()
+            writes, result = plan(kept)
+            if not writes or await self._write(kept.version, writes):
+                return result
+
+    async def _write(self, version: int, writes: Iterable[Write]) -> bool:
+        keys = self._keys
+        names = [keys.version, *(getattr(keys, part) for part in PARTS)]
+        arguments: list[str | bytes | int] = [version]
+        for part, name, value in writes:
+            arguments += [PARTS.index(part) + 2, name, value or b""]
+        with translated(self._client):
+            return bool(await self._client.eval(CHANGE, len(names), *names, *arguments))
+
+    async def _mark(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
+        with translated(self._client):
+            return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
