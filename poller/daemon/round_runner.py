@@ -95,7 +95,7 @@ class PolledFeed:
                 msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
                 self.store,
                 self._listings.get,
-                now=self._clock.now,
+                clock=self._clock,
                 qualifications=self._qualifications,
                 unchanged=self._listings,
                 next_at=lambda: self._not_before(due()),

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
@@ -119,7 +118,7 @@ class ApiClient:
         credential: Credential | None = None,
         limits: ClientLimits | None = None,
         transport: Transport | None = None,
-        clock: Clock | None = None,
+        clock: Clock,
         series: SourceSeries | None = None,
     ) -> None:
         """Set up the client; :meth:`__aenter__` opens it.
@@ -129,7 +128,7 @@ class ApiClient:
             credential: the source of bearer tokens.
             limits: the bounds of the source's requests.
             transport: the connection settings.
-            clock: the store's, where there is a store; by default this process's.
+            clock: the store's, where there is a store.
             series: counts the requests.
 
         Raises:
@@ -138,9 +137,9 @@ class ApiClient:
         self._credential = credential or NoCredential()
         limits = limits or ClientLimits()
         self._base_url = base_url
-        self._exchange = HttpSession(base_url, limits, transport or Transport(), series=series)
+        self._exchange = HttpSession(base_url, limits, transport or Transport(), clock=clock, series=series)
         self._series = series
-        self._clock = clock or Clock()
+        self._clock = clock
         self._gate = RequestGate(self._clock)
         self.date: str | None = None
         self._slots = ConcurrencyLimit(limits.concurrency)
@@ -337,7 +336,13 @@ class HttpSession:
     """The connections to one API. An async context manager."""
 
     def __init__(
-        self, base_url: str, limits: ClientLimits, transport: Transport, *, series: SourceSeries | None = None
+        self,
+        base_url: str,
+        limits: ClientLimits,
+        transport: Transport,
+        *,
+        clock: Clock,
+        series: SourceSeries | None = None,
     ) -> None:
         """Set up the session; :meth:`__aenter__` opens it.
 
@@ -346,6 +351,7 @@ class HttpSession:
         """
         self._base_url = base_url
         self._limits = limits
+        self._clock = clock
         self._transport = transport
         self._series = series
         self._secrets = tuple(value for _, value in transport.headers if len(value) >= _SECRET)
@@ -384,13 +390,13 @@ class HttpSession:
             condition: the headers of a conditional request.
             token: the bearer token.
         """
-        begun = time.perf_counter()
+        begun = self._clock.monotonic()
         try:
             reply = await self._ended(path, params, condition, token)
         except SourceNonsense:
-            self._count("body", time.perf_counter() - begun)
+            self._count("body", self._clock.monotonic() - begun)
             raise
-        self._count(reply.failure or reply.outcome.status or "other", time.perf_counter() - begun, reply.received)
+        self._count(reply.failure or reply.outcome.status or "other", self._clock.monotonic() - begun, reply.received)
         return reply
 
     def _count(self, answer: int | Failure, seconds: float, received: int = 0) -> None:

@@ -17,18 +17,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import aclosing
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import msgspec
 
-from poller.clock import rfc3339
+from poller.clock import Clock, rfc3339
 from poller.errors import RoundTimeExceeded, SourceError, SourceRefused
 from poller.failpoints import reach
-from poller.source.feed import Feed, RoundClock, RoundMode
+from poller.source.feed import Feed, RoundMode, RoundTimer
 from poller.source.paging import (
     REFUSING,
     DetectedCapabilities,
@@ -58,7 +57,7 @@ class ListingDrain:
     """
 
     def __init__(
-        self, feed: Feed, writer: RoundWriter, get: Get, learnt: DetectedCapabilities, clock: RoundClock
+        self, feed: Feed, writer: RoundWriter, get: Get, learnt: DetectedCapabilities, timer: RoundTimer
     ) -> None:
         """Start with what earlier rounds have found out about the API."""
         self.query = learnt.applied(feed.query)
@@ -66,7 +65,7 @@ class ListingDrain:
         self._feed = feed
         self._writer = writer
         self._get = get
-        self._clock = clock
+        self._timer = timer
         writer.set_fields(self.query.fields)
 
     @property
@@ -127,9 +126,9 @@ class ListingDrain:
                 await self._writer.page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
                 if reader.ending is not None:
                     continue
-                if self._clock.is_over:
-                    raise self._clock.exceeded()
-                await self._clock.show()
+                if self._timer.is_over:
+                    raise self._timer.exceeded()
+                await self._timer.show()
                 if beside is not None:
                     newer = await beside.read_if_due()
         if reader.pages:
@@ -174,7 +173,7 @@ class DeltaReader:
         token: str,
         *,
         seen: SeenKeysObserver | None,
-        now: Callable[[], datetime],
+        clock: Clock,
     ) -> None:
         """Start from a delta token.
 
@@ -184,7 +183,7 @@ class DeltaReader:
             writer: commits the token.
             token: the delta token that the first delta starts from.
             seen: is given the keys of the records: what a delta brings exists.
-            now: the store's clock, UTC.
+            clock: the store's.
         """
         self.token = token
         self.worked = self.failed = self.refused = False
@@ -193,11 +192,10 @@ class DeltaReader:
         self._drain = drain
         self._writer = writer
         self._seen = seen
-        self._now = now
         self._brought: set[str] = set()
         self._latest: set[str] = set()
-        self._clock = asyncio.get_running_loop().time
-        self._due = self._clock()
+        self._clock = clock
+        self._due = clock.monotonic()
 
     def update(self, keys: Iterable[str]) -> None:
         """Add the keys of records that a delta has brought."""
@@ -214,7 +212,7 @@ class DeltaReader:
 
     async def read_if_due(self) -> Collection[str]:
         """Read a delta if one is due, and return the keys of its records."""
-        if self._clock() < self._due:
+        if self._clock.monotonic() < self._due:
             return ()
         self._latest = set()
         await self.read()
@@ -230,7 +228,7 @@ class DeltaReader:
         if self.failed:
             return
         slot = self._feed.slot or timedelta.max
-        self._due = self._clock() + slot.total_seconds()
+        self._due = self._clock.monotonic() + slot.total_seconds()
         pages, path = self._drain.pages, self._feed.resource.path
         try:
             reader = await self._drain.read(path, mode=RoundMode.DELTA, since=self.token, seen=self)
@@ -244,4 +242,4 @@ class DeltaReader:
         self.worked = True
         if reader.delta_token:
             self.token = reader.delta_token
-            await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: rfc3339(self._now())})
+            await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: rfc3339(self._clock.now())})

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -23,6 +22,7 @@ from poller.changes.confirmation import confirmation_of
 from poller.changes.diff import Snapshot
 from poller.changes.plan import COUNTERS, RemovalGuard, RoundCounts
 from poller.changes.records import Record, Rejected, record_reader, subject_of
+from poller.clock import Clock
 from poller.errors import RoundTimeExceeded
 from poller.resources import Resource
 from poller.source.paging import DetectedCapabilities, ListQuery
@@ -263,7 +263,7 @@ class Progress(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class RoundClock:
+class RoundTimer:
     """Measures how long a round takes, shows its progress and ends it."""
 
     def __init__(
@@ -272,27 +272,29 @@ class RoundClock:
         longest: timedelta,
         tally: RoundCounts,
         write: Callable[[Mapping[str, str | None]], Awaitable[None]],
+        clock: Clock,
     ) -> None:
-        """Start the clock.
+        """Start it.
 
         Args:
             mode: the kind of reading.
             longest: how long the round may take.
             tally: what was committed so far; the round goes on counting.
             write: commits marks of the feed's state.
+            clock: of this process.
         """
         self.shown = False
         self._mode = mode
         self._longest = longest
         self._tally = tally
         self._write = write
-        self._clock = asyncio.get_running_loop().time
-        self._began = self._told = self._clock()
+        self._clock = clock
+        self._began = self._told = clock.monotonic()
 
     @property
     def is_over(self) -> bool:
         """Whether the round has taken as long as it may."""
-        return self._clock() - self._began >= self._longest.total_seconds()
+        return self._clock.monotonic() - self._began >= self._longest.total_seconds()
 
     def exceeded(self) -> RoundTimeExceeded:
         """The error of a round that is over before everything was read."""
@@ -308,7 +310,7 @@ class RoundClock:
         Raises:
             StoreError: see :meth:`poller.source.writer.RoundStore.commit`.
         """
-        now = self._clock()
+        now = self._clock.monotonic()
         if now - self._told < SHOWN_AFTER:
             return
         self._told, self.shown = now, True

@@ -23,7 +23,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -40,7 +39,7 @@ from poller.changes.confirmation import (
 )
 from poller.changes.diff import Snapshot
 from poller.changes.plan import SeenKeys
-from poller.clock import rfc3339
+from poller.clock import Clock, rfc3339
 from poller.errors import (
     Fenced,
     OriginHeld,
@@ -58,9 +57,9 @@ from poller.source.client import ConditionalReader, FeedPosition, unconditional
 from poller.source.drain import DeltaReader, ListingDrain
 from poller.source.feed import (
     Feed,
-    RoundClock,
     RoundMode,
     RoundResult,
+    RoundTimer,
     casts_doubt,
     due_mode,
     is_known_origin,
@@ -108,7 +107,7 @@ async def run_round(
     store: RoundStore,
     get: Get,
     *,
-    now: Callable[[], datetime],
+    clock: Clock,
     qualifications: Named,
     unchanged: ConditionalReader | None = None,
     next_at: Callable[[], datetime | None] = lambda: None,
@@ -120,18 +119,17 @@ async def run_round(
         feed: what to read.
         store: where it is stored.
         get: one exchange with the API: path and parameters to body.
-        now: the store's clock, UTC.
+        clock: the store's.
         qualifications: returns those that the source's other feeds have named.
         unchanged: the owner of ``get``, if listings are requested conditionally.
         next_at: returns when the next round is due, if that is known at the end of this one.
         began: called when the store has answered.
     """
-    clock = asyncio.get_running_loop().time
-    started = clock()
+    started = clock.monotonic()
     try:
         state = await store.open_round()
     except StoreError as error:
-        away, seconds = isinstance(error, StoreUnavailable), round(clock() - started, 3)
+        away, seconds = isinstance(error, StoreUnavailable), round(clock.monotonic() - started, 3)
         return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=False, seconds=seconds, error=str(error), away=away)
     began()
     if isinstance(state, HeldElsewhere):
@@ -139,9 +137,9 @@ async def run_round(
     if isinstance(state, FeedPause):
         return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=True, paused=state.text)
     reach("lease.taken")
-    reading = _RoundRun(feed, store, get, state, now, unchanged=unchanged)
+    reading = _RoundRun(feed, store, get, state, clock, unchanged=unchanged)
     failure = await reading.run(qualifications)
-    result = reading.result(failure, seconds=clock() - started)
+    result = reading.result(failure, seconds=clock.monotonic() - started)
     if isinstance(failure, StoreUnavailable | Fenced | Stale):
         return result  # nothing can be written now that would not fail in the same way
     try:
@@ -160,19 +158,19 @@ class _RoundRun:
         store: RoundStore,
         get: Get,
         state: FeedState,
-        now: Callable[[], datetime],
+        clock: Clock,
         *,
         unchanged: ConditionalReader | None,
     ) -> None:
         self._feed = feed
         self._store = store
         self._get = get
-        self._now = now
+        self._clock = clock
         self._state = state
-        self._start = round_start(feed, state, now())
-        self._writer = RoundWriter(feed, store, state, get, now)
-        self._clock = RoundClock(self._start.mode, feed.max_round, self._writer.tally, self._writer.marks)
-        self._drain = ListingDrain(feed, self._writer, get, self._start.learnt, self._clock)
+        self._start = round_start(feed, state, clock.now())
+        self._writer = RoundWriter(feed, store, state, get, clock)
+        self._timer = RoundTimer(self._start.mode, feed.max_round, self._writer.tally, self._writer.marks, clock)
+        self._drain = ListingDrain(feed, self._writer, get, self._start.learnt, self._timer)
         self._seen = SeenKeys() if self._start.mode is not RoundMode.DELTA else None
         self._complete = False  # everything was read, or tried
         self._concluded = False  # and what that means for removals is settled, or held
@@ -266,7 +264,7 @@ class _RoundRun:
     async def conclude(self, result: RoundResult, failure: PollerError | None, next_at: datetime | None) -> RoundResult:
         """Commit the marks of the round."""
         end = RoundEnd(
-            at=self._now(),
+            at=self._clock.now(),
             result=result,
             complete=self._concluded,
             as_before=self._as_before,
@@ -284,7 +282,7 @@ class _RoundRun:
         if self._substreams is not None:
             marks |= rotation_marks(self._start, over=self._substreams.is_over, oldest=self._substreams.oldest)
             marks[CONFIRMATION] = confirmation_mark(self._substreams.confirmation)
-        if self._clock.shown or self._state.progress is not None:
+        if self._timer.shown or self._state.progress is not None:
             marks[PROGRESS] = None
         await self._writer.marks(marks)
         if self._unchanged is not None and result.ok and self._start.mode is not RoundMode.DELTA:
@@ -329,7 +327,7 @@ class _RoundRun:
         path, start = self._feed.resource.path, self._start
         if start.deltas_since and self._deltas is None:
             self._deltas = DeltaReader(
-                self._feed, self._drain, self._writer, start.deltas_since, seen=self._seen, now=self._now
+                self._feed, self._drain, self._writer, start.deltas_since, seen=self._seen, clock=self._clock
             )
         reader = await self._drain.read(path, mode=start.mode, since=start.since, seen=self._seen, beside=self._deltas)
         self._delta_token, self._pages = reader.delta_token, reader.pages
@@ -352,8 +350,8 @@ class _RoundRun:
             self._writer,
             self._ask,
             await self._store.listings(),
-            now=self._now,
             clock=self._clock,
+            timer=self._timer,
             since=self._start.begun,
             resumed=self._start.resumed,
             conditional=self._start.on_condition,
@@ -407,6 +405,7 @@ class _RoundRun:
                 remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
                 keeps=self._keeps,
+                clock=self._clock,
             )
         self._concluded = self._complete
 

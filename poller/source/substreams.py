@@ -37,11 +37,12 @@ import msgspec
 
 from poller.changes.confirmation import Confirmation, after_reading
 from poller.changes.plan import SeenKeys, SubstreamSnapshot
+from poller.clock import Clock
 from poller.errors import RoundTimeExceeded, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.lifecycle import ended
 from poller.source.client import ConditionalRequest, ConditionalResponse, Validators
 from poller.source.drain import ListingDrain, Prefetch
-from poller.source.feed import Feed, RoundClock, RoundMode
+from poller.source.feed import Feed, RoundMode, RoundTimer
 from poller.source.paging import ListQuery, Params
 from poller.source.writer import RoundWriter
 
@@ -73,8 +74,8 @@ class SubstreamReader:
         ask: ConditionalRequest,
         listings: dict[str, SubstreamSnapshot],
         *,
-        now: Callable[[], datetime],
-        clock: RoundClock,
+        clock: Clock,
+        timer: RoundTimer,
         since: datetime,
         resumed: bool,
         conditional: bool,
@@ -87,8 +88,8 @@ class SubstreamReader:
             writer: counts records and commits listings.
             ask: one exchange with the API.
             listings: as stored, by qualification; kept up to date here.
-            now: the store's clock, UTC.
-            clock: how long the round may take.
+            clock: the store's.
+            timer: how long the round may take.
             since: when the rotation started.
             resumed: whether an earlier round started it.
             conditional: whether requests may be conditional on the stored validators.
@@ -98,11 +99,11 @@ class SubstreamReader:
         self._drain = drain
         self._writer = writer
         self._ask = ask
-        self._now = now
         self._clock = clock
+        self._timer = timer
         self._since = _milliseconds(since)
         self._conditional = conditional
-        self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=_milliseconds(now()))
+        self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=_milliseconds(clock.now()))
         self._named = dict.fromkeys(feed.qualifications, 0)
         self._named_until = self._refresh_at = 0.0
         self._unkept: dict[str, SubstreamSnapshot] = {}
@@ -116,7 +117,7 @@ class SubstreamReader:
             SourceError: some could not be read; the others are.
             StoreError: see :meth:`poller.source.writer.RoundStore.commit`.
         """
-        clock = asyncio.get_running_loop().time
+        clock = self._clock.monotonic
         ends = clock() + slot.total_seconds() if slot else None
         await self._refresh_named(named)
 
@@ -126,12 +127,12 @@ class SubstreamReader:
         async with aclosing(_turns(start, at_once=self._feed.at_once)) as turns:
             async for turn in turns:
                 await self._read_listing(turn, mode)
-                await self._clock.show()
+                await self._timer.show()
                 if clock() >= self._refresh_at:
                     await self._refresh_named(named)
         await self._keep()
-        if self._clock.is_over and self._rotation.left and not self._failures:
-            raise self._clock.exceeded()
+        if self._timer.is_over and self._rotation.left and not self._failures:
+            raise self._timer.exceeded()
         if self._failures:
             more = f" (and {len(self._failures) - 1} more listings)" if len(self._failures) > 1 else ""
             raise SourceError(f"{self._failures[0]}{more}")
@@ -190,18 +191,18 @@ class SubstreamReader:
 
     @property
     def _given_up(self) -> bool:
-        return self._unavailable >= _UNAVAILABLE or self._clock.is_over
+        return self._unavailable >= _UNAVAILABLE or self._timer.is_over
 
     async def _refresh_named(self, named: Named) -> None:
-        self._refresh_at = asyncio.get_running_loop().time() + _REFRESH_AFTER
+        self._refresh_at = self._clock.monotonic() + _REFRESH_AFTER
         found = await named(int(self._named_until)) if self._feed.discover else {}
-        latest = _milliseconds(self._now())
+        latest = _milliseconds(self._clock.now())
         self._named_until = max(self._named_until, *(when for when in found.values() if when <= latest + NEAR), 0)
         self._rotation.named({**self._named, **found} if self._named else found)
         self._named = {}
 
     def _next_turn(self) -> _Turn | None:
-        begun = _milliseconds(self._now())
+        begun = _milliseconds(self._clock.now())
         name = self._rotation.turn(begun)
         if name is None:
             return None

@@ -29,7 +29,7 @@ import asyncio
 from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
@@ -41,7 +41,7 @@ from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import Record, Rejected, identities, is_single, latest_versions, record_reader, shape_of
-from poller.clock import rfc3339
+from poller.clock import Clock, rfc3339
 from poller.errors import RoundHeld, SourceError, SourceRefused
 from poller.lifecycle import finished, in_turns
 from poller.source.feed import Feed, RoundMode
@@ -102,14 +102,13 @@ class RoundWriter:
         jumbled: how many of these may be several records in one.
     """
 
-    def __init__(self, feed: Feed, store: RoundStore, state: FeedState, get: Get, now: Callable[[], datetime]) -> None:
+    def __init__(self, feed: Feed, store: RoundStore, state: FeedState, get: Get, clock: Clock) -> None:
         """Start from the feed's state; ``get`` requests single records."""
         self.tally = RoundCounts()
         self.unidentified = self.jumbled = self.backwards = 0
         self._feed = feed
         self._store = store
         self._get = get
-        self._now = now
         self._generation = state.generation
         self._sequence = state.sequence
         self._read = record_reader(feed.id_field)
@@ -118,8 +117,8 @@ class RoundWriter:
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
         self._tombstones = state.tombstones or 0
-        self._clock = asyncio.get_running_loop().time
-        self._began = self._clock() - state.now_ms / 1000
+        self._clock = clock
+        self._began = clock.monotonic() - state.now_ms / 1000
         self._begun_ms = state.now_ms
         self._held: dict[str, HeldVersion] = {}
         self._not_before = 0  # when the next full reading for these may begin
@@ -241,7 +240,7 @@ class RoundWriter:
                     frame=frame,
                     generation=self._generation,
                     sequence=self._sequence,
-                    recorded=rfc3339(self._now()),
+                    recorded=rfc3339(self._clock.now()),
                     rules=rules,
                 )
                 rejected += [one for one in commit.rejected if not one.is_snapshot]
@@ -299,7 +298,7 @@ class RoundWriter:
             {key: self._frame(mode, path_of(record.qualification)) for key, record in last.items()},
             generation=self._generation,
             sequence=self._sequence,
-            recorded=rfc3339(self._now()),
+            recorded=rfc3339(self._clock.now()),
         )
         await self._commit((self._with_tombstones(planned[0], len(gone)), planned[1]))
         self._sequence = planned[0].next_sequence
@@ -328,7 +327,7 @@ class RoundWriter:
 
     def _store_ms(self) -> int:
         """The server's clock: its time at the lease plus the time since."""
-        return int((self._clock() - self._began) * 1000)
+        return int((self._clock.monotonic() - self._began) * 1000)
 
     def _frame(self, mode: RoundMode, path: str) -> EventFrame:
         return event_frame(self._feed, generation=self._generation, mode=mode, path=path, extensions=self._carried)
@@ -475,6 +474,7 @@ async def settle_absent(
     remove: WriteAbsent,
     mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
+    clock: Clock,
 ) -> bool:
     """Confirm and remove the records that a complete reading did not hold; True: all settled.
 
@@ -491,6 +491,7 @@ async def settle_absent(
         remove: commits the removal of records.
         mark: commits that records are missing for the first time.
         keeps: whether a record may be in a listing that was never read; then no reading confirms that it is gone.
+        clock: of this process.
 
     Raises:
         RoundHeld: too much is missing; nothing was removed.
@@ -508,7 +509,7 @@ async def settle_absent(
     readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps)
     if feed.resource.detail_path is None:
         return await _settle_by_readings(store, absent, seen, readings)
-    return await _AbsenceByRequests(feed, store, get, remove, readings).settle(absent, seen)
+    return await _AbsenceByRequests(feed, store, get, remove, readings, clock=clock).settle(absent, seen)
 
 
 class _AbsenceByReadings:
@@ -552,14 +553,21 @@ class _AbsenceByRequests:
     """Confirms absence by two requests for each record."""
 
     def __init__(
-        self, feed: Feed, store: RoundStore, get: Get, remove: WriteAbsent, readings: _AbsenceByReadings
+        self,
+        feed: Feed,
+        store: RoundStore,
+        get: Get,
+        remove: WriteAbsent,
+        readings: _AbsenceByReadings,
+        *,
+        clock: Clock,
     ) -> None:
         self._feed = feed
         self._store = store
         self._get = get
         self._remove = remove
         self._readings = readings
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock
         self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
 
     async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
@@ -572,7 +580,7 @@ class _AbsenceByRequests:
         except SourceError as error:  # of one record; what it does not concern is settled all the same
             failure = error
         for answered_at, keys in self._gone:
-            await asyncio.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock(), 0))
+            await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
             settled = await self._asked_again(keys) and settled
         if failure is not None:
             raise failure
@@ -584,7 +592,7 @@ class _AbsenceByRequests:
         verdicts = await _verdicts(self._get, {key: path for key, path in paths.items() if path is not None})
         gone = [key for key, verdict in verdicts.items() if verdict is _Verdict.GONE]
         if gone:
-            self._gone.append((self._clock(), gone))
+            self._gone.append((self._clock.monotonic(), gone))
         return settled and len(gone) == len(verdicts)
 
     async def _asked_again(self, keys: list[str]) -> bool:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -60,9 +60,7 @@ class Bench(msgspec.Struct):
 
     async def round(self) -> RoundResult:
         """One real round; raises if it fails, for a failure has no speed."""
-        result = await run_round(
-            self.feed, self.store, self.api.get, now=lambda: datetime.now(UTC), qualifications=_none
-        )
+        result = await run_round(self.feed, self.store, self.api.get, clock=Clock(), qualifications=_none)
         if not result.ok:
             raise RuntimeError(result.error)
         return result
@@ -85,7 +83,7 @@ async def bench(api_url: str, store_url: str, *, delta: bool = True, limit: int 
         "sandbox/employmentUnavailabilities", RESOURCE, ListQuery(limit=limit), api_url, "org.example", delta=delta
     )
     token = EnvironmentToken("TOKEN", {"TOKEN": "sandbox"})
-    async with ApiClient(api_url, credential=token) as api:
+    async with ApiClient(api_url, credential=token, clock=Clock()) as api:
         try:
             yield Bench(feed, keys, store, api, redis)
         finally:

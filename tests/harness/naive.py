@@ -13,7 +13,6 @@ import json
 import os
 import sys
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -115,9 +114,7 @@ async def run(config: Path, order: str) -> None:
         while not await unless(asyncio.Event(), _INTERVAL):
             for feed, keys, api in polled:
                 store = NaiveStore(client, keys, order=order)
-                result = await run_round(
-                    feed, store, api.get, now=lambda: datetime.now(UTC), qualifications=qualifications
-                )
+                result = await run_round(feed, store, api.get, clock=Clock(), qualifications=qualifications)
                 sys.stderr.write(json.dumps({"event": "round", **result.public}) + "\n")
 
 

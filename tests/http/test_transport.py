@@ -17,6 +17,7 @@ import pytest
 import trustme
 
 from poller.auth.oauth import ClientCredentials, OAuthClient
+from poller.clock import Clock
 from poller.errors import SourceUnavailable
 from poller.http.transport import Transport, reason_of
 from poller.source.client import ClientLimits, HttpSession
@@ -50,7 +51,7 @@ async def test_a_private_authority_is_trusted_where_it_is_named(certificates: Ce
     """With ``ca_file`` the API answers."""
     async with (
         serving(http(200, b"ok"), tls=certificates.server) as api,
-        client_of(api.url, transport=Transport(ca_file=certificates.file)) as client,
+        client_of(api.url, transport=Transport(ca_file=certificates.file), clock=Clock()) as client,
     ):
         assert await client.get("/x") == b"ok"
 
@@ -62,7 +63,7 @@ async def test_certificates_that_are_renewed_are_used_by_a_client_that_is_open(c
     other.issue_cert("127.0.0.1").configure_cert(server)
     async with (
         serving(http(200, b"ok"), tls=server) as api,
-        HttpSession(api.url, ClientLimits(), Transport(ca_file=certificates.file)) as session,
+        HttpSession(api.url, ClientLimits(), Transport(ca_file=certificates.file), clock=Clock()) as session,
     ):
         assert "certificate is not accepted" in (await session.get("/x", (), {}, None)).text
         certificates.file.write_bytes(b"nonsense")
@@ -104,7 +105,7 @@ async def test_a_certificate_of_another_host_is_not_accepted(certificates: Certi
     certificates.authority.issue_cert("other.example.org").configure_cert(other)
     async with (
         serving(http(200), tls=other) as api,
-        client_of(api.url, transport=Transport(ca_file=certificates.file)) as client,
+        client_of(api.url, transport=Transport(ca_file=certificates.file), clock=Clock()) as client,
     ):
         assert "certificate is not accepted: IP address mismatch" in str(await failure_of(client))
         assert api.requests == []

@@ -14,6 +14,7 @@ import msgspec
 from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
+from poller.clock import Clock
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
 from poller.resources import RESOURCES
 from poller.source.feed import Feed, RoundResult
@@ -176,14 +177,19 @@ class Script:
             await self.more.wait()
 
 
-class Clock:
+class WallClock(Clock):
     """A wall clock that stands still until it is moved."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.time = NOON
+        self.seconds: Callable[[], float] | None = None
 
-    def __call__(self) -> datetime:
+    def now(self) -> datetime:
         return self.time
+
+    def monotonic(self) -> float:
+        return self.seconds() if self.seconds else super().monotonic()
 
     def pass_by(self, span: timedelta) -> None:
         self.time += span
@@ -199,7 +205,7 @@ class Round:
     def __init__(self, feed: Feed = FEED) -> None:
         self.feed = feed
         self.store = MemoryStore()
-        self.clock = Clock()
+        self.clock = WallClock()
         self.seen: Sequence[str] = ()
 
     async def __call__(self, script: Script, feed: Feed | None = None) -> RoundResult:
@@ -207,8 +213,8 @@ class Round:
             assert since >= 0
             return dict.fromkeys(self.seen, 0)
 
-        now, feed = self.clock, feed or self.feed
-        result = await run_round(feed, self.store, script.get, now=now, qualifications=qualifications)
+        feed = feed or self.feed
+        result = await run_round(feed, self.store, script.get, clock=self.clock, qualifications=qualifications)
         assert result.feed == feed.id
         assert result.records == result.created + result.modified + result.unchanged + result.quarantined
         assert result.ok == (result.error is None)

@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from poller.auth.base import FileToken, IssuedToken
+from poller.clock import Clock
 from poller.errors import ConfigurationError, CredentialUnusable, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.http.transport import BodyDecoder, Transport
 from poller.source.client import ATTEMPTS, ApiClient, ClientLimits, record_round, round_span
@@ -154,7 +155,7 @@ async def test_without_a_usable_token_nothing_is_sent(tmp_path: Path) -> None:
 async def test_a_client_works_while_it_is_open() -> None:
     """Before it is opened and after it is closed, asking is a mistake in the program."""
     async with serving(http(200)) as api:
-        client = ApiClient(api.url)
+        client = ApiClient(api.url, clock=Clock())
         with pytest.raises(RuntimeError, match="not open"):
             await client.get("/x")
         async with client:
@@ -173,7 +174,7 @@ def test_certificates_that_cannot_be_used_are_named(
     if content:
         path.write_text(content)
     with pytest.raises(ConfigurationError, match=r"file\.pem") as refused:
-        ApiClient("https://api.invalid", transport=of(path))
+        ApiClient("https://api.invalid", transport=of(path), clock=Clock())
     assert "None" not in str(refused.value)
 
 

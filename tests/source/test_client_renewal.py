@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from poller.auth.base import FileToken, Issued, IssuedToken
+from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceRefused, SourceUnavailable
 from poller.source.client import ApiClient
 from tests.harness.waiting import turns
@@ -126,5 +127,5 @@ async def test_the_new_token_is_hidden_too() -> None:
     async def echo(request: Request, _: Any) -> bytes:
         return http(401, f"bad {request.headers['authorization']}".encode())
 
-    async with serving(echo) as api, ApiClient(api.url, credential=IssuedToken(Issuer())) as client:
+    async with serving(echo) as api, ApiClient(api.url, credential=IssuedToken(Issuer()), clock=Clock()) as client:
         assert "bad Bearer [redacted]" in str(await failure_of(client))

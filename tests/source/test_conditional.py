@@ -21,7 +21,7 @@ from poller.source.round import run_round
 from poller.store.feed_state import GOOD_AT, READ_AT, RELEASED, ROUND, ROUND_AT
 from tests.source.api import Request, http, serving
 from tests.source.clients import client_of
-from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, Clock, MemoryStore, records
+from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, MemoryStore, WallClock, records
 
 FULL = msgspec.structs.replace(FEED, delta=False, removals=False)
 REMOVING = msgspec.structs.replace(FULL, removals=True)
@@ -73,7 +73,7 @@ class Rounds:
         self.unchanged = unchanged
         self.feed = feed
         self.store = MemoryStore()
-        self.clock = Clock()
+        self.clock = WallClock()
 
     async def __call__(self, **changed: Any) -> RoundResult:
         async def none(since: int) -> dict[str, int]:
@@ -85,7 +85,7 @@ class Rounds:
             msgspec.structs.replace(self.feed, **changed),
             self.store,
             self.unchanged.get,
-            now=self.clock,
+            clock=self.clock,
             qualifications=none,
             unchanged=self.unchanged,
         )

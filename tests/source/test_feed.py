@@ -16,8 +16,7 @@ from poller.source.feed import Feed, Progress, RoundMode, RoundResult, decode_pr
 from poller.source.paging import Params
 from poller.source.round import run_round
 from poller.store.feed_state import DELTA_TOKEN, HELD_ORIGIN, ORIGIN, PROGRESS
-from tests.source.round_sides import ACHIEVEMENTS, FEED, Clock, MemoryStore, Round, Script, records
-from tests.source.test_substreams import slow_clock
+from tests.source.round_sides import ACHIEVEMENTS, FEED, MemoryStore, Round, Script, WallClock, records
 
 HERE = msgspec.structs.replace(FEED, base_url="https://api.example.org/v1", binding="https://api.example.org/v1 u")
 MOVED = msgspec.structs.replace(
@@ -179,8 +178,9 @@ class Endless:
             return {}
 
         feed = msgspec.structs.replace(feed, max_round=timedelta(seconds=longest))
-        async with slow_clock(per_request=per_request, asked=self.asked):
-            return await run_round(feed, self.store, self.get, now=Clock(), qualifications=named)
+        clock = WallClock()
+        clock.seconds = lambda: len(self.asked) * per_request
+        return await run_round(feed, self.store, self.get, clock=clock, qualifications=named)
 
 
 async def test_a_round_that_takes_too_long_is_given_up_and_what_it_read_is_kept() -> None:

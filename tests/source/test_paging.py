@@ -33,7 +33,7 @@ from poller.source.paging import (
     slices,
 )
 from poller.source.round import run_round
-from tests.source.round_sides import ACHIEVEMENTS, FEED, Clock, MemoryStore, records
+from tests.source.round_sides import ACHIEVEMENTS, FEED, MemoryStore, WallClock, records
 
 LIMITS = st.none() | st.integers(1, 5_000)
 FIELDS = st.sampled_from([(), ("id", "n")])
@@ -140,7 +140,7 @@ async def rounds(api: Picky, store: MemoryStore, *, achievements: bool = False, 
         return {}
 
     api.asked.clear()
-    return await run_round(feed, store, api.get, now=Clock(), qualifications=none)
+    return await run_round(feed, store, api.get, clock=WallClock(), qualifications=none)
 
 
 ASKED = ListQuery(limit=1_000, fields=("id", "n"))

@@ -199,7 +199,7 @@ async def test_a_cancelled_round_leaves_no_task_behind(where: str) -> None:
         return {}
 
     feed.store.before_commit = before_commit
-    task = asyncio.create_task(run_round(FEED, feed.store, get, now=feed.clock, qualifications=none))
+    task = asyncio.create_task(run_round(FEED, feed.store, get, clock=feed.clock, qualifications=none))
     await reached.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

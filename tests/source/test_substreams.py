@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +21,7 @@ from poller.source.paging import Params
 from poller.source.round import run_round
 from poller.source.substreams import Rotation
 from tests.harness.waiting import turns
-from tests.source.round_sides import ACHIEVEMENTS, DAY, Clock, MemoryStore, records
+from tests.source.round_sides import ACHIEVEMENTS, DAY, MemoryStore, WallClock, records
 from tests.source.round_sides import FEED as LISTED
 
 SECOND = timedelta(seconds=1)
@@ -37,7 +36,7 @@ class Many:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.clock = Clock()
+        self.clock = WallClock()
         self.names: dict[str, int] = dict.fromkeys(NAMES, 0)
         self.failing: dict[str, Exception] = {}
         self.values: dict[str, list[dict[str, Any]]] = {}
@@ -87,7 +86,7 @@ class Many:
         self.asked.clear()
         self.clock.pass_by(SECOND)
         feed = msgspec.structs.replace(FEED, **changed)
-        return await run_round(feed, self.store, self.get, now=self.clock, qualifications=self.named)
+        return await run_round(feed, self.store, self.get, clock=self.clock, qualifications=self.named)
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
     read_at = many.store.state.read_at
     asked: list[str] = []
     rounds = 0
-    async with slow_clock(per_request=0.25, asked=many.asked):
+    with slow_clock(many):
         while len(asked) < 20:
             result = await many(slot=SECOND)
             assert (result.ok, result.mode) == (True, RoundMode.FULL)
@@ -127,7 +126,7 @@ async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
 async def test_whoever_wants_all_to_be_read_begins_anew(many: Many) -> None:
     """A rotation that was interrupted is not finished but begun again where there is no slot: each listing is read."""
     await many()
-    async with slow_clock(per_request=0.25, asked=many.asked):
+    with slow_clock(many):
         assert 0 < len((await many(slot=SECOND), many.asked)[1]) < 20
     result = await many(slot=None)
     assert (result.pages, sorted(many.asked)) == (20, sorted(NAMES))
@@ -136,7 +135,7 @@ async def test_whoever_wants_all_to_be_read_begins_anew(many: Many) -> None:
 async def test_what_a_change_has_named_comes_first_even_in_the_middle(many: Many) -> None:
     """A qualification that is named while the round runs is next but for what is on its way, a new one likewise."""
     await many()
-    async with slow_clock(per_request=0.25, asked=many.asked):
+    with slow_clock(many):
 
         def change() -> None:
             many.names |= {"q19": many.milliseconds + 1, "new": many.milliseconds + 1}
@@ -153,7 +152,7 @@ async def test_what_is_named_for_a_time_to_come_hides_nothing_of_now(many: Many)
     """Law: a name from before the store's clock was set back keeps none from being read that is named meanwhile."""
     await many()
     many.names["q05"] = many.milliseconds + 30 * 86_400_000
-    async with slow_clock(per_request=0.25, asked=many.asked):
+    with slow_clock(many):
         many.on_asked["q03"] = lambda: many.names.update(new=many.milliseconds + 1)
         await many(names=21)
     assert "r-new" in [event["subject"] for event in many.store.events]
@@ -356,7 +355,7 @@ async def test_a_listing_that_is_confirmed_has_its_turn_in_each_round_of_a_rotat
     await many()
     many.paged["q19"][0] = records("a", "b")
     turns: list[bool] = []
-    async with slow_clock(per_request=0.25, asked=many.asked):
+    with slow_clock(many):
         for _ in range(3):
             await many(slot=SECOND)
             assert many.store.state.rotation is not None
@@ -387,7 +386,7 @@ class Tagged:
 @pytest.mark.parametrize("pages", [1, 2])
 async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pages: int) -> None:
     """A listing of several pages is asked for whatever its first page is, one of a single page on condition."""
-    store, clock = MemoryStore(), Clock()
+    store, clock = MemoryStore(), WallClock()
     tagged = Tagged([records("a"), records("b")][:pages])
     unchanged = ConditionalReader(tagged.ask)
 
@@ -396,7 +395,7 @@ async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pa
 
     async def read() -> RoundResult:
         clock.pass_by(DAY)
-        return await run_round(feed, store, unchanged.get, now=clock, qualifications=named, unchanged=unchanged)
+        return await run_round(feed, store, unchanged.get, clock=clock, qualifications=named, unchanged=unchanged)
 
     for _ in range(3):
         assert (await read()).ok
@@ -405,17 +404,14 @@ async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pa
     assert (await read()).modified == 1
 
 
-@asynccontextmanager
-async def slow_clock(*, per_request: float, asked: list[str]) -> AsyncIterator[None]:
-    """The loop's clock goes on by so many seconds with each request, and only so."""
-    loop = asyncio.get_running_loop()
-    real = loop.time
-    begun = real()
-    loop.time = lambda: begun + len(asked) * per_request  # type: ignore[method-assign] # the loop is no part of ours
+@contextmanager
+def slow_clock(many: Many) -> Iterator[None]:
+    """The clock goes on by a quarter of a second with each request of a round, and only so."""
+    many.clock.seconds = lambda: len(many.asked) / 4
     try:
         yield
     finally:
-        loop.time = real  # type: ignore[method-assign] # put back
+        many.clock.seconds = None
 
 
 ROTATED = st.sampled_from("abcdefgh")

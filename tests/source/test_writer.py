@@ -13,6 +13,7 @@ import pytest
 
 from poller.changes.diff import Snapshot
 from poller.changes.plan import RemovalGuard, SeenKeys
+from poller.clock import Clock
 from poller.errors import PollerError, SourceRefused, SourceUnavailable
 from poller.resources import RESOURCES, Resource
 from poller.source.feed import Feed, RoundMode
@@ -363,7 +364,7 @@ async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed:
     script = listing(feed, [], gone=set(MANY) - set(still), still=still)
     if feed is POSITIONS:
         one.snapshots |= {key: Snapshot(1, 1, b"{}", missing=key not in still) for key in MANY}
-    settling = partial(settle_absent, feed, one, script.get, seen, released=True, since_marked=None)
+    settling = partial(settle_absent, feed, one, script.get, seen, released=True, since_marked=None, clock=Clock())
     assert await settling(remove=one.remove, mark=one.mark_missing) is False
     assert set(one.snapshots) == set(still)
 

@@ -20,6 +20,7 @@ from poller.lifecycle import at_once
 from poller.source.feed import RoundMode
 from poller.source.paging import SLICE_RECORDS, Params, decode_page
 from poller.source.writer import RoundWriter
+from tests.harness.clock import StubClock
 from tests.source.round_sides import FEED, NOON, MemoryStore
 
 PARTIAL = msgspec.structs.replace(FEED, partial=True)
@@ -37,7 +38,7 @@ async def write(
     store: MemoryStore, *records: bytes, mode: RoundMode = RoundMode.DELTA, partial: bool = False
 ) -> RoundWriter:
     """One page of one round, as the API's bytes."""
-    writer = RoundWriter(PARTIAL if partial else FEED, store, store.state, gone, lambda: NOON)
+    writer = RoundWriter(PARTIAL if partial else FEED, store, store.state, gone, StubClock(now=lambda: NOON))
     page = at_once(decode_page(b'{"results":[%b],"deltaToken":"d"}' % b" , ".join(records)))
     await writer.page(page, mode=mode, path="/contractTypes", seen=None)
     return writer
@@ -122,7 +123,7 @@ async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
     store, bad = MemoryStore(), b'{"id":"odd","x":1,"x":2}'
     for records in ((bad,), (bad, bad), (bad, b'{"id":"odd"}')):
         seen = SeenKeys()
-        writer = RoundWriter(FEED, store, store.state, gone, lambda: NOON)
+        writer = RoundWriter(FEED, store, store.state, gone, StubClock(now=lambda: NOON))
         page = at_once(decode_page(b'{"results":[%b]}' % b",".join(records)))
         await writer.page(page, mode=RoundMode.FULL, path="/contractTypes", seen=seen)
         assert "odd" in seen
@@ -162,7 +163,7 @@ async def test_a_page_of_thousands_gives_way_to_others(raw: bytes) -> None:
     counting = asyncio.create_task(store.count())
     for feed in (FEED, FEED, PARTIAL):
         store.restart()
-        writer = RoundWriter(feed, store, store.state, gone, lambda: NOON)
+        writer = RoundWriter(feed, store, store.state, gone, StubClock(now=lambda: NOON))
         await writer.page(page, mode=RoundMode.DELTA, path="/contractTypes", seen=SeenKeys())
         assert writer.tally.records == count
         assert store.before_asked is not None
