@@ -51,12 +51,10 @@ _LONGEST_TITLE: Final = 1000
 
 def hidden(text: str, *secrets: str | None) -> str:
     """The text with these secrets taken out, should they have been echoed; None and "" are no secrets."""
-    known = sorted(filter(None, secrets), key=len, reverse=True)  # one may be a part of another
-    if known:
-        text = _UNSEEN.sub("", text)
-    for secret in known:
-        text = _echo_of(secret).sub(_INSTEAD, text)
-    return text
+    bare = without = _UNSEEN.sub("", text)
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
+        without = _echo_of(secret).sub(_INSTEAD, without)
+    return text if without == bare else without  # what holds no secret stays as it is, control characters included
 
 
 # Who echoes a secret does it as his framework spells text: in JSON, where some escape "/", "=" and "&"; in HTML; in a

@@ -321,7 +321,7 @@ def _spelled_value(value: Any) -> str:
 
 def _later(auth: AuthSettings) -> str:
     """What is given of the keys that came after the first version; "" for nothing."""
-    first = {**dict.fromkeys(_BOUND, True), "oauth2": set(_BOUND_OAUTH2)}
+    first: dict[str, Any] = {**dict.fromkeys(_BOUND, True), "oauth2": set(_BOUND_OAUTH2)}
     values = auth.model_dump(mode="json", exclude_defaults=True, exclude=first)
     given = {key: value for key, value in values.items() if value != {}}
     return f" {json.dumps(given, sort_keys=True)}" if given else ""
