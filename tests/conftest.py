@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, settings
 from redis.asyncio import Redis
 
 from poller.redis.client import commands
+from tests.harness.forks import forking
 from tests.harness.waiting import strain
 from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 
@@ -133,6 +134,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, kinds in _EACH.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, kinds if one is None else (one,))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked() -> Iterator[None]:
+    """Processes of the program are forked from one that has imported it."""
+    with forking():
+        yield
 
 
 @pytest.fixture(scope="session")

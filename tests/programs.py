@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from asyncio.subprocess import Process
+from asyncio import StreamReader
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 
 def bare_environ() -> dict[str, str]:
@@ -30,8 +31,28 @@ def program(module: str, *arguments: object) -> Iterator[str]:
         process.wait()
 
 
+class Running(Protocol):
+    """A process that this one has started: its own child, or one that was forked for it."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    @property
+    def stdout(self) -> StreamReader | None: ...
+    @property
+    def stderr(self) -> StreamReader | None: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+    async def wait(self) -> int: ...
+    async def communicate(self) -> tuple[bytes, bytes]: ...
+
+
+P = TypeVar("P", bound=Running)
+
+
 @asynccontextmanager
-async def for_the_block(process: Process) -> AsyncIterator[Process]:
+async def for_the_block(process: P) -> AsyncIterator[P]:
     """It is killed after the block, should it still be there."""
     try:
         yield process

@@ -20,7 +20,7 @@ from poller.cli.app import exit_code, run_app
 from poller.sandbox.data import seed
 from poller.sandbox.history import RESOURCES, History
 from poller.sandbox.server import SEEDED_AT, serving
-from tests.cli.commands import Commands, Ended, commands, environment
+from tests.cli.commands import Ended, environment, ran
 from tests.harness.waiting import limited
 from tests.programs import for_the_block
 
@@ -57,19 +57,12 @@ async def started(*arguments: str, cwd: Path, **extra: str) -> AsyncIterator[asy
         yield process
 
 
-@pytest.fixture(scope="session")
-def forking() -> Iterator[Commands]:
-    """What runs commands, for the whole run."""
-    with commands() as one:
-        yield one
-
-
 @pytest.fixture
-def poller(forking: Commands, tmp_path: Path) -> Poller:
+def poller(tmp_path: Path) -> Poller:
     """Run ``poller ARGUMENTS`` in an empty directory to its end."""
 
     async def run(*arguments: str, **extra: str) -> Ended:
-        return await forking.run(arguments, cwd=tmp_path, extra=extra)
+        return await ran(arguments, cwd=tmp_path, extra=extra)
 
     return run
 

@@ -13,7 +13,7 @@ import trustme
 
 from poller.redis.client import commands
 from tests.acl import Guarded, running_with_acl
-from tests.cli.commands import commands_in
+from tests.cli.commands import Program
 from tests.cli.conftest import started
 from tests.harness.processes import sandbox
 from tests.harness.waiting import patience
@@ -102,11 +102,11 @@ async def test_the_whole_program_needs_what_is_granted(guarded: Guarded, tmp_pat
     """Every command, the daemon with rounds, deliveries, dead letters and a replay: ACL LOG stays empty."""
     bad = [500]
     environ = {"REDIS_URL": guarded.url, "API_TOKEN": "sandbox"}
+    program = Program(**environ)
     async with (
         commands(guarded.admin) as admin,
         sandbox(records=60, changes_per_second=20, seed=1, profile="no-id@contractTypes") as api,
         receiving() as receiver,
-        commands_in(**environ) as program,
     ):
         receiver.answer = sink(bad)
         config, secret = tmp_path / "poller.toml", tmp_path / "secret"

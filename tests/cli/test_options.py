@@ -17,7 +17,7 @@ from poller.cli import options
 from poller.cli.app import GROUPS, app
 from poller.cli.options import GLOBAL_OPTIONS, with_seconds
 from poller.redis.embedded import SOCKET
-from tests.cli.commands import commands_in, environment
+from tests.cli.commands import Program, environment
 from tests.stores import looking
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def test_the_example_is_accepted(path: str) -> None:
 
 async def test_what_help_shows() -> None:
     """Law: each page shows its example, global options are explained once, and no type of Python is shown."""
-    async with commands_in() as quickly:
-        pages = {path: (await quickly.run(*path.split(), "--help")).out for path in LEAVES}
-        top = (await quickly.run("--help")).out
+    program = Program()
+    pages = {path: (await program.run(*path.split(), "--help")).out for path in LEAVES}
+    top = (await program.run("--help")).out
     for path, page in pages.items():
         assert f"Example: poller {EXAMPLES[path]}" in page
         assert "list[" not in page
@@ -85,8 +85,7 @@ def test_help_imports_nothing_that_is_slow() -> None:
 
 async def test_a_suggestion_is_one_sentence() -> None:
     """Law: an unknown command is answered with the nearest one, in a sentence that ends with a question mark."""
-    async with commands_in() as quickly:
-        ended = await quickly.run("statu")
+    ended = await Program().run("statu")
     assert ended.code == 2
     assert "Did you mean 'status'? See poller --help" in ended.err
 

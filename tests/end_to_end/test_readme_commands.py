@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.cli.commands import commands_in
+from tests.cli.commands import Program
 from tests.documents import block, table, text
 from tests.harness.processes import daemon
 from tests.harness.scene import Scene, scene
@@ -219,15 +219,15 @@ async def test_the_commands_in_the_text(tmp_path: Path) -> None:
     """Each command that a line of text or a table names, once."""
     async with staged(tmp_path, changes_per_second=5) as stage:
         await stage.run(f"poller subscriptions add rostering {stage.sink.url} --allow-private")
-        async with commands_in(POLLER_CONFIG=str(stage.config)) as quickly:
-            for command in commands():
-                if run_elsewhere(command):
-                    continue
-                named = command.replace("FEED", FEED).replace("SUBSCRIPTION", "rostering").replace(" ID", " rostering")
-                if command.startswith("poller release"):
-                    await stage.hold()
-                if command.startswith(ENDLESS):
-                    await stage.begun(named)
-                else:
-                    ended = await quickly.run(*shlex.split(named)[1:])
-                    assert ended.code == 0, f"{named}\n{ended.out}\n{ended.err}"
+        quickly = Program(POLLER_CONFIG=str(stage.config))
+        for command in commands():
+            if run_elsewhere(command):
+                continue
+            named = command.replace("FEED", FEED).replace("SUBSCRIPTION", "rostering").replace(" ID", " rostering")
+            if command.startswith("poller release"):
+                await stage.hold()
+            if command.startswith(ENDLESS):
+                await stage.begun(named)
+            else:
+                ended = await quickly.run(*shlex.split(named)[1:])
+                assert ended.code == 0, f"{named}\n{ended.out}\n{ended.err}"

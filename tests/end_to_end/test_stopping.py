@@ -49,7 +49,7 @@ async def test_stopping_while_it_starts_is_clean(tmp_path: Path, number: signal.
     config = tmp_path / "poller.toml"
     config.write_text('embedded = { data_dir = "data" }\n')
     environ = {"POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_TOKEN": "t"}
-    async with daemon(config, environ=environ) as starting:
+    async with daemon(config, environ=environ, importing=True) as starting:
         await until(lambda: takes_sigterm(starting.pid), "it to take signals")
         starting.send(number)
         assert await starting.left() == 0, starting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sys
@@ -11,8 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.harness.forks import forks_for
 from tests.harness.waiting import patience
-from tests.programs import bare_environ, for_the_block
+from tests.programs import Running, bare_environ, for_the_block
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -31,7 +33,7 @@ class Daemon:
         gone: set once it has left; :attr:`code` says how.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Running) -> None:
         self.lines: list[Line] = []
         self.gone = asyncio.Event()
         self._process = process
@@ -125,6 +127,7 @@ async def daemon(
     level: str = "info",
     environ: Mapping[str, str] | None = None,
     descriptors: tuple[int, int] | None = None,
+    importing: bool = False,
 ) -> AsyncIterator[Daemon]:
     """A daemon for the time of the block; killed at its end if it still runs.
 
@@ -135,18 +138,25 @@ async def daemon(
         level: of its log; with debug, skipped rounds are logged too.
         environ: what its environment has besides ours.
         descriptors: how many it may have, and may give itself.
+        importing: whether Python is started for it, for a test about its start.
     """
-    limits = " && ".join(
-        f"ulimit -{kind} {number}" for kind, number in zip(("Sn", "Hn"), descriptors or (), strict=False)
-    )
-    process = await asyncio.create_subprocess_exec(
-        *(("sh", "-c", f'{limits} && exec "$@"', "sh") if descriptors else ()),
-        *(sys.executable, "-m", *command, "--config", str(config), "--log-format", "json", "--log-level", level),
-        cwd=_ROOT,
-        env=bare_environ() | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {}),
-        stderr=asyncio.subprocess.PIPE,
-        limit=2**20,
-    )
+    words = (*command[1:], "--config", str(config), "--log-format", "json", "--log-level", level)
+    environs = bare_environ() | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {})
+    process: Running
+    if command[0] == "poller" and not importing and not descriptors and (forks := forks_for(environ or {})):
+        process = await forks.start(words, cwd=_ROOT, environ=environs, piped=(2,))
+    else:
+        limits = " && ".join(
+            f"ulimit -{kind} {number}" for kind, number in zip(("Sn", "Hn"), descriptors or (), strict=False)
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(("sh", "-c", f'{limits} && exec "$@"', "sh") if descriptors else ()),
+            *(sys.executable, "-m", command[0], *words),
+            cwd=_ROOT,
+            env=environs,
+            stderr=asyncio.subprocess.PIPE,
+            limit=2**20,
+        )
     started = Daemon(process)
     try:
         yield started
@@ -167,10 +177,14 @@ async def sandbox(
         **({"profile": profile} if profile else {}),
         **({"faults": faults} if faults else {}),
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "poller", "sandbox", *(f"--{name}={value}" for name, value in options.items())),
-        stdout=asyncio.subprocess.PIPE,
-    )
+    words = ("sandbox", *(f"--{name}={value}" for name, value in options.items()))
+    process: Running
+    if forks := forks_for({}):
+        process = await forks.start(words, cwd=_ROOT, environ=os.environ, piped=(1,))
+    else:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "poller", *words, stdout=asyncio.subprocess.PIPE
+        )
     async with for_the_block(process):
         assert process.stdout is not None
         async with patience("the sandbox"):
