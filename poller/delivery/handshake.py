@@ -19,6 +19,8 @@ awaiting                        awaiting: a call of the callback with its key gr
 * The state is kept in the registry as JSON, so a grant is asked for once and not by each process. Of the callback's key
   only a digest is kept.
 * A sink that has not granted is asked again now and then; until then its events wait.
+* A callback grants from the moment on at which it is offered, for a sink may call it before it answers; the last
+  :data:`_OFFERS` of them do, for several processes may ask. What the sink answers never takes such a grant back.
 """
 
 from __future__ import annotations
@@ -59,12 +61,13 @@ class Granted(msgspec.Struct, frozen=True, tag_field="state", tag="granted"):
 
 
 class Awaiting(msgspec.Struct, frozen=True, tag_field="state", tag="awaiting callback"):
-    """Nothing may be sent until a callback with the key of this digest (SHA-256, hex)."""
+    """Nothing may be sent until a callback with the key of this digest (SHA-256, hex), or of an ``earlier`` one."""
 
     origin: str
     digest: str
     rate: int | None = None
     since: datetime | None = None
+    earlier: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -150,7 +153,10 @@ def ungranted(state: HandshakeState | None) -> str | None:
 
 def state_called(before: HandshakeState | None, key: str, rate: str | None = None) -> HandshakeState | None:
     """The state after a callback with this key and ``WebHook-Allowed-Rate``; None: unchanged."""
-    if not isinstance(before, Awaiting) or not compare_digest(before.digest, digest_of(key)):
+    digest = digest_of(key)
+    if not isinstance(before, Awaiting) or not any(
+        compare_digest(digest, one) for one in (before.digest, *before.earlier)
+    ):
         return None
     return _granted(before.origin, rate, before.rate)
 
@@ -217,6 +223,7 @@ _LOOK_SECONDS: Final = 1.0
 _AGAIN: Final = 60  # looks before a sink that has not granted is asked again
 _LATE_GRANT: Final = 3600  # likewise, where it may call back
 _KEY_BYTES: Final = 32
+_OFFERS: Final = 4
 _NAMELESS: Final = "poller.invalid"  # a machine that has no DNS name of its own
 
 _log = structlog.get_logger("poller.delivery")
@@ -257,15 +264,69 @@ async def permitted(
         key = secrets.token_urlsafe(_KEY_BYTES)
         base = f"{public_url.rstrip('/')}{CALLBACK}" if public_url else None
         request = request_of(settings, name, callback_url(base, subscription=settings.id, key=key) if base else None)
-        permission, before = await sink.verify(request), state
-        state = state_after(permission, request, key=key, before=before, now=clock.now())
-        if not await registry.note_handshake(settings.id, encoded(state), sink=settings.sink):
+        before, offered = state, key if base else ""
+        state = await _asked(sink, request, offered, before, registry=registry, settings=settings, clock=clock)
+        if state is None:
             await stop.wait()  # removed, or it has another sink now: what this one said no longer counts
             return None
         _log_state(settings.id, state, before)
         report(ungranted(state))
         state = await _later(state, registry, settings.id, stop, clock)
     return None
+
+
+async def _asked(
+    sink: Sink,
+    request: PermissionRequest,
+    key: str,
+    before: HandshakeState | None,
+    *,
+    registry: Registry,
+    settings: SubscriptionSettings,
+    clock: Clock,
+) -> HandshakeState | None:
+    """The state that is kept after the sink was asked once; None: as of :func:`_kept`.
+
+    A callback is kept before it is offered: a sink may call it before it answers.
+    """
+    offered: HandshakeState | None = None
+    if key:
+        stored = await registry.handshake(settings.id)
+        offered = await _kept(
+            _offer(request, key, before, stored_state(stored)), registry, settings, before=stored or b""
+        )
+        if not isinstance(offered, Awaiting):
+            return offered
+    state = state_after(await sink.verify(request), request, key=key, before=before, now=clock.now())
+    if isinstance(offered, Awaiting) and isinstance(state, Awaiting):
+        state = msgspec.structs.replace(offered, since=state.since)
+    return await _kept(state, registry, settings, before=encoded(offered) if offered else b"")
+
+
+def _offer(
+    request: PermissionRequest, key: str, before: HandshakeState | None, stored: HandshakeState | None
+) -> HandshakeState:
+    """The state in which a callback with this key grants, and those offered earlier; a grant that is there stays."""
+    there = stored if isinstance(stored, Awaiting | Granted) and stored.origin == request.origin else None
+    if isinstance(there, Granted):
+        return there
+    earlier = (there.digest, *there.earlier)[: _OFFERS - 1] if there else ()
+    since = None if before is None or isinstance(before, Granted) else before.since
+    return Awaiting(request.origin, digest_of(key), request.rate, since, earlier)
+
+
+async def _kept(
+    state: HandshakeState, registry: Registry, settings: SubscriptionSettings, *, before: bytes
+) -> HandshakeState | None:
+    """Keep a state, a grant in any case, another one in place of ``before`` alone; returns what is kept then.
+
+    None: the subscription is gone, or has another sink.
+    """
+    is_grant = isinstance(state, Granted)
+    replaced = b"" if is_grant else before
+    if await registry.note_handshake(settings.id, encoded(state), sink=settings.sink, before=replaced):
+        return state
+    return None if is_grant else stored_state(await registry.handshake(settings.id))
 
 
 def request_of(settings: SubscriptionSettings, origin: str, callback: str | None = None) -> PermissionRequest:

@@ -228,7 +228,7 @@ class Registry:
 
     async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
         """Store its health at a feed. False: there is no such subscription."""
-        return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed), "")
+        return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed), "", "")
 
     async def healths(self, subscription: str) -> dict[str, bytes]:
         """Its health at each feed, as stored."""
@@ -256,19 +256,22 @@ class Registry:
 
         return await self._change(plan)
 
-    async def note_handshake(self, subscription: str, handshake: bytes, *, sink: str | None = None) -> bool:
+    async def note_handshake(
+        self, subscription: str, handshake: bytes, *, sink: str | None = None, before: bytes = b""
+    ) -> bool:
         """Store whether its sink has granted events.
 
         Args:
             subscription: its id.
             handshake: opaque.
             sink: which one that is; None: that of its settings, whichever it is.
+            before: what must be stored until now; nothing: whatever is.
 
         Returns:
-            False: there is no such subscription, or it has another sink now.
+            False: there is no such subscription, it has another sink now, or something else is stored.
         """
         required = "" if sink is None else msgspec.json.encode({"sink": sink})[1:-1]
-        return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription, required)
+        return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription, required, before)
 
     async def handshake(self, subscription: str) -> bytes | None:
         """The stored permission of its sink, opaque."""

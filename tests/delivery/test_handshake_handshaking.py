@@ -175,6 +175,49 @@ async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry
                 assert answer.status == 404  # once
 
 
+@pytest.mark.parametrize("answer", [Reply(200), Reply(405), Reply(503)])
+async def test_a_sink_may_call_back_before_it_answers(registry: Registry, answer: Reply) -> None:
+    """Law: a callback grants from the moment on at which it is offered, whatever the sink answers after it."""
+    async with (
+        receiving() as receiver,
+        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0) as web,
+        aiohttp.ClientSession() as http,
+    ):
+        called: list[int] = []
+
+        async def calling(request: Received) -> Answer:
+            async with http.get(request.header("WebHook-Request-Callback") or "") as granted:
+                called.append(granted.status)
+            return answer
+
+        receiver.answer = calling
+        async with asking(registry, receiver, public_url=web) as (task, _):
+            assert await task == Granted(origin(web), 120)
+    assert called == [200]
+
+
+async def test_a_callback_that_was_offered_earlier_still_grants(registry: Registry) -> None:
+    """Law: asking again, by this process or another, takes back no offer: the last four of them grant."""
+    async with (
+        receiving() as receiver,
+        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0) as web,
+        aiohttp.ClientSession() as http,
+    ):
+        receiver.answer = Reply(200)
+        for number in range(1, 6):
+            kept = await registry.handshake("rostering")
+            async with asking(registry, receiver, kept=kept, public_url=web) as (task, stop):
+                await receiver.received(number)
+                stop.set()
+                await task
+        callbacks = [request.header("WebHook-Request-Callback") or "" for request in receiver.requests]
+        assert len(set(callbacks)) == 5
+        for callback, status in ((callbacks[0], 404), (callbacks[1], 200)):
+            async with http.get(callback) as answer:
+                assert answer.status == status
+    assert decoded(await registry.handshake("rostering") or b"") == Granted(origin(web), 120)
+
+
 async def test_a_grant_for_another_name_is_asked_for_anew(registry: Registry) -> None:
     """Law: a permission is for one origin; a daemon whose public name is another one now has none."""
     async with receiving() as receiver:
