@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,6 +180,7 @@ class Column:
         least: to how many cells it may shrink; None: not at all.
         leave: when it is left out: the column with the highest number first; 0: never.
         styles: the style of a cell by its text.
+        cell: the text of what a row shows, see :func:`listing`.
     """
 
     heading: str
@@ -187,6 +188,7 @@ class Column:
     least: int | None = None
     leave: int = 0
     styles: dict[str, str] = field(default_factory=dict)
+    cell: Callable[[Any], str] = str
 
 
 def _cells(text: str) -> int:
@@ -213,6 +215,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) 
     widths = widths or _squeezed(len(kept), width)
     lines = [_line(shown, [column.heading for column in shown], widths, heading=True)]
     return lines + [_line(shown, [row[at] for at in kept], widths) for row in rows]
+
+
+def listing(columns: Sequence[Column], items: Iterable[object], width: int) -> list[Line]:
+    """Lines of a table with a row for each item, made by the columns' cells."""
+    return table(columns, [[column.cell(item) for column in columns] for item in items], width)
 
 
 def shortened(text: str, width: int) -> str:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +23,7 @@ from poller.cli.output import (
     Line,
     console,
     escaped,
-    table,
+    listing,
     warn,
     width,
     wrapped,
@@ -42,50 +42,6 @@ if TYPE_CHECKING:
     from poller.control.status import FeedStatus, MemberStatus, StoreStatus, SubscriptionStatus
     from poller.store.session import OpenStore
     from poller.store.stats import Backlog
-
-_MILLION: Final = 1_000_000
-_SHOWN_FOR: Final = 7 * 86400  # seconds that a loss is reported
-_FEED_STATES: Final = {"ok": "green", "failing": "red", "held": "yellow", "paused": "yellow", "reading": "cyan"}
-_FEEDS: Final = (
-    Column("feed", least=12),
-    Column("state", styles=_FEED_STATES),
-    Column("mode", leave=2),
-    Column("age", right=True, leave=1),
-    Column("next", right=True, leave=3),
-    Column("records", right=True, leave=5),
-    Column("lag", right=True, leave=4),
-)
-_STREAMS: Final = (
-    Column("stored of", least=12),
-    Column("last round", least=9, leave=1),
-    Column("events", right=True, leave=2),
-    Column("in stream", right=True, leave=3),
-    Column("size", right=True, leave=4),
-)
-_STATES: Final = {"active": "green", "failing": "red", "paused": "yellow", "new": "cyan"}
-_COUNTS: Final = (
-    Column("lag", right=True),
-    Column("age", right=True, leave=1),
-    Column("parked", right=True, leave=2),
-    Column("dead", right=True, leave=3),
-)
-_SUBSCRIPTIONS: Final = (Column("subscription", least=12), Column("state", styles=_STATES), *_COUNTS)
-_LIST: Final = (
-    Column("id", least=10),
-    Column("from", leave=5),
-    Column("state", styles=_STATES),
-    *_COUNTS,
-    Column("feeds", least=5, leave=4),
-    Column("sink", least=14, leave=6),
-)
-_BACKLOGS: Final = (Column("feed", least=12), *_COUNTS, Column("delivered by", least=12, leave=4))
-_PAUSED_BY: Final = {"operator": "an operator", "sink": "its sink", "failures": "its failures", "removed": "the file"}
-_MEMBERS: Final = (
-    Column("process", least=12),
-    Column("roles", leave=1),
-    Column("feeds", right=True),
-    Column("deliveries", right=True, leave=2),
-)
 
 app = CommandLine()
 
@@ -219,8 +175,7 @@ def _member_lines(members: Sequence[MemberStatus], columns: int) -> Iterator[Lin
     if not members:
         yield [("no daemon is running", "")]
         return
-    rows = [(one.member, ", ".join(one.roles) or "leaving", str(one.feeds), str(one.deliveries)) for one in members]
-    yield from table(_MEMBERS, rows, columns)
+    yield from listing(_MEMBERS, members, columns)
 
 
 def _store_texts(store: StoreStatus) -> Iterator[str]:
@@ -233,10 +188,13 @@ def _store_texts(store: StoreStatus) -> Iterator[str]:
 def feed_lines(found: Sequence[FeedStatus], subscribed: Iterable[SubscriptionStatus], width: int) -> Iterator[Line]:
     """A table of the feeds, one of their streams, and the problems."""
     lags = _lags(subscribed)
-    yield from table(_FEEDS, [_feed_row(one, lags) for one in found], width)
+    lag = Column("lag", right=True, leave=4, cell=lambda one: _age(lags.get(one.feed)))
+    yield from listing((*_FEEDS, lag), found, width)
     if any(one.round is not None or one.stream_length for one in found):
         yield []
-        yield from table(_STREAMS, [_stream_row(one) for one in found], width)
+        yield from listing(_STREAMS, found, width)
+    from poller.control.problems import feed_problems
+
     problems = [f"{one.feed}: {text}" for one in found for text in feed_problems(one)]
     quarantining = [one.feed for one in found if one.quarantined]
     if quarantining:
@@ -245,7 +203,7 @@ def feed_lines(found: Sequence[FeedStatus], subscribed: Iterable[SubscriptionSta
     if problems:
         yield []
     for text in problems:
-        for line in wrapped(text, width):
+        for line in wrapped(escaped(text), width):
             yield [(line, "")]
 
 
@@ -258,87 +216,6 @@ def detail_lines(one: FeedStatus, width: int) -> Iterator[Line]:
             yield [(" " * 16 + line, "")]
 
 
-def feed_problems(one: FeedStatus) -> Iterator[str]:
-    """Each problem of a feed with its remedy, in a sentence."""
-    from poller.control.diagnostics import way_out
-
-    if one.state == "paused":
-        reason = f": {escaped(one.paused_reason)}" if one.paused_reason else ""
-        since = f" for {ago(one.paused_age_seconds or 0)}"
-        yield f"paused by {escaped(one.paused_by or '?')}{since}{reason}; poller resume {one.feed}"
-    if one.held_reason is not None:
-        since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
-        yield f"held{since}: {escaped(one.held_reason)}"
-    if one.error is not None and one.error != one.held_reason:
-        remedy = way_out(one.error)
-        yield escaped(one.error) + (f" ({remedy})" if remedy else "")
-    if one.unidentified:
-        yield _without_ids(one)
-    yield from filter(None, (one.under_way, one.confirmation))
-    if one.held_versions:
-        yield (
-            f"{_number(one.held_versions)} versions older than the known ones are held back until two full readings "
-            'a minute apart show them (versions = "newest")'
-        )
-    if one.held_by is not None:
-        yield f"{escaped(one.held_by)} needs events that are older than retention.age"
-    if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
-        yield f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"
-
-
-def _without_ids(one: FeedStatus) -> str:
-    many = f"{one.unidentified} records" if one.unidentified > 1 else "a record"
-    return (
-        f"the last full reading held {many} whose id cannot be read, so no record was removed: one of them may be any "
-        f"record that was absent; see poller dead-letters list {one.feed}, and have the source corrected"
-    )
-
-
-def _number(number: int) -> str:
-    """``12345``, ``1.2 M``."""
-    return str(number) if number < _MILLION else f"{number / _MILLION:.1f} M"
-
-
-def _feed_row(one: FeedStatus, lags: Mapping[str, float]) -> tuple[str, ...]:
-    lag = lags.get(one.feed)
-    return (
-        one.feed,
-        one.state,
-        one.mode or "-",
-        "-" if one.good_age_seconds is None else ago(one.good_age_seconds),
-        _next(one),
-        _number(one.records),
-        "-" if not lag else ago(lag),
-    )
-
-
-def _next(one: FeedStatus) -> str:
-    if one.next_seconds is None:
-        return "-"
-    return ago(one.next_seconds) if one.next_seconds > 0 else "now"
-
-
-def _in(one: FeedStatus) -> str:
-    return _next(one) if (one.next_seconds or 0) <= 0 else f"in {_next(one)}"
-
-
-def _stream_row(one: FeedStatus) -> tuple[str, ...]:
-    return (
-        one.feed,
-        _round(one),
-        _number(one.events),
-        _number(one.stream_length),
-        "-" if one.stream_bytes is None else size(one.stream_bytes),
-    )
-
-
-def _round(one: FeedStatus) -> str:
-    if one.round is None:
-        return "-"
-    counts = one.round
-    return f"{counts.records}: +{counts.created} ~{counts.modified} -{counts.removed}"
-
-
 def _lags(subscribed: Iterable[SubscriptionStatus]) -> dict[str, float]:
     """The longest lag of a subscription at each feed, in seconds."""
     lags: dict[str, float] = {}
@@ -349,6 +226,8 @@ def _lags(subscribed: Iterable[SubscriptionStatus]) -> dict[str, float]:
 
 
 def _details(one: FeedStatus) -> Iterator[tuple[str, str]]:
+    from poller.control.problems import feed_problems
+
     yield "feed", one.feed
     yield "state", one.state
     for text in feed_problems(one):
@@ -373,60 +252,36 @@ def _details(one: FeedStatus) -> Iterator[tuple[str, str]]:
 
 def subscription_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
     """A table of their states, and the problems."""
-    rows = [(one.subscription, one.state, *_counts(one)) for one in found]
-    yield from table(_SUBSCRIPTIONS, rows, width)
+    yield from listing(_SUBSCRIPTIONS, found, width)
     yield from _problem_lines(found, now, width)
 
 
 def list_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
     """A table of their states, feeds and sinks, and the problems."""
-    rows = [(one.subscription, one.origin, one.state, *_counts(one), _feeds(one), escaped(one.sink)) for one in found]
-    yield from table(_LIST, rows, width)
+    yield from listing(_LIST, found, width)
     yield from _problem_lines(found, now, width)
-
-
-def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
-    """Each reason why a subscription does not deliver, in words."""
-    since = "" if one.since is None else f" for {ago((now - datetime.fromisoformat(one.since)).total_seconds())}"
-    if one.state == "paused":
-        yield f"paused by {_PAUSED_BY[one.paused_by or 'operator']}{since}: {escaped(one.reason or '')}"
-    elif one.state == "failing" and one.handshake not in {None, "granted"}:
-        yield f"its sink has not granted events{since} ({one.handshake}): {escaped(one.error or '')}"
-    elif one.state == "failing":
-        yield f"failing{since}" + (f"; last error: {escaped(one.error)}" if one.error else "")
-    elif one.state == "new":
-        yield "no daemon has started with it yet"
-    if one.lost:
-        yield f"{one.lost} events expired before they were delivered: poller dead-letters list"
-    if one.until is not None:
-        yield f"paused by sink until {one.until} (Retry-After)"
 
 
 def backlog_lines(feeds: Sequence[Backlog], width: int) -> Iterator[Line]:
     """A table of what waits at each feed."""
-    rows = [
-        (
-            one.feed,
-            _or_dash(one.entries),
-            _age(one.seconds),
-            str(one.parked),
-            str(one.dead_letters),
-            one.owner or "no process",
-        )
-        for one in feeds
-    ]
-    yield from table(_BACKLOGS, rows, width)
+    yield from listing(_BACKLOGS, feeds, width)
 
 
 def _problem_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
+    from poller.control.problems import subscription_problems
+
     for one in found:
         for problem in subscription_problems(one, now):
-            for line in wrapped(f"{one.subscription}: {problem}", width):
+            for line in wrapped(escaped(f"{one.subscription}: {problem}"), width):
                 yield [(line, "")]
 
 
-def _counts(one: SubscriptionStatus) -> tuple[str, str, str, str]:
-    return _or_dash(one.lag_entries), _age(one.lag_seconds), str(one.parked), str(one.dead_letters)
+# Cells, and the columns of the tables.
+
+
+def _number(number: int) -> str:
+    """``12345``, ``1.2 M``."""
+    return str(number) if number < _MILLION else f"{number / _MILLION:.1f} M"
 
 
 def _or_dash(number: int | None) -> str:
@@ -437,8 +292,83 @@ def _age(seconds: float | None) -> str:
     return "-" if not seconds else ago(seconds)
 
 
+def _next(one: FeedStatus) -> str:
+    if one.next_seconds is None:
+        return "-"
+    return ago(one.next_seconds) if one.next_seconds > 0 else "now"
+
+
+def _in(one: FeedStatus) -> str:
+    return _next(one) if (one.next_seconds or 0) <= 0 else f"in {_next(one)}"
+
+
+def _round(one: FeedStatus) -> str:
+    if one.round is None:
+        return "-"
+    counts = one.round
+    return f"{counts.records}: +{counts.created} ~{counts.modified} -{counts.removed}"
+
+
+def _size(one: FeedStatus) -> str:
+    return "-" if one.stream_bytes is None else size(one.stream_bytes)
+
+
 def _feeds(one: SubscriptionStatus) -> str:
     return "all" if one.all_feeds else ", ".join(feed.feed for feed in one.feeds)
+
+
+_MILLION: Final = 1_000_000
+_FEED_STATES: Final = {"ok": "green", "failing": "red", "held": "yellow", "paused": "yellow", "reading": "cyan"}
+_FEEDS: Final = (
+    Column("feed", least=12, cell=lambda one: one.feed),
+    Column("state", styles=_FEED_STATES, cell=lambda one: one.state),
+    Column("mode", leave=2, cell=lambda one: one.mode or "-"),
+    Column(
+        "age", right=True, leave=1, cell=lambda one: "-" if one.good_age_seconds is None else ago(one.good_age_seconds)
+    ),
+    Column("next", right=True, leave=3, cell=_next),
+    Column("records", right=True, leave=5, cell=lambda one: _number(one.records)),
+)
+_STREAMS: Final = (
+    Column("stored of", least=12, cell=lambda one: one.feed),
+    Column("last round", least=9, leave=1, cell=_round),
+    Column("events", right=True, leave=2, cell=lambda one: _number(one.events)),
+    Column("in stream", right=True, leave=3, cell=lambda one: _number(one.stream_length)),
+    Column("size", right=True, leave=4, cell=_size),
+)
+_STATES: Final = {"active": "green", "failing": "red", "paused": "yellow", "new": "cyan"}
+_PARKED: Final = Column("parked", right=True, leave=2, cell=lambda one: str(one.parked))
+_DEAD: Final = Column("dead", right=True, leave=3, cell=lambda one: str(one.dead_letters))
+_COUNTS: Final = (
+    Column("lag", right=True, cell=lambda one: _or_dash(one.lag_entries)),
+    Column("age", right=True, leave=1, cell=lambda one: _age(one.lag_seconds)),
+    _PARKED,
+    _DEAD,
+)
+_STATE: Final = Column("state", styles=_STATES, cell=lambda one: one.state)
+_SUBSCRIPTIONS: Final = (Column("subscription", least=12, cell=lambda one: one.subscription), _STATE, *_COUNTS)
+_LIST: Final = (
+    Column("id", least=10, cell=lambda one: one.subscription),
+    Column("from", leave=5, cell=lambda one: one.origin),
+    _STATE,
+    *_COUNTS,
+    Column("feeds", least=5, leave=4, cell=_feeds),
+    Column("sink", least=14, leave=6, cell=lambda one: escaped(one.sink)),
+)
+_BACKLOGS: Final = (
+    Column("feed", least=12, cell=lambda one: one.feed),
+    Column("lag", right=True, cell=lambda one: _or_dash(one.entries)),
+    Column("age", right=True, leave=1, cell=lambda one: _age(one.seconds)),
+    _PARKED,
+    _DEAD,
+    Column("delivered by", least=12, leave=4, cell=lambda one: one.owner or "no process"),
+)
+_MEMBERS: Final = (
+    Column("process", least=12, cell=lambda one: one.member),
+    Column("roles", leave=1, cell=lambda one: ", ".join(one.roles) or "leaving"),
+    Column("feeds", right=True, cell=lambda one: str(one.feeds)),
+    Column("deliveries", right=True, leave=2, cell=lambda one: str(one.deliveries)),
+)
 
 
 # --watch

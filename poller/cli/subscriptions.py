@@ -32,7 +32,7 @@ from poller.cli.options import (
     run_loop,
 )
 from poller.cli.output import count, escaped, legible, width, write_json, write_line, write_styled
-from poller.cli.status import backlog_lines, list_lines, subscription_problems
+from poller.cli.status import backlog_lines, list_lines
 from poller.errors import ConfigurationError, PollerError, SubscriptionUnknown
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ def _shown(name: str, value: Any, one: SubscriptionSettings) -> str:
 def _state_lines(
     status: SubscriptionStatus, kept: Subscriptions, now: datetime, *, files: int
 ) -> Iterator[tuple[str, str]]:
+    from poller.control.problems import subscription_problems
+
     registered = kept.registered.get(status.subscription)
     yield "from", "the configuration file" if status.origin == "file" else "added at run time"
     yield "since", "-" if registered is None else f"{registered.since:%Y-%m-%dT%H:%M:%SZ}"

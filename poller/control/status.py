@@ -25,7 +25,6 @@ from poller.store.retention import RetentionRule, held_by
 from poller.store.session import OpenStore
 from poller.store.stats import Backlog, FeedStats, backlogs, feed_stats
 from poller.store.subscriptions import WHOLE, Origin, Pauser, SubscriptionOutline, Subscriptions, outline_of
-from poller.text import ago
 
 FeedCondition = Literal["never read", "reading", "ok", "failing", "held", "paused"]
 
@@ -124,34 +123,6 @@ class FeedStatus(msgspec.Struct, frozen=True):
     confirmations: int = 0
     late: int = 0
     progress: Progress | None = None
-
-    @property
-    def under_way(self) -> str | None:
-        """How far the round has come that takes long, in words."""
-        if self.progress is None:
-            return None
-        counts = f"{self.progress.pages} pages, {self.progress.records} records"
-        return f"a round has run for {ago(self.progress.seconds)} ({self.progress.mode}): {counts} so far"
-
-    @property
-    def confirmation(self) -> str | None:
-        """Whether records may have slipped over the edge of a page, in words."""
-        brought = f"{self.confirmations} further readings brought {self.late} records late"
-        if self.confirming:
-            so_far = f"; {brought}" if self.confirmations else ""
-            return (
-                "being confirmed: it is read in full again, for pages may have moved while they were read, or held "
-                f"records that could not be distinguished{so_far}"
-            )
-        if self.confirmations and not self.late:
-            return (
-                f"not confirmed: {self.confirmations} further readings could not tell whether records slipped between "
-                "pages, or held records that could not be distinguished; if they took longer than max_round, make it "
-                "longer"
-            )
-        if self.confirmations:
-            return f"not confirmed: {brought}, for pages move while they are read; a larger limit makes fewer of them"
-        return None
 
 
 async def feed_statuses(

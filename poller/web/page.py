@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from poller import __version__
 from poller.clock import Clock
+from poller.control.problems import feed_problems, subscription_problems
 from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.daemon.health import Readiness
 from poller.errors import StoreError
@@ -51,8 +52,7 @@ POLICY: Final = (
 """The page's Content-Security-Policy."""
 
 _WELL: Final = frozenset({"ok", "active", "reading", "never read", "new"})
-_FEEDS: Final = ("feed", "state", "last good", "#records", "#events", "problem")
-_SUBSCRIPTIONS: Final = ("subscription", "state", "#waiting", "#oldest", "#dead letters", "problem")
+_Column = tuple[str, Callable[[Any], str]]
 
 
 def page(seen: Overview) -> str:
@@ -82,14 +82,11 @@ def _body(seen: Overview) -> Iterator[str]:
     if seen.reasons:
         yield '<ul aria-label="Why it is not ready">' + "".join(_item(one) for one in seen.reasons) + "</ul>"
     if seen.feeds:
-        yield _table("Feeds", _FEEDS, map(_feed, seen.feeds), left_out=seen.feeds_left_out)
+        yield _table("Feeds", _FEEDS, seen.feeds, left_out=seen.feeds_left_out)
     if seen.subscriptions:
-        yield _table(
-            "Subscriptions",
-            _SUBSCRIPTIONS,
-            map(_subscription, seen.subscriptions),
-            left_out=seen.subscriptions_left_out,
-        )
+        why = "problem", lambda one: "; ".join(subscription_problems(one, seen.at))
+        columns = (*_SUBSCRIPTIONS, why)
+        yield _table("Subscriptions", columns, seen.subscriptions, left_out=seen.subscriptions_left_out)
     elif not seen.reasons:
         yield "<p>No subscriptions.</p>"
 
@@ -98,21 +95,19 @@ def _item(text: str) -> str:
     return f'<li class="bad">{escape(text)}</li>'
 
 
-def _table(name: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, left_out: int) -> str:
+def _table(name: str, columns: Sequence[_Column], items: Iterable[object], *, left_out: int) -> str:
+    headings = [heading for heading, _ in columns]
     numbers = [one.startswith("#") for one in headings]
     head = "".join(
         f'<th scope="col"{_NUMBER if number else ""}>{escape(one.removeprefix("#"))}</th>'
         for one, number in zip(headings, numbers, strict=True)
     )
-    body = "".join(_row(row, numbers) for row in rows)
+    body = "".join(_row([cell(item) for _, cell in columns], numbers) for item in items)
     more = f"<p>{left_out} more are left out here.</p>" if left_out else ""
     return (
         f'<h2 id="{name.lower()}">{name}</h2>{more}<div class="wide" role="region" tabindex="0" '
         f'aria-labelledby="{name.lower()}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
-
-
-_NUMBER: Final = ' class="n"'
 
 
 def _row(row: Sequence[str], numbers: Sequence[bool]) -> str:
@@ -124,35 +119,37 @@ def _row(row: Sequence[str], numbers: Sequence[bool]) -> str:
     return f'<tr>{"".join(cells)}<td class="why">{escape(why)}</td></tr>'
 
 
+def _good(one: FeedStatus) -> str:
+    return "never" if one.good_age_seconds is None else f"{ago(one.good_age_seconds)} ago"
+
+
+def _feed_why(one: FeedStatus) -> str:
+    unusable = [f"{one.quarantined} records that cannot be used"] if one.quarantined else []
+    return "; ".join([*feed_problems(one), *unusable])
+
+
+def _waiting(one: SubscriptionStatus) -> str:
+    return "-" if one.lag_entries is None else str(one.lag_entries + one.parked)
+
+
+_NUMBER: Final = ' class="n"'
 _BAD: Final = ' class="bad"'
-
-
-def _feed(one: FeedStatus) -> tuple[str, ...]:
-    why = [one.error] if one.error and one.error != one.held_reason else []
-    if one.held_reason is not None:
-        since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
-        why.append(f"held{since}: {one.held_reason}")
-    why += [f"{one.quarantined} records that cannot be used"] if one.quarantined else []
-    why += [f"nothing is removed: {one.unidentified} records have no id that can be read"] if one.unidentified else []
-    why += (
-        [f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"] if one.lost and one.lost_age_seconds is not None else []
-    )
-    why += filter(None, (one.under_way, one.confirmation))
-    good = "never" if one.good_age_seconds is None else f"{ago(one.good_age_seconds)} ago"
-    return one.feed, one.state, good, f"{one.records}", f"{one.events}", "; ".join(why)
-
-
-def _subscription(one: SubscriptionStatus) -> tuple[str, ...]:
-    why = [f"by {one.paused_by}: {one.reason}"] if one.paused_by else []
-    if one.state == "failing" and one.handshake not in {None, "granted"}:
-        why.append(f"its sink has not granted events ({one.handshake}): {one.error}")
-    elif one.state == "failing":
-        why.append(f"nothing but failures since {one.since}" + (f"; the last: {one.error}" if one.error else ""))
-    why += [f"{one.lost} events went before they were delivered"] if one.lost else []
-    why += [f"its sink wants nothing before {one.until}"] if one.until else []
-    waiting = "-" if one.lag_entries is None else str(one.lag_entries + one.parked)
-    oldest = ago(one.lag_seconds) if one.lag_seconds else "-"
-    return one.subscription, one.state, waiting, oldest, f"{one.dead_letters}", "; ".join(why)
+# A heading that begins with # is that of numbers.
+_FEEDS: Final[Sequence[_Column]] = (
+    ("feed", lambda one: one.feed),
+    ("state", lambda one: one.state),
+    ("last good", _good),
+    ("#records", lambda one: str(one.records)),
+    ("#events", lambda one: str(one.events)),
+    ("problem", _feed_why),
+)
+_SUBSCRIPTIONS: Final[Sequence[_Column]] = (
+    ("subscription", lambda one: one.subscription),
+    ("state", lambda one: one.state),
+    ("#waiting", _waiting),
+    ("#oldest", lambda one: ago(one.lag_seconds) if one.lag_seconds else "-"),
+    ("#dead letters", lambda one: str(one.dead_letters)),
+)
 
 
 def page_routes(backing: AppContext, readiness: Readiness, *, clock: Clock) -> list[Route]:
@@ -240,5 +237,5 @@ class OverviewCache:
         settings = self._backing.settings
         kept = await self._backing.registry.all()
         names = sorted({*kept.registered, *(one.id for one in settings.subscriptions)})
-        found = await subscription_statuses(self._backing.client, settings, now=now, only=names[:MOST])
+        found = await subscription_statuses(self._backing.client, settings, now=now, only=names[:MOST], kept=kept)
         return found, max(len(names) - MOST, 0)

@@ -175,7 +175,9 @@ class _Subscriptions:
         self, kept: Subscriptions, names: list[str], *, whole: bool, secret: str | None = None
     ) -> list[SubscriptionObject]:
         backing = self._backing
-        found = await subscription_statuses(backing.client, backing.settings, now=backing.clock.now(), only=names)
+        found = await subscription_statuses(
+            backing.client, backing.settings, now=backing.clock.now(), only=names, kept=kept
+        )
         return [self._shown_one(kept, one, secret, whole=whole) for one in found]
 
     def _shown_one(

@@ -15,7 +15,8 @@ from rich.cells import cell_len
 
 from poller.changes.plan import RoundCounts
 from poller.cli.output import Line
-from poller.cli.status import detail_lines, feed_lines, feed_problems, list_lines, subscription_lines
+from poller.cli.status import detail_lines, feed_lines, list_lines, subscription_lines
+from poller.control.problems import confirmation_text, feed_problems, progress_text
 from poller.control.status import FeedStatus, SubscriptionStatus
 from poller.source.feed import Progress
 from poller.store.stats import Backlog
@@ -135,7 +136,7 @@ def test_a_problem_is_shown_with_its_remedy() -> None:
 def test_a_long_round_and_a_confirmation_are_shown() -> None:
     """A long round and a confirmation are stated in words below the table."""
     one = feed(progress=Progress("baseline", 40, 4000, 75.0), confirming=True)
-    assert list(feed_problems(one)) == [one.under_way, one.confirmation]
+    assert list(feed_problems(one)) == [progress_text(one), confirmation_text(one)]
     assert "".join(texts(list(feed_lines([one], [], 200)))).count("being confirmed") == 1
 
 

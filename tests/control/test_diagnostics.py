@@ -27,8 +27,8 @@ from poller.control.diagnostics import (
     check_sinks,
     clock_apart,
     other_protocol,
-    way_out,
 )
+from poller.control.problems import way_out
 from poller.delivery.handshake import Granted, encoded, origin
 from poller.http.server import listening
 from poller.redis.client import commands

@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.changes.confirmation import Confirmation, confirmation_mark
+from poller.control.problems import confirmation_text, progress_text
 from poller.control.status import FeedStatus, feed_status
 from poller.redis.client import commands
 from poller.source.feed import Progress
@@ -152,7 +153,7 @@ async def test_a_feed_that_is_being_confirmed_says_so(client: Redis) -> None:
         await client.hset(KEYS.state, mapping={"generation": "g", CONFIRMATION: confirmation_mark(kept) or ""})
         status = await status_of(client)
         assert (status.confirming, status.confirmations, status.late) == expected
-        words = status.confirmation or ""
+        words = confirmation_text(status) or ""
         assert words.startswith("being confirmed") is status.confirming
         assert ("7 records late" in words) is (status.late > 0)
         assert words.startswith("not confirmed") is (status.confirmations == 5)
@@ -167,7 +168,7 @@ async def test_how_far_a_round_has_come_is_shown_while_somebody_polls(client: Re
     await client.set(KEYS.lease, "web1/5ec2e7", px=5000)
     status = await status_of(client)
     assert status.progress == progress
-    assert status.under_way == "a round has run for 1 min (baseline): 40 pages, 4000 records so far"
+    assert progress_text(status) == "a round has run for 1 min (baseline): 40 pages, 4000 records so far"
 
 
 async def test_removed_records_are_not_counted(client: Redis) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from fakeredis import FakeAsyncRedis
 
-from poller.cli.status import subscription_problems
 from poller.config.validation import encode_subscription, subscription_of
+from poller.control.problems import subscription_problems
 from poller.control.status import SubscriptionStatus, is_ungranted, subscription_statuses
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health

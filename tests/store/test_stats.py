@@ -92,12 +92,12 @@ async def test_what_cannot_be_read_is_an_error_or_costs_only_itself(store_url: s
 
     A server that forgot the scripts is sent them again.
     """
+    pairs = [("one", feed) for feed in FEEDS]
     async with commands(store_url) as client:
         await client.set(FeedKeys.of("poller", FEEDS[1]).snapshots, "no hash")
         await client.set(FeedKeys.of("poller", FEEDS[1]).events, "no stream")
         for _ in range(2):
             assert (await feed_stats(client, "poller", FEEDS, lenient=True)).keys() == {FEEDS[0], FEEDS[2]}
-            pairs = [("one", feed) for feed in FEEDS]
             found = await backlogs(client, "poller", pairs, now=NOW, lenient=True)
             assert list(found) == [("one", FEEDS[0]), ("one", FEEDS[2])]
             await client.script_flush()

@@ -52,11 +52,11 @@ async def test_it_says_how_it_is(given: Served) -> None:
     (active,) = one.subscriptions
     paused = msgspec.structs.replace(active, state="paused", paused_by="sink", reason="410", lag_entries=3)
     text = Read(page(msgspec.structs.replace(one, feeds=(failing,), subscriptions=(paused,)))).text
-    for word in ("2 problems", "failing", "status 500", "5 min ago", "paused", "by sink: 410", "3"):
+    for word in ("2 problems", "failing", "status 500", "5 min ago", "paused", "paused by its sink: 410", "3"):
         assert word in text
     ailing = msgspec.structs.replace(active, state="failing", since="2026-03-02T08:15:00Z", error="no such file")
     text = Read(page(msgspec.structs.replace(one, subscriptions=(ailing,)))).text
-    assert "nothing but failures since 2026-03-02T08:15:00Z; the last: no such file" in text
+    assert "failing for 0 s; last error: no such file" in text
     reason = "12 of 60 are missing; poller release acme/x"
     held = msgspec.structs.replace(one.feeds[0], state="held", held_reason=reason, held_age_seconds=7200.0)
     for error in (None, reason):
@@ -75,7 +75,7 @@ async def test_nothing_breaks_out(given: Served) -> None:
     feed, _ = one.feeds
     feed = msgspec.structs.replace(feed, feed=EVIL, state="failing", error=EVIL, lost=EVIL, lost_age_seconds=1.0)
     subscription = msgspec.structs.replace(
-        one.subscriptions[0], subscription=EVIL, paused_by="sink", reason=EVIL, handshake=EVIL
+        one.subscriptions[0], subscription=EVIL, state="paused", paused_by="sink", reason=EVIL
     )
     html = page(msgspec.structs.replace(one, feeds=(feed,), subscriptions=(subscription,), reasons=(EVIL,)))
     assert "script" not in Read(html).tags

@@ -1,0 +1,143 @@
+"""Problems of feeds and subscriptions, each a sentence with its remedy.
+
+**Invariants**
+
+- A sentence may repeat what a source, a sink or an operator said. Escape it where it is shown.
+- What needs no action is no problem, however unusual it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from poller.control.status import FeedStatus, SubscriptionStatus
+from poller.text import ago
+
+_SHOWN_FOR: Final = 7 * 86400  # seconds that a loss is reported
+_PAUSED_BY: Final = {"operator": "an operator", "sink": "its sink", "failures": "its failures", "removed": "the file"}
+
+
+def feed_problems(one: FeedStatus) -> Iterator[str]:
+    """Each problem of a feed."""
+    if one.state == "paused":
+        reason = f": {one.paused_reason}" if one.paused_reason else ""
+        since = f" for {ago(one.paused_age_seconds or 0)}"
+        yield f"paused by {one.paused_by or '?'}{since}{reason}; poller resume {one.feed}"
+    if one.held_reason is not None:
+        since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
+        yield f"held{since}: {one.held_reason}"
+    if one.error is not None and one.error != one.held_reason:
+        remedy = way_out(one.error)
+        yield one.error + (f" ({remedy})" if remedy else "")
+    if one.unidentified:
+        many = f"{one.unidentified} records" if one.unidentified > 1 else "a record"
+        yield (
+            f"the last full reading held {many} whose id cannot be read, so no record was removed: one of them may be "
+            f"any record that was absent; see poller dead-letters list {one.feed}, and have the source corrected"
+        )
+    yield from filter(None, (progress_text(one), confirmation_text(one)))
+    if one.held_versions:
+        yield (
+            f"{one.held_versions} versions older than the known ones are held back until two full readings "
+            'a minute apart show them (versions = "newest")'
+        )
+    if one.held_by is not None:
+        yield f"{one.held_by} needs events that are older than retention.age"
+    if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
+        yield f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"
+
+
+def progress_text(one: FeedStatus) -> str | None:
+    """The progress of a round that takes long."""
+    if one.progress is None:
+        return None
+    counts = f"{one.progress.pages} pages, {one.progress.records} records"
+    return f"a round has run for {ago(one.progress.seconds)} ({one.progress.mode}): {counts} so far"
+
+
+def confirmation_text(one: FeedStatus) -> str | None:
+    """Whether records may have slipped over the edge of a page."""
+    brought = f"{one.confirmations} further readings brought {one.late} records late"
+    if one.confirming:
+        so_far = f"; {brought}" if one.confirmations else ""
+        return (
+            "being confirmed: it is read in full again, for pages may have moved while they were read, or held "
+            f"records that could not be told apart{so_far}"
+        )
+    if one.confirmations and not one.late:
+        return (
+            f"not confirmed: {one.confirmations} further readings could not tell whether records slipped between "
+            "pages, or held records that could not be told apart; if they took longer than max_round, make it "
+            "longer"
+        )
+    if one.confirmations:
+        return f"not confirmed: {brought}, for pages move while they are read; a larger limit makes fewer of them"
+    return None
+
+
+def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
+    """Each reason why a subscription does not deliver."""
+    since = "" if one.since is None else f" for {ago((now - datetime.fromisoformat(one.since)).total_seconds())}"
+    if one.state == "paused":
+        yield f"paused by {_PAUSED_BY[one.paused_by or 'operator']}{since}: {one.reason or ''}"
+    elif one.state == "failing" and one.handshake not in {None, "granted"}:
+        yield f"its sink has not granted events{since} ({one.handshake}): {one.error or ''}"
+    elif one.state == "failing":
+        yield f"failing{since}" + (f"; last error: {one.error}" if one.error else "")
+    elif one.state == "new":
+        yield "no daemon has started with it yet"
+    if one.lost:
+        yield f"{one.lost} events expired before they were delivered: poller dead-letters list"
+    if one.until is not None:
+        yield f"paused by sink until {one.until} (Retry-After)"
+
+
+# Remedies for what a source or the store has answered, found by words that the messages of this program hold.
+
+_SOURCE: Final[tuple[tuple[str, str], ...]] = (
+    (r"the API answered 401\b", "is the credential in auth right, and not expired?"),
+    (r"the API answered 403\b", "the credential is known, and may not read this: ask the API's owner for the right"),
+    (r"the API answered 404\b", "is base_url right, and path, if it is set? Does the API have this resource?"),
+    (r"the API answered 30[12378]\b", "redirects are not followed: set base_url to where this one leads"),
+    (r"the API answered 407\b", "the proxy wants a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (r"the API answered 4(?:00|13|14|22)\b", "it does not take the request: look at limit, fields and fields_style"),
+    (r"the API answered 429\b", "it is asked too often: set rate, or a longer interval"),
+    (r"the API answered 5\d\d\b", "it fails by itself: nothing is to be done here; the next round tries again"),
+    (
+        r"of markup|<html|<!doctype",
+        "a page for people, not the API: is base_url right, or is a login or proxy in between?",
+    ),
+    (
+        r"expected the key results",
+        'no {"results": […], "pageToken": "…", "deltaToken": "…"}: are lists wrapped otherwise here, or is path wrong?',
+    ),
+    (r"not JSON|not a list envelope", "this is no list of records: is base_url right, and path, if it is set?"),
+    (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
+    (r"(?i)wrong version number|record layer", "no TLS is spoken there: is it http://, or another port?"),
+    (r"(?i)name or service|getaddrinfo|resolve|nodename|DNS", "is the host's name in base_url right, and known here?"),
+    (
+        r"(?i)server disconnected",
+        "it hangs up without an answer: is it https://, or another port? Does it want a client certificate?",
+    ),
+    (r"the answer is not HTTP\b", "no web server answers there: are scheme, host and port in base_url right?"),
+    (r"the proxy answered 407\b", "the proxy wants a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (r"(?i)connection refused|connect call failed", "nothing listens there: are host and port in base_url right?"),
+    (r"(?i)no complete answer|timeout|timed out", "raise timeout, or look whether a firewall drops what is sent"),
+    (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),
+)
+_KNOWN: Final = tuple((re.compile(pattern), text) for pattern, text in _SOURCE)
+
+
+def way_out(message: str, *, proxied: bool = False) -> str | None:
+    """What can be done about the failure of a round, or of a first page; None where nothing more is known.
+
+    Args:
+        message: of the failure.
+        proxied: whether the source is known to be asked through a proxy.
+    """
+    if proxied and "cannot connect to" in message:
+        return "is proxy right, and does it run and let this machine through?"
+    return next((text for pattern, text in _KNOWN if pattern.search(message)), None)
