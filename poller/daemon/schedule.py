@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -133,7 +134,8 @@ class Schedule:
         self._timings: dict[str, PollTiming] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
-        self._turns_from = datetime.min.replace(tzinfo=UTC)
+        self._turns_from = -math.inf  # by the monotonic clock
+        self._was_set = False
         logging.getLogger("apscheduler.scheduler").addFilter(_worth_a_line)
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
@@ -141,7 +143,7 @@ class Schedule:
 
     def add(self, name: str, round_: Round, timing: PollTiming, *, at_once: bool = True) -> None:
         """Poll ``name`` from now on; its first round comes immediately, or in its first turn, or by :meth:`hasten`."""
-        self._compare()
+        self._was_set = self._compare() or self._was_set
         start = {"next_run_time": self._first_turn() - self._ahead} if at_once else {}
         trigger = timing.trigger()
         if timing.cron is not None:
@@ -175,8 +177,9 @@ class Schedule:
 
     def _first_turn(self) -> datetime:
         """Now, or soon after the one before: many first rounds are spread out."""
-        self._turns_from = max(self._turns_from + timedelta(seconds=1 / _STARTS_PER_SECOND), self._clock.now())
-        return self._turns_from
+        now = self._clock.monotonic()
+        self._turns_from = max(self._turns_from + 1 / _STARTS_PER_SECOND, now)
+        return self._clock.now() + timedelta(seconds=self._turns_from - now)
 
     async def drain(self) -> None:
         """Start no more rounds, stop those that run, and return when they have stopped."""
@@ -208,7 +211,8 @@ class Schedule:
         wall = self._wall.now()
         lived = wall - timedelta(seconds=self._clock.monotonic())
         jumped, self._lived = lived - self._lived, lived
-        changed = self._compare() or abs(jumped) > _JUMP
+        changed = self._compare() or self._was_set or abs(jumped) > _JUMP
+        self._was_set = False
         if jumped < -_JUMP:  # all stay as far away as they were
             for job in self._scheduler.get_jobs():
                 job.modify(next_run_time=job.next_run_time + jumped)

@@ -272,6 +272,33 @@ async def test_a_store_whose_clock_is_set_back_keeps_no_cron_feed_waiting() -> N
         assert now() < due <= now() + timedelta(days=1, seconds=1)
 
 
+async def test_a_feed_that_is_taken_again_does_not_wait_for_a_clock_that_was_ahead() -> None:
+    """Law: the first round of a feed comes within moments, whatever the store's clock showed at an earlier one."""
+    clocks, rounds = Clocks(), Rounds()
+    clocks.store = timedelta(days=400)
+    async with started(clocks.schedule()) as schedule:
+        schedule.add("a", Rounds(), DAILY)
+        schedule.remove("a")
+        clocks.store = timedelta()
+        await clocks.seen()
+        schedule.add("a", rounds, DAILY)
+        await within(rounds.enough.wait(), 5)
+
+
+async def test_a_feed_that_comes_as_the_clock_is_set_hides_that_from_no_other() -> None:
+    """Law: a cron feed follows the store's clock, though another feed was the first to see that it was set."""
+    clocks = Clocks()
+    clocks.store = -HOURS
+    async with started(clocks.schedule()) as schedule:
+        schedule.add("a", Rounds(), DAILY, at_once=False)
+        clocks.store = timedelta()
+        schedule.add("b", Rounds(), SELDOM, at_once=False)
+        await clocks.seen()
+        due = schedule.next_round("a")
+        assert due is not None
+        assert (due.hour, due.minute, round(due.second + due.microsecond / 1e6) % 60) == (4, 30, 0)
+
+
 async def test_a_wall_clock_that_jumps_ahead_keeps_nothing_busy() -> None:
     """Law: the turns that a jump of years has passed are one round that is due, and not counted one by one."""
     schedule, rounds = Schedule(clock=StubClock(now=now)), Rounds()
