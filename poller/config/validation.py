@@ -188,7 +188,7 @@ def decode_subscription(kept: bytes) -> SubscriptionSettings:
     """
     try:
         return _read(_with_allowed_rate(msgspec.json.decode(kept)))
-    except (ValidationError, msgspec.DecodeError, RecursionError) as wrong:
+    except (ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         which = "; ".join(one.expected for one in problems_of(wrong)) if isinstance(wrong, ValidationError) else "JSON"
         raise ConfigurationError(f"a subscription is kept that this version cannot use: {which}") from None
 

@@ -9,7 +9,7 @@ lower than before means that the store has lost the registry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,9 +24,9 @@ from poller.control.orphans import waiting_at
 from poller.control.subscriptions import filed
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import Configurations, Membership, StoreObserver
-from poller.daemon.subscription_runner import RegistryWriter, RunnerContext, SubscriptionRunner, mend, wanted
-from poller.delivery.operational_events import announce
-from poller.errors import StoreError, StoreUnavailable
+from poller.daemon.subscription_runner import RegistryWriter, RunnerContext, SubscriptionRunner, wanted
+from poller.delivery.operational_events import OperationalEvent, OperationType, announce
+from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of, unless
 from poller.redis.errors import let_in
 from poller.store.consumer_state import ConsumerScripts
@@ -121,6 +121,53 @@ class FileSubscriptions:
     def _listed(self, seen: MemberList) -> ListedSubscriptions:
         """Nothing is known while this process is missing in the list: it was stopped for long, and others may be."""
         return seen.subscriptions if self._membership.name in seen.roles else ListedSubscriptions()
+
+
+# Recovery of the registry after the store has lost it: a lower version means that it is gone or older; the same version
+# with fewer subscriptions, that a part of it is. File subscriptions are restored as old and as paused as they were, so
+# that none starts from the beginning. Those added at run time stay lost, for only their owner may know the secret; they
+# are announced.
+
+
+async def restore(
+    registry: Registry,
+    file: Sequence[tuple[str, bytes]],
+    before: Subscriptions,
+    *,
+    now: datetime,
+    announce: Callable[[OperationalEvent], Awaitable[None]],
+) -> Subscriptions:
+    """Restore what can be restored, and announce the rest. Returns what there is then.
+
+    Args:
+        registry: of the store.
+        file: the subscriptions of the configuration, as :meth:`~poller.store.registry.Registry.sync` takes them.
+        before: what was there when it was looked at last.
+        now: UTC.
+        announce: publishes an operational event.
+
+    Raises:
+        StoreError: nothing was announced yet.
+    """
+    try:
+        await registry.sync(file, now, before)
+    except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
+        _log.error("subscriptions of the file are not brought back", error=str(error))
+    kept = await registry.all()
+    lost = sorted(before.registered.keys() - kept.registered.keys())
+    log, event = (_log.error, "subscriptions lost") if lost else (_log.warning, "subscriptions brought back")
+    log(
+        event,
+        lost=lost,
+        version=kept.version,
+        version_before=before.version,
+        advice="the store has lost its registry of subscriptions, or holds an older one. Those of the configuration "
+        "are back; " + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing"),
+    )
+    reason = "the store has lost it, and it is in no configuration file; add it again"
+    for name in lost:
+        await announce(OperationalEvent(OperationType.SUBSCRIPTION_LOST, name, now, reason))
+    return kept
 
 
 ROLE: Final = "deliver"
@@ -258,7 +305,7 @@ class DeliverRole:
         try:
             marks = await self._registry.marks()
             if self._kept is not None and _lost(self._kept, marks):
-                self._kept = await self._mended(self._kept)
+                self._kept = await self._restored(self._kept)
                 self._seen, marks = None, marks._replace(version=self._kept.version)
             before, registry_changed = self._seen, self._seen is None or marks.version != self._seen.version
             if self._kept is None or registry_changed:
@@ -303,10 +350,10 @@ class DeliverRole:
         self._feeds, self._compared = feeds, compared
         return changed
 
-    async def _mended(self, before: Subscriptions) -> Subscriptions:
+    async def _restored(self, before: Subscriptions) -> Subscriptions:
         shared = self._shared
         publish = partial(announce, shared.store.client, shared.settings.redis.prefix)
-        return await mend(self._registry, self._filing.file, before, now=shared.clock.now(), announce=publish)
+        return await restore(self._registry, self._filing.file, before, now=shared.clock.now(), announce=publish)
 
     def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
         if isinstance(error, StoreUnavailable):

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from fractions import Fraction
@@ -342,53 +342,6 @@ class _Informed:
                 await self._subscriber.store_health(self.feed)
         finally:
             self._subscriber.left(self.feed)
-
-
-# Recovery of the registry after the store has lost it: a lower version means that it is gone or older; the same version
-# with fewer subscriptions, that a part of it is. File subscriptions are restored as old and as paused as they were, so
-# that none starts from the beginning. Those added at run time stay lost, for only their owner may know the secret; they
-# are announced.
-
-
-async def mend(
-    registry: Registry,
-    file: Sequence[tuple[str, bytes]],
-    before: Subscriptions,
-    *,
-    now: datetime,
-    announce: Callable[[OperationalEvent], Awaitable[None]],
-) -> Subscriptions:
-    """Restore what can be restored, and announce the rest. Returns what there is then.
-
-    Args:
-        registry: of the store.
-        file: the subscriptions of the configuration, as :meth:`~poller.store.registry.Registry.sync` takes them.
-        before: what was there when it was looked at last.
-        now: UTC.
-        announce: publishes an operational event.
-
-    Raises:
-        StoreError: nothing was announced yet.
-    """
-    try:
-        await registry.sync(file, now, before)
-    except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
-        _log.error("subscriptions of the file are not brought back", error=str(error))
-    kept = await registry.all()
-    lost = sorted(before.registered.keys() - kept.registered.keys())
-    log, event = (_log.error, "subscriptions lost") if lost else (_log.warning, "subscriptions brought back")
-    log(
-        event,
-        lost=lost,
-        version=kept.version,
-        version_before=before.version,
-        advice="the store has lost its registry of subscriptions, or holds an older one. Those of the configuration "
-        "are back; " + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing"),
-    )
-    reason = "the store has lost it, and it is in no configuration file; add it again"
-    for name in lost:
-        await announce(OperationalEvent(OperationType.SUBSCRIPTION_LOST, name, now, reason))
-    return kept
 
 
 # What outlives the process that delivers a subscription, and what is announced of it.

@@ -111,7 +111,8 @@ def test_the_same_as_in_a_file(settings: Settings, tmp_path: Path) -> None:
 
 def test_what_this_version_cannot_use_is_told() -> None:
     """Law: settings that another version kept are refused in words that repeat nothing of them."""
-    for kept in (b'{"id":"a","sink":"https://s.example.org","later":"secret"}', b"secret", b"[" * 100_000):
+    later = b'{"id":"a","sink":"https://s.example.org","later":"secret"}'
+    for kept in (later, b"secret", b'"secret \xff"', b"[" * 100_000):
         with pytest.raises(ConfigurationError, match="this version cannot use") as caught:
             decode_subscription(kept)
         assert "secret" not in str(caught.value)

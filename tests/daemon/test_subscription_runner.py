@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.subscription_runner`: what comes back, and what is told."""
+"""Laws of :func:`poller.daemon.deliver_role.restore`: what comes back, and what is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fakeredis import FakeAsyncRedis
 from structlog.testing import capture_logs
 
 from poller.control.subscriptions import filed, registry_of
-from poller.daemon.subscription_runner import mend
+from poller.daemon.deliver_role import restore
 from poller.delivery.operational_events import OperationalEvent, OperationType
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import NOW, added, configured
@@ -32,7 +32,7 @@ async def test_the_files_come_back_and_the_others_are_told_by_name(client: FakeA
         told.append(announcement)
 
     with capture_logs() as said:
-        kept = await mend(registry, filed(settings), before, now=LATER, announce=announce)
+        kept = await restore(registry, filed(settings), before, now=LATER, announce=announce)
     assert {name: one.since for name, one in kept.registered.items()} == {"file": NOW, "resting": NOW}
     assert kept.paused == {"resting": pause}
     assert [(one.kind, one.subject) for one in told] == [(OperationType.SUBSCRIPTION_LOST, "run")]
@@ -59,7 +59,7 @@ async def test_an_older_registry_with_the_id_of_one_in_the_file_ends_nothing(
         raise AssertionError("nothing is lost")
 
     with capture_logs() as said:
-        kept = await mend(registry, filed(settings), await registry.all(), now=LATER, announce=announce)
+        kept = await restore(registry, filed(settings), await registry.all(), now=LATER, announce=announce)
     assert kept.registered["one"].origin == "run"
     assert [line["event"] for line in said] == [
         "subscriptions of the file are not brought back",
