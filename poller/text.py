@@ -54,6 +54,8 @@ def hidden(text: str, *secrets: str | None) -> str:
     bare = without = _UNSEEN.sub("", text)
     for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
         without = _echo_of(secret).sub(_INSTEAD, without)
+        if "%" in without:
+            without = _url_echo_of(secret).sub(_INSTEAD, without)
     return text if without == bare else without  # what holds no secret stays as it is, control characters included
 
 
@@ -71,6 +73,17 @@ def _echo_of(secret: str) -> re.Pattern[str]:
     return re.compile("".join(map(_spellings, secret)))
 
 
+@lru_cache(maxsize=256)
+def _url_echo_of(secret: str) -> re.Pattern[str]:
+    """What matches a secret in a URL, where any character may be percent-encoded, letters too, once or twice."""
+    return re.compile("".join(f"(?:{_encoded(character)}|{re.escape(character)})" for character in secret))
+
+
+def _encoded(character: str) -> str:
+    octets = character.encode("utf-8", "surrogatepass")
+    return "".join(f"%(?:25)?{_hex(f'{octet:02x}')}" for octet in octets)
+
+
 def _spellings(character: str) -> str:
     if character in _PLAIN:
         return character if character.isalnum() else re.escape(character)
@@ -79,7 +92,7 @@ def _spellings(character: str) -> str:
     octets = character.encode("utf-8", "surrogatepass")
     found = [
         r"\\{1,3}u" + r"\\{1,3}u".join(_hex(units[at : at + 2].hex()) for at in range(0, len(units), 2)),
-        "".join(f"%(?:25)?{_hex(f'{octet:02x}')}" for octet in octets),
+        _encoded(character),
         "".join(f"={_hex(f'{octet:02x}')}" for octet in octets),
         f"&(?:amp;)?#(?:0{{0,4}}{number}|[xX]0{{0,4}}{_hex(f'{number:x}')});",
     ]

@@ -33,6 +33,8 @@ SECRET = "Zq8x+Lm3/Rt7k&Yh9 <é>\U0001f600cD4f=="  # noqa: S105 -- of no use any
         json.dumps(SECRET).replace("=", "\\u003D").replace("&", "\\u0026").replace("/", "\\u002f"),
         quote(SECRET, safe=""),
         quote(quote(SECRET)),
+        "".join(f"%{octet:02x}" for octet in SECRET.encode()),
+        "Z%71" + quote(SECRET)[2:],
         re.sub("%..", lambda found: found[0].lower(), quote_plus(SECRET)),
         escape(SECRET),
         escape(escape(SECRET)),

@@ -1,4 +1,4 @@
-"""Credentials: where the ``Authorization`` header of a request comes from.
+"""Credentials: where the token of a request comes from, and how it is sent.
 
 **Invariants**
 
@@ -21,10 +21,11 @@ import asyncio
 import os
 import stat
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -32,14 +33,36 @@ from poller.errors import CredentialUnusable, SourceUnavailable
 from poller.lifecycle import ended
 
 
-class Credential(Protocol):
-    """Something that gives a bearer token, or none where the API needs none."""
+class AppliedCredential(msgspec.Struct, frozen=True):
+    """What of a credential goes with one request.
 
-    @property
-    def origin(self) -> str:
-        """Where it comes from, in words fit for a message."""
-        ...
+    Attributes:
+        headers: of the request.
+        params: of its query, behind those that it has.
+        secrets: what no message may repeat, although an answer may.
+    """
 
+    headers: Mapping[str, str] = {}
+    params: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without what is secret."""
+        return "AppliedCredential(…)"
+
+
+class Credential(ABC):
+    """Something that gives a token for each request, or none where the API needs none.
+
+    Attributes:
+        origin: where it comes from, in words fit for a message.
+        needs_restart: whether the token stays the same for as long as the process lives.
+    """
+
+    origin: str
+    needs_restart: bool = False
+
+    @abstractmethod
     async def token(self) -> str | None:
         """The token now.
 
@@ -47,8 +70,8 @@ class Credential(Protocol):
             CredentialUnusable: it cannot be had.
             SourceUnavailable: it cannot be had now; later it may.
         """
-        ...
 
+    @abstractmethod
     async def renew(self, rejected: str) -> bool:
         """Whether :meth:`token` gives another one than this, which the API has just refused with 401.
 
@@ -57,10 +80,22 @@ class Credential(Protocol):
         Raises:
             CredentialUnusable, SourceUnavailable: as :meth:`token`.
         """
-        ...
+
+    def apply(self, token: str | None) -> AppliedCredential:
+        """How this token, which :meth:`token` has given, is sent: as a bearer token (RFC 6750)."""
+        if not token:
+            return AppliedCredential()
+        return AppliedCredential({"Authorization": f"Bearer {token}"}, secrets=(token,))
+
+    async def check(self) -> None:  # noqa: B027 -- some have nothing to check
+        """Check what can be checked before it is needed, without a program or another server.
+
+        Raises:
+            CredentialUnusable: it cannot be had as things are.
+        """
 
 
-class NoCredential:
+class NoCredential(Credential):
     """For an API that asks for none."""
 
     origin = "a request without a credential"
@@ -69,13 +104,15 @@ class NoCredential:
         """None."""
         return None
 
-    async def renew(self, rejected: str) -> bool:  # noqa: ARG002 -- the protocol's signature
+    async def renew(self, rejected: str) -> bool:  # noqa: ARG002 -- the interface's signature
         """No: there is nothing to renew."""
         return False
 
 
-class EnvironmentToken:
+class EnvironmentToken(Credential):
     """A token in an environment variable."""
+
+    needs_restart = True
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         """Take the variable's name and the environment to look in."""
@@ -91,8 +128,12 @@ class EnvironmentToken:
         """Whether the variable has another value by now."""
         return await self.token() != rejected
 
+    async def check(self) -> None:
+        """Whether the variable holds a token."""
+        await self.token()
 
-class FileToken:
+
+class FileToken(Credential):
     """A token in a file, read again whenever the file changes."""
 
     def __init__(self, path: Path) -> None:
@@ -110,6 +151,10 @@ class FileToken:
         A rotation may have been quicker than the clock's tick.
         """
         return checked(self._file.text(reread=True), self.origin) != rejected
+
+    async def check(self) -> None:
+        """Whether the file holds a token."""
+        await self.token()
 
 
 def checked(text: str, origin: str) -> str:
@@ -241,14 +286,16 @@ class Issued(msgspec.Struct, frozen=True):
     valid_for: timedelta
 
 
-class Issuer(Protocol):
-    """Something that makes tokens."""
+class Issuer(ABC):
+    """Something that makes tokens.
 
-    @property
-    def origin(self) -> str:
-        """What it is, in words fit for a message."""
-        ...
+    Attributes:
+        origin: what it is, in words fit for a message.
+    """
 
+    origin: str
+
+    @abstractmethod
     async def issue(self) -> Issued:
         """A new token.
 
@@ -256,7 +303,9 @@ class Issuer(Protocol):
             CredentialUnusable: there is none to be had.
             SourceUnavailable: there is none now; later there may be.
         """
-        ...
+
+    def check(self) -> None:  # noqa: B027 -- some have nothing to check
+        """As :meth:`Credential.check`."""
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -265,7 +314,7 @@ class _Held(msgspec.Struct, frozen=True):
     expires_at: float
 
 
-class IssuedToken:
+class IssuedToken(Credential):
     """The credential of an issuer: the token that it made last, for as long as that is good."""
 
     def __init__(self, issuer: Issuer, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -304,6 +353,10 @@ class IssuedToken:
             return True  # another request that was refused has renewed it already
         self._held = None
         return await self._fetch() != rejected
+
+    async def check(self) -> None:
+        """Check what the issuer needs; no token is made."""
+        self._issuer.check()
 
     async def _fetched(self) -> str:
         asked_at = self._clock()

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from poller.auth.base import Issued, checked
+from poller.auth.base import Issued, Issuer, checked
 from poller.errors import CredentialUnusable
 
 KEPT: Final = 64 * 1024  # bytes of each output; the rest is read and dropped
@@ -97,7 +97,7 @@ TIME_LIMIT: Final = timedelta(seconds=10)
 KEPT_FOR: Final = timedelta(minutes=5)
 
 
-class TokenCommand:
+class TokenCommand(Issuer):
     """An issuer: each token is one run of the command."""
 
     def __init__(self, command: Sequence[str], *, within: timedelta = TIME_LIMIT) -> None:

@@ -32,7 +32,7 @@ from urllib.parse import quote, quote_plus, urlencode
 import httpx
 import msgspec
 
-from poller.auth.base import Issued, SecretFile, checked
+from poller.auth.base import Issued, Issuer, SecretFile, checked
 from poller.errors import CredentialUnusable, SourceError, SourceNonsense, SourceUnavailable
 from poller.http.transport import FAILURES, BodyDecoder, CertificateFiles, Transport, http_client, reason_of
 from poller.text import hidden, one_line
@@ -142,7 +142,7 @@ class OAuthClient(msgspec.Struct, frozen=True):
     audience: str | None = None
 
 
-class ClientCredentials:
+class ClientCredentials(Issuer):
     """An issuer: each token is one exchange with the token endpoint, at most two where the first proof is not taken."""
 
     def __init__(self, client: OAuthClient, *, transport: Transport, within: timedelta) -> None:
@@ -176,6 +176,10 @@ class ClientCredentials:
         made = issued(answer, self.origin)
         self._proof = proof
         return made
+
+    def check(self) -> None:
+        """Whether the file holds a client secret; the server is not asked."""
+        self._secret.text()
 
     async def _ask(self, proof: _Proof, secret: str) -> TokenResponse:
         wanted = {"scope": self._client.scope, "audience": self._client.audience}

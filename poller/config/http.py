@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
@@ -224,12 +224,40 @@ HostOrNetwork = Annotated[str, AfterValidator(check_host_or_network), WithJsonSc
 RedisUrl = Annotated[str, AfterValidator(check_redis_url), WithJsonSchema(_AS_REDIS)]
 
 
-AuthKind = Literal["token_file", "token_env", "oauth2", "command", "user", "credentials_file", "none"]
+class AuthKind(NamedTuple):
+    """What the configuration knows of a kind of ``auth``; the key of its setting is its name.
 
-KINDS = (
-    'expected exactly one of { token_file = "…" }, { token_env = "NAME" }, { oauth2 = { … } }, { command = ["…"] } '
-    "or { none = true }"
-)
+    Attributes:
+        users: who takes it: ``source``, and sinks by their module in :mod:`poller.delivery.sinks`.
+        example: how it is written, for messages.
+    """
+
+    users: frozenset[str]
+    example: str
+
+
+_ALL: Final = frozenset({"source", "webhook", "nats"})
+_NATS: Final = frozenset({"nats"})
+AUTH_KINDS: Final[Mapping[str, AuthKind]] = {
+    "token_file": AuthKind(_ALL, '{ token_file = "…" }'),
+    "token_env": AuthKind(_ALL, '{ token_env = "NAME" }'),
+    "oauth2": AuthKind(_ALL, "{ oauth2 = { … } }"),
+    "command": AuthKind(_ALL, '{ command = ["…"] }'),
+    "user": AuthKind(_NATS, '{ user = { name = "…", password_file = "…" } }'),
+    "credentials_file": AuthKind(_NATS, '{ credentials_file = "…" }'),
+    "none": AuthKind(_ALL, "{ none = true }"),
+}
+"""The kinds of ``auth``. What makes a credential of each stands in :mod:`poller.control.factories`."""
+
+
+def auth_kinds_of(user: str) -> frozenset[str]:
+    """The kinds that a source or a kind of sink takes."""
+    return frozenset(name for name, kind in AUTH_KINDS.items() if user in kind.users)
+
+
+def _expected_auth() -> str:
+    *others, last = (kind.example for kind in AUTH_KINDS.values() if "source" in kind.users)
+    return f"expected exactly one of {', '.join(others)} or {last}"
 
 
 class OAuth2Settings(Table):
@@ -278,18 +306,16 @@ class AuthSettings(Table):
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         if len(self._given()) != 1:
-            raise ValueError(KINDS)
+            raise ValueError(_expected_auth())
         return self
 
     @property
-    def kind(self) -> AuthKind:
+    def kind(self) -> str:
         """The kind."""
         return self._given()[0]
 
-    def _given(self) -> tuple[AuthKind, ...]:
-        kinds: tuple[AuthKind, ...] = ("token_file", "token_env", "oauth2", "command", "user", "credentials_file")
-        given = tuple(kind for kind in kinds if getattr(self, kind, None) is not None)
-        return (*given, "none") if self.none else given
+    def _given(self) -> tuple[str, ...]:
+        return tuple(kind for kind in AUTH_KINDS if getattr(self, kind, None) not in (None, False))
 
     @property
     def binding(self) -> str:

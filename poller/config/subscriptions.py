@@ -25,6 +25,7 @@ from poller.config.http import (
     HostOrNetwork,
     SinkAuthSettings,
     SinkHeaders,
+    auth_kinds_of,
     check_nats_url,
     check_url,
 )
@@ -134,7 +135,7 @@ class SinkKind(NamedTuple):
         plain: its scheme without, which is for allowed addresses alone.
         check: of a URL; ValueError: it cannot be used.
         refuses: keys of a subscription that it has no use for.
-        auth: the kinds of ``auth`` that it has no use for.
+        auth: the kinds of ``auth`` that it takes.
     """
 
     module: str
@@ -145,9 +146,14 @@ class SinkKind(NamedTuple):
     auth: frozenset[str] = frozenset()
 
 
-_WEBHOOK: Final = SinkKind("webhook", "https", "http", check_url, auth=frozenset({"user", "credentials_file"}))
+_WEBHOOK: Final = SinkKind("webhook", "https", "http", check_url, auth=auth_kinds_of("webhook"))
 _NATS: Final = SinkKind(
-    "nats", "tls", "nats", check_nats_url, refuses=frozenset({"mode", "secret_files", "headers", "handshake"})
+    "nats",
+    "tls",
+    "nats",
+    check_nats_url,
+    refuses=frozenset({"mode", "secret_files", "headers", "handshake"}),
+    auth=auth_kinds_of("nats"),
 )
 SINKS: Final[Mapping[str, SinkKind]] = {"https": _WEBHOOK, "http": _WEBHOOK, "tls": _NATS, "nats": _NATS}
 """The kinds of sinks by the scheme of their URL."""
@@ -250,8 +256,9 @@ class SubscriptionSettings(Table):
     @classmethod
     def _auth_of_its_kind(cls, auth: SinkAuthSettings, given: ValidationInfo) -> SinkAuthSettings:
         scheme = urlsplit(str(given.data.get("sink", "https://"))).scheme
-        if auth.kind in SINKS[scheme].auth:
-            raise ValueError(f"expected another kind than {auth.kind}, which is for nats:// and tls:// alone")
+        if auth.kind not in SINKS[scheme].auth:
+            users = [f"{one}://" for one, kind in sorted(SINKS.items()) if auth.kind in kind.auth] or ["sources"]
+            raise ValueError(f"expected another kind than {auth.kind}, which is for {' and '.join(users)} alone")
         return auth
 
     @property

@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from poller.auth.base import Credential, EnvironmentToken, FileToken, IssuedToken, NoCredential, SecretFile
@@ -21,7 +21,7 @@ from poller.auth.oauth import ClientCredentials, OAuthClient
 from poller.changes.canonical import without
 from poller.changes.plan import RemovalGuard
 from poller.clock import Clock
-from poller.config.http import AuthSettings
+from poller.config.http import AuthSettings, OAuth2Settings
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
@@ -64,7 +64,7 @@ def client_of(
     )
     return ApiClient(
         source.base_url,
-        credential=credential_of(source.auth, environ, transport=transport, within=source.timeout),
+        credential=credential_of(source.auth, environ, transport, source.timeout),
         limits=ClientLimits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
         transport=transport,
         series=SourceSeries(source.name),
@@ -72,31 +72,52 @@ def client_of(
     )
 
 
+class CredentialParts(NamedTuple):
+    """What a credential is made of beside its setting.
+
+    Attributes:
+        environ: of the process.
+        transport: for requests to another server than the one that gets the token.
+        within: the time limit of one exchange with such a server.
+    """
+
+    environ: Mapping[str, str]
+    transport: Transport
+    within: timedelta
+
+
+def _oauth2(asked: OAuth2Settings, parts: CredentialParts) -> Credential:
+    client = OAuthClient(asked.token_url, asked.client_id, asked.client_secret_file, asked.scope, asked.audience)
+    return IssuedToken(ClientCredentials(client, transport=parts.transport, within=parts.within))
+
+
+CREDENTIALS: Final[Mapping[str, Callable[[Any, CredentialParts], Credential]]] = {
+    "token_file": lambda path, _: FileToken(path),
+    "token_env": lambda name, parts: EnvironmentToken(name, parts.environ),
+    "oauth2": _oauth2,
+    "command": lambda words, _: IssuedToken(TokenCommand(words)),
+    "user": lambda *_: NoCredential(),  # with these two the sink of NATS logs in itself
+    "credentials_file": lambda *_: NoCredential(),
+    "none": lambda *_: NoCredential(),
+}
+"""What makes the credential of each kind of ``auth``, from the value of its setting."""
+
+
 def credential_of(
-    auth: AuthSettings, environ: Mapping[str, str], *, transport: Transport, within: timedelta
+    auth: AuthSettings, environ: Mapping[str, str], transport: Transport, within: timedelta
 ) -> Credential:
     """The credential that ``auth`` describes.
 
     Args:
         auth: the kind, and the place of the secret.
-        environ: of the process, for ``token_env``.
-        transport: for requests to a token endpoint.
-        within: the time limit of one exchange with a token endpoint.
+        environ: as :class:`CredentialParts`.
+        transport: likewise.
+        within: likewise.
 
     Raises:
         ConfigurationError: a certificate file cannot be used.
     """
-    if auth.token_file is not None:
-        return FileToken(auth.token_file)
-    if auth.token_env is not None:
-        return EnvironmentToken(auth.token_env, environ)
-    if auth.command is not None:
-        return IssuedToken(TokenCommand(auth.command))
-    if auth.oauth2 is not None:
-        asked = auth.oauth2
-        client = OAuthClient(asked.token_url, asked.client_id, asked.client_secret_file, asked.scope, asked.audience)
-        return IssuedToken(ClientCredentials(client, transport=transport, within=within))
-    return NoCredential()
+    return CREDENTIALS[auth.kind](getattr(auth, auth.kind), CredentialParts(environ, transport, within))
 
 
 AUTO = "auto"
@@ -199,7 +220,7 @@ def sink_of(
     transport = Transport(settings.ca_file, settings.client_cert_file, settings.client_key_file)
     certificates = CertificateFiles(transport, "sink") if tls is None and transport != Transport() else None
     parts = SinkParts(
-        credential_of(settings.auth, environ, transport=transport, within=settings.timeout),
+        credential_of(settings.auth, environ, transport, settings.timeout),
         clock,
         tls=certificates.context() if certificates else tls,
         certificates=certificates,

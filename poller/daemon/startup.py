@@ -17,12 +17,11 @@ from typing import Final
 import structlog
 from redis.asyncio import Redis
 
-from poller.auth.base import EnvironmentToken, FileToken, SecretFile
-from poller.config.http import AuthSettings
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
-from poller.control.factories import keys_of
+from poller.control.factories import credential_of, keys_of
 from poller.errors import CredentialUnusable, StoreRefused
+from poller.http.transport import Transport
 from poller.redis.client import servers
 from poller.redis.errors import translated
 from poller.store.keys import remembered_key
@@ -106,17 +105,9 @@ _daemon_log = structlog.get_logger("poller.daemon")
 async def report_missing_credentials(sources: Iterable[SourceSettings], environ: Mapping[str, str]) -> None:
     """Say which of them are missing, or cannot be used."""
     for source in sources:
+        credential = credential_of(source.auth, environ, Transport(), source.timeout)
         try:
-            await _try_credential(source.auth, environ)
+            await credential.check()
         except CredentialUnusable as error:
-            advice = _FILE if source.auth.token_env is None else _VARIABLE
+            advice = _VARIABLE if credential.needs_restart else _FILE
             _daemon_log.error("source without a credential", source=source.name, error=str(error), advice=advice)
-
-
-async def _try_credential(auth: AuthSettings, environ: Mapping[str, str]) -> None:
-    if auth.token_file is not None:
-        await FileToken(auth.token_file).token()
-    elif auth.token_env is not None:
-        await EnvironmentToken(auth.token_env, environ).token()
-    elif auth.oauth2 is not None:
-        SecretFile(auth.oauth2.client_secret_file, "client secret").text()

@@ -28,7 +28,7 @@ from typing import Final, Protocol, Self
 import httpx
 import msgspec
 
-from poller.auth.base import Credential, NoCredential
+from poller.auth.base import AppliedCredential, Credential, NoCredential
 from poller.changes.plan import COUNTERS
 from poller.clock import Clock
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
@@ -251,7 +251,7 @@ class ApiClient:
         self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
     ) -> HttpReply:
         with request_span(self._base_url, path, again=again) as span:
-            reply = await self._exchange.get(path, params, condition, token)
+            reply = await self._exchange.get(path, params, condition, self._credential.apply(token))
             record_reply(span, reply)
             return reply
 
@@ -332,6 +332,10 @@ class HttpReply(msgspec.Struct, frozen=True):
     received: int = 0
 
 
+_NONE: Final[Mapping[str, str]] = {}
+_NO_PROOF: Final = AppliedCredential()
+
+
 class HttpSession:
     """The connections to one API. An async context manager."""
 
@@ -381,18 +385,20 @@ class HttpSession:
         self._http = None
         await self._open.aclose()
 
-    async def get(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> HttpReply:
+    async def get(
+        self, path: str, params: Params = (), condition: Mapping[str, str] = _NONE, proof: AppliedCredential = _NO_PROOF
+    ) -> HttpReply:
         """Send one GET.
 
         Args:
             path: is appended to the base URL.
             params: the query.
             condition: the headers of a conditional request.
-            token: the bearer token.
+            proof: what of the credential goes with it.
         """
         begun = self._clock.monotonic()
         try:
-            reply = await self._ended(path, params, condition, token)
+            reply = await self._ended(path, params, condition, proof)
         except SourceNonsense:
             self._count("body", self._clock.monotonic() - begun)
             raise
@@ -404,23 +410,25 @@ class HttpSession:
         if self._series:
             self._series.ended(answer, seconds)
 
-    async def _ended(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> HttpReply:
+    async def _ended(
+        self, path: str, params: Params, condition: Mapping[str, str], proof: AppliedCredential
+    ) -> HttpReply:
         seconds = self._limits.timeout.total_seconds()
-        headers = condition | ({"Authorization": f"Bearer {token}"} if token else {})
+        secrets = (*proof.secrets, *self._secrets)
         try:
             async with asyncio.timeout(seconds):
-                return await self._get(path, params, headers, token)
+                return await self._get(path, (*params, *proof.params), {**condition, **proof.headers}, secrets)
         except TimeoutError:
             return HttpReply(
                 ExchangeOutcome(), f"GET {path}: no complete answer within {seconds:g} s", failure="timeout"
             )
         except FAILURES as error:
-            failed = _failed(path, error, token, *self._secrets)
+            failed = _failed(path, error, *secrets)
             if self._certificates.problem:
                 failed = msgspec.structs.replace(failed, text=f"{self._certificates.problem}; {failed.text}")
             return failed
 
-    async def _get(self, path: str, params: Params, headers: dict[str, str], token: str | None) -> HttpReply:
+    async def _get(self, path: str, params: Params, headers: Mapping[str, str], secrets: tuple[str, ...]) -> HttpReply:
         if self._http is None:
             raise RuntimeError("the client is not open")
         client = await self._client()
@@ -430,17 +438,14 @@ class HttpSession:
             try:
                 body, received = await self._body(response)
             except FAILURES as error:
-                return msgspec.structs.replace(_failed(path, error, token, *self._secrets), failure="body")
+                return msgspec.structs.replace(_failed(path, error, *secrets), failure="body")
         if body is None:
             most = self._limits.max_page_bytes
             text = f"GET {path}: the answer is larger than {most} bytes (max_page_bytes)"
             return HttpReply(outcome, text, too_large=True, failure="body", received=received)
-        beginning = "" if status == httpx.codes.OK else self._said(body, token)
+        beginning = "" if status == httpx.codes.OK else _said(body, secrets)
         text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
         return HttpReply(outcome, text, body, validators=validators_of(sent), received=received)
-
-    def _said(self, body: bytes, token: str | None) -> str:
-        return gist(hidden(body[:_EXPLAINED].decode("utf-8", "replace"), token, *self._secrets))
 
     async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
         """The decoded body and the number of bytes received; no body: it is too large."""
@@ -456,6 +461,10 @@ class HttpSession:
             chunks.append(chunk)
         decoder.close()
         return b"".join(chunks), sent
+
+
+def _said(body: bytes, secrets: tuple[str, ...]) -> str:
+    return gist(hidden(body[:_EXPLAINED].decode("utf-8", "replace"), *secrets))
 
 
 def _failed(path: str, error: Exception, *secrets: str | None) -> HttpReply:

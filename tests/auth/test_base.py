@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from poller.auth.base import EnvironmentToken, FileToken, Issued, IssuedToken, NoCredential, SecretFile, SingleFlight
+from poller.auth.base import (
+    EnvironmentToken,
+    FileToken,
+    Issued,
+    IssuedToken,
+    Issuer,
+    NoCredential,
+    SecretFile,
+    SingleFlight,
+)
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
 from tests.harness.waiting import turns
 from tests.source.clients import keep
@@ -97,7 +106,7 @@ async def test_a_refused_token_is_renewed_where_there_is_another(tmp_path: Path)
 # Laws of :mod:`poller.auth.base`, with a clock of the test's own.
 
 
-class Issuer:
+class NumberedTokens(Issuer):
     """Makes t1, t2, …, each to be renewed after 80 s and good for 100; fails when told to."""
 
     origin = "a test"
@@ -122,7 +131,7 @@ class Issuer:
 
 async def test_a_token_serves_until_it_is_to_be_renewed() -> None:
     """Then the next one does; its time began when it was asked for, not when it came."""
-    issuer = Issuer()
+    issuer = NumberedTokens()
     issuer.takes = 10
     assert await issuer.credential.token() == "t1"
     issuer.now = 1079.9
@@ -133,7 +142,7 @@ async def test_a_token_serves_until_it_is_to_be_renewed() -> None:
 
 async def test_requests_at_the_same_time_share_one_token() -> None:
     """The first one, and each renewal."""
-    issuer = Issuer()
+    issuer = NumberedTokens()
     for now, token in ((1000, "t1"), (1090, "t2")):
         issuer.now = now
         assert set(await asyncio.gather(*(issuer.credential.token() for _ in range(20)))) == {token}
@@ -142,7 +151,7 @@ async def test_requests_at_the_same_time_share_one_token() -> None:
 
 async def test_an_outage_of_the_issuer_is_none_while_the_old_token_is_good() -> None:
     """It is asked again only every few seconds; when the old token has expired, the failure is one."""
-    issuer = Issuer()
+    issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     issuer.fails = SourceUnavailable("away")
     for now, made in ((1080, 2), (1084, 2), (1085, 3), (1095, 4)):
@@ -158,7 +167,7 @@ async def test_an_outage_of_the_issuer_is_none_while_the_old_token_is_good() -> 
 
 async def test_a_refusal_of_the_issuer_is_told_at_once() -> None:
     """It is the operator who has to act, the sooner the better."""
-    issuer = Issuer()
+    issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     issuer.fails, issuer.now = CredentialUnusable("no"), 1090
     with pytest.raises(CredentialUnusable):
@@ -167,7 +176,7 @@ async def test_a_refusal_of_the_issuer_is_told_at_once() -> None:
 
 async def test_a_refused_token_is_renewed_once_however_many_say_so() -> None:
     """At the same time and one after the other: all get the one new token."""
-    issuer = Issuer()
+    issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     assert all(await asyncio.gather(*(issuer.credential.renew("t1") for _ in range(20))))
     assert await issuer.credential.renew("t1")
@@ -179,7 +188,7 @@ async def test_a_refused_token_is_renewed_once_however_many_say_so() -> None:
 
 async def test_the_same_token_again_is_no_other_token() -> None:
     """A server that hands out its cached token has nothing better."""
-    issuer = Issuer()
+    issuer = NumberedTokens()
     issuer.repeats = True
     assert await issuer.credential.token() == "t1"
     assert not await issuer.credential.renew("t1")
@@ -188,7 +197,7 @@ async def test_the_same_token_again_is_no_other_token() -> None:
 
 async def test_a_refused_token_is_never_used_again() -> None:
     """Not even when the issuer is away and the token's time is not over."""
-    issuer = Issuer()
+    issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     issuer.fails = SourceUnavailable("away")
     with pytest.raises(SourceUnavailable):

@@ -12,9 +12,9 @@ import pytest
 import trustme
 
 from poller.clock import Clock
-from poller.config.http import AuthKind, AuthSettings, OAuth2Settings
+from poller.config.http import AUTH_KINDS, AuthSettings, OAuth2Settings, SinkAuthSettings
 from poller.config.sources import SourceSettings
-from poller.control.factories import client_of, credential_of, feed_of
+from poller.control.factories import CREDENTIALS, client_of, credential_of, feed_of
 from poller.errors import ConfigurationError
 from poller.http.transport import Transport
 from tests.source.api import Request, http, serving
@@ -39,9 +39,15 @@ async def test_each_kind_of_auth_gives_its_token(tmp_path: Path) -> None:
         for token, kind in kinds.items():
             auth = AuthSettings.model_validate(kind)
             environ = {"TOKEN": "from-variable"}
-            credential = credential_of(auth, environ, transport=Transport(), within=20 * SECOND)
+            credential = credential_of(auth, environ, Transport(), 20 * SECOND)
             assert await credential.token() == token
         assert server.requests[0].form == {"grant_type": "client_credentials", "scope": "s"}
+
+
+def test_every_kind_of_auth_has_what_makes_its_credential() -> None:
+    """A kind that the configuration accepts is one that can be used."""
+    assert CREDENTIALS.keys() == AUTH_KINDS.keys()
+    assert AUTH_KINDS.keys() == SinkAuthSettings.model_fields.keys()
 
 
 async def test_a_source_is_reached_as_it_is_configured(tmp_path: Path) -> None:
@@ -88,7 +94,7 @@ def test_certificates_of_a_token_endpoint_that_cannot_be_used_are_the_operators_
     oauth2 = {"token_url": "https://a.invalid", "client_id": "c", "client_secret_file": str(tmp_path / "secret")}
     auth = AuthSettings.model_validate({"oauth2": oauth2})
     with pytest.raises(ConfigurationError, match="absent"):
-        credential_of(auth, {}, transport=Transport(tmp_path / "absent"), within=SECOND)
+        credential_of(auth, {}, Transport(tmp_path / "absent"), SECOND)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +197,7 @@ class LaterAuth(AuthSettings):
     oauth2: LaterOAuth2 | None = None
     query_key: str | None = None
 
-    def _given(self) -> tuple[AuthKind, ...]:
+    def _given(self) -> tuple[str, ...]:
         return super()._given() or ("token_file",)
 
 

@@ -16,7 +16,7 @@ import pytest
 import trustme
 from redis.asyncio import Redis
 
-from poller.auth.base import EnvironmentToken, FileToken, NoCredential, SecretFile
+from poller.auth.base import Credential, EnvironmentToken, FileToken, NoCredential, SecretFile
 from poller.clock import Clock
 from poller.config.load import load
 from poller.config.subscriptions import SubscriptionSettings
@@ -205,7 +205,7 @@ def test_a_credentials_file_is_whole_or_refused(tmp_path: Path) -> None:
 async def test_a_token_that_was_replaced_is_tried_once_more(tmp_path: Path) -> None:
     """Law: the file as it is now counts; a login that was refused is made again where there is another token."""
 
-    class Rotating:
+    class Rotating(Credential):
         origin = "the test"
         asked = 0
 

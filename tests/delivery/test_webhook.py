@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from poller import __version__
-from poller.auth.base import EnvironmentToken, FileToken
+from poller.auth.base import Credential, EnvironmentToken, FileToken
 from poller.auth.sink_credential import Authorization
 from poller.delivery.outcome import Failure
 from poller.delivery.sinks.webhook import KEPT
@@ -130,7 +130,7 @@ async def test_a_credential_is_sent_and_asked_for_each_time(tmp_path: Path) -> N
     assert sent == ["Bearer first", "Bearer second-one"]
 
 
-class Renewing:
+class Renewing(Credential):
     """A credential that has as many tokens as it is asked for, or one alone."""
 
     origin = "the test"
@@ -180,7 +180,7 @@ async def test_without_its_credential_nothing_is_sent(tmp_path: Path) -> None:
         assert "missing" in outcome.error
 
 
-class Slow:
+class Slow(Credential):
     """A token that is never there."""
 
     origin = "the command print-token"

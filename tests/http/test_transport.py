@@ -65,13 +65,13 @@ async def test_certificates_that_are_renewed_are_used_by_a_client_that_is_open(c
         serving(http(200, b"ok"), tls=server) as api,
         HttpSession(api.url, ClientLimits(), Transport(ca_file=certificates.file), clock=Clock()) as session,
     ):
-        assert "certificate is not accepted" in (await session.get("/x", (), {}, None)).text
+        assert "certificate is not accepted" in (await session.get("/x")).text
         certificates.file.write_bytes(b"nonsense")
-        assert "expected PEM" in (await session.get("/x", (), {}, None)).text
+        assert "expected PEM" in (await session.get("/x")).text
         other.cert_pem.write_to_path(certificates.file)
-        assert (await session.get("/x", (), {}, None)).body == b"ok"
+        assert (await session.get("/x")).body == b"ok"
         certificates.file.unlink()
-        assert (await session.get("/x", (), {}, None)).body == b"ok"
+        assert (await session.get("/x")).body == b"ok"
 
 
 async def test_the_token_endpoint_uses_renewed_certificates(certificates: Certificates, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from tests.harness.waiting import limited
 from tests.source.api import Flying, Request, http, serving
 from tests.source.clients import TOKEN, Time, client_of, failure_of, keep
 from tests.source.round_sides import DOWN, FEED, Round, Script, records
-from tests.source.test_client_renewal import Issuer, accepting
+from tests.source.test_client_renewal import Numbered, accepting
 from tests.telemetry.recording import parent, recorded, told, traceparent
 
 
@@ -443,7 +443,7 @@ async def test_requests_are_told_one_by_one() -> None:
 
 async def test_a_repetition_with_a_fresh_token_is_a_request_of_its_own() -> None:
     """Law: what was refused is seen beside it."""
-    async with serving(accepting("t2")) as api, client_of(api.url, credential=IssuedToken(Issuer())) as client:
+    async with serving(accepting("t2")) as api, client_of(api.url, credential=IssuedToken(Numbered())) as client:
         with recorded() as spans, round_span(FEED.id):
             await client.get("/x")
     said = [told(one) for one in spans.named("GET")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from poller.auth.base import FileToken, Issued, IssuedToken
+from poller.auth.base import AppliedCredential, EnvironmentToken, FileToken, Issued, IssuedToken, Issuer
 from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceRefused, SourceUnavailable
 from poller.source.client import ApiClient
@@ -20,7 +20,7 @@ from tests.source.clients import client_of, failure_of, keep
 HOUR = timedelta(hours=1)
 
 
-class Issuer:
+class Numbered(Issuer):
     """Makes t1, t2, …; fails with the error that it was given, from the second one on."""
 
     origin = "a test"
@@ -46,7 +46,7 @@ def accepting(*tokens: str) -> Answer:
 
 async def test_a_refused_token_is_renewed_and_the_request_repeated() -> None:
     """Once, with the same path and parameters; whoever asked sees nothing of it."""
-    issuer = Issuer()
+    issuer = Numbered()
     async with serving(accepting("t2")) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
         assert await client.get("/x", (("a", "b"),)) == b"ok"
         assert await client.get("/x") == b"ok"
@@ -56,7 +56,7 @@ async def test_a_refused_token_is_renewed_and_the_request_repeated() -> None:
 
 async def test_concurrent_refusals_cause_one_renewal() -> None:
     """All requests are refused before the first is renewed; each is repeated once."""
-    issuer = Issuer()
+    issuer = Numbered()
     together = asyncio.Barrier(4)
 
     async def answer(request: Request, writer: asyncio.StreamWriter) -> bytes | None:
@@ -72,7 +72,7 @@ async def test_concurrent_refusals_cause_one_renewal() -> None:
 
 async def test_a_refused_fresh_token_is_a_refusal_that_says_so() -> None:
     """Two requests, no more: the credential is not the trouble, or cannot be helped."""
-    issuer = Issuer()
+    issuer = Numbered()
     async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
         refused = await failure_of(client)
         assert isinstance(refused, SourceRefused)
@@ -114,7 +114,7 @@ async def test_without_a_credential_nothing_is_renewed() -> None:
 @pytest.mark.parametrize("error", [CredentialUnusable("revoked"), SourceUnavailable("away")])
 async def test_a_renewal_that_fails_is_what_is_told(error: Exception) -> None:
     """Refused or away, the issuer's failure is the request's; the next round asks again."""
-    issuer = Issuer(error)
+    issuer = Numbered(error)
     async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
         assert isinstance(await failure_of(client), type(error))
         assert issuer.made == 2
@@ -127,5 +127,32 @@ async def test_the_new_token_is_hidden_too() -> None:
     async def echo(request: Request, _: Any) -> bytes:
         return http(401, f"bad {request.headers['authorization']}".encode())
 
-    async with serving(echo) as api, ApiClient(api.url, credential=IssuedToken(Issuer()), clock=Clock()) as client:
+    async with (
+        serving(echo) as api,
+        ApiClient(api.url, credential=IssuedToken(Numbered()), clock=Clock()) as client,
+    ):
         assert "bad Bearer [redacted]" in str(await failure_of(client))
+
+
+class QueryKey(EnvironmentToken):
+    """A key that goes into the query, as some APIs want it."""
+
+    def apply(self, token: str | None) -> AppliedCredential:
+        return AppliedCredential(params=(("api_key", token),), secrets=(token,)) if token else AppliedCredential()
+
+
+async def test_a_credential_says_how_it_is_sent() -> None:
+    """In the query just as well as in a header; an answer that repeats the URL shows nothing of it."""
+    key = "k3y/with+signs=&'and-more"
+
+    async def echo(request: Request, _: object) -> bytes:
+        return http(403, f"no right to {request.target} or {request.target.replace('k3y', '%6b%33y')}".encode())
+
+    credential = QueryKey("KEY", {"KEY": key})
+    async with serving(echo) as api, ApiClient(api.url, credential=credential, clock=Clock()) as client:
+        said = str(await failure_of(client))
+        (request,) = api.requests
+    assert request.params[-1] == ("api_key", key)
+    assert "authorization" not in request.headers
+    assert "and-more" not in said
+    assert said.count("api_key=[redacted]") == 2

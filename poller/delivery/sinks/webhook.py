@@ -199,7 +199,7 @@ class WebhookSink(Sink):
             concurrency: connections at most; an attempt beyond that waits, in its own time.
             headers: go with each request; their values are taken for secrets. A traceparent among them takes the
                 place of that of the current span.
-            credential: where the bearer token comes from; none is sent without.
+            credential: what proves who sends, by headers; nothing without.
             authorization: is sent in its place, and is the same for each request.
             allowed: addresses that are allowed beside public ones.
             tls: whom to trust; the system's authorities by default.
@@ -257,7 +257,7 @@ class WebhookSink(Sink):
             *(f"{name}: …" for name, _ in self._headers),
         ]
         if not isinstance(self._credential, NoCredential):
-            head.append("Authorization: …")
+            head += [f"{name}: …" for name in self._credential.apply("…").headers]
         for name, value in request.headers.items():
             shown = " ".join(f"{one[:_SHOWN]}…" for one in value.split()) if name == _SIGNATURE else value
             head.append(f"{name}: {shown}")
@@ -329,9 +329,9 @@ class WebhookSink(Sink):
     async def _send(
         self, exchange: Exchange, method: str, headers: Headers, body: bytes | None, token: str | None
     ) -> None:
-        if token:
-            headers = (*headers, ("Authorization", f"Bearer {token}"))
-        exchange.begins(token)
+        proof = self._credential.apply(token)
+        headers = (*headers, *proof.headers.items())
+        exchange.begins(proof.secrets)
         began = self._clock.monotonic()
         try:
             response = await self._answered(exchange.received, method, headers, body)
@@ -448,17 +448,13 @@ class Exchange:
         self.remark = ""  # on a credential that the sink has not accepted
         self.received = ReceivedBytes()
         self._headers: Mapping[str, str] = _NONE
-        self._tokens: tuple[str | None, ...] = ()
+        self.begun = False  # whether anything was sent, or was about to be
+        self._proofs: tuple[str, ...] = ()
 
-    @property
-    def begun(self) -> bool:
-        """Whether anything was sent, or was about to be."""
-        return bool(self._tokens)
-
-    def begins(self, token: str | None) -> None:
-        """Forget what came so far: a request with this token is sent."""
+    def begins(self, secrets: tuple[str, ...]) -> None:
+        """Forget what came so far: a request with these secrets is sent."""
         self.status, self.body, self.received = None, b"", ReceivedBytes()
-        self._tokens = (*self._tokens, token)
+        self.begun, self._proofs = True, (*self._proofs, *secrets)
 
     def arrived(self, response: aiohttp.ClientResponse) -> None:
         """The head of an answer."""
@@ -468,7 +464,7 @@ class Exchange:
 
     def answer(self, seconds: float, *secrets: str, now: datetime) -> SinkResponse:
         """How it ended; ``now``: the wall clock, UTC."""
-        known = (*self._tokens, *secrets)
+        known = (*self._proofs, *secrets)
         if self.status is None and (head := self.received.head):  # the parser has refused what came after its status
             self.status, self._headers, self.body = head.status, head.headers, head.body
         if self.status is None:
