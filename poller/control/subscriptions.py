@@ -132,18 +132,20 @@ async def resume(client: Redis, settings: Settings, subscription: str, *, now: d
         SubscriptionFiled: it was taken out of the file, or out of that of each process that runs.
     """
     registry = registry_of(settings, client)
-    one = registered(await registry.all(), settings, subscription)
+    kept = await registry.all()
+    one, pause_before = registered(kept, settings, subscription), kept.paused.get(subscription)
     if one.origin == "file" and not _in_file(settings, subscription):
         raise SubscriptionFiled(
             f'subscription "{subscription}" is not in the configuration file any more: put it back there, or end it '
             f"with `poller subscriptions remove {subscription}`"
         )
-    listed = (await members_seen(client, MemberKeys.of(settings.redis.prefix))).subscriptions
-    if one.origin == "file" and listed.is_complete and subscription not in listed.ids:  # it would be paused again
-        raise SubscriptionFiled(
-            f'no running process has subscription "{subscription}" in its configuration file: start them again with '
-            "the file that has it"
-        )
+    if pause_before is not None and pause_before.by == "removed":
+        listed = (await members_seen(client, MemberKeys.of(settings.redis.prefix))).subscriptions
+        if listed.is_complete and subscription not in listed.ids:  # it would be paused again
+            raise SubscriptionFiled(
+                f'no running process has subscription "{subscription}" in its configuration file: start them again '
+                "with the file that has it"
+            )
     before = await registry.resume(subscription, health_resumed)
     if before is not None:
         reason = f"it had been paused: {before.reason}"

@@ -22,7 +22,7 @@ from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.delivery.outcome import Failure
 from poller.delivery.signing import new_secret
-from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
+from poller.errors import ConfigurationError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, group_of, operations_key
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
 from poller.store.subscriptions import Paused
@@ -135,21 +135,30 @@ async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path
 
 
 async def test_what_no_running_process_lists_is_not_resumed(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """It would be paused again at once; where none runs, or one does not say what it lists, the operator decides."""
+    """It would be paused again; where none runs, or one may list it, the operator decides, and so of other pauses."""
     settings = configured(tmp_path, "a")
-    await registry_of(settings, client).sync(filed(settings), NOW)
-    await added(client, settings, "run")
-    for one in ("a", "run"):
-        await subscribing.pause(client, settings, one, reason="so", now=NOW)
+    registry = registry_of(settings, client)
+    await registry.sync(filed(settings), NOW)
+    removed = Paused("removed", "no file lists it", NOW)
+    for others in ([UNSAID, stated(configured(tmp_path))], [stated(settings), stated(configured(tmp_path))], []):
+        await registry.pause("a", removed)
+        for number, said in enumerate(others):
+            await joined(client, f"m{number}", said)
+        assert await subscribing.resume(client, settings, "a", now=NOW) == removed
+        for number, _ in enumerate(others):
+            await left(client, f"m{number}")
     await joined(client, "m", stated(configured(tmp_path)))
-    with pytest.raises(ConfigurationError, match="no running process has"):
+    await registry.pause("a", Paused("operator", "so", NOW))
+    assert await subscribing.resume(client, settings, "a", now=NOW)
+    await registry.pause("a", removed)
+    with pytest.raises(SubscriptionFiled, match="no running process has"):
         await subscribing.resume(client, settings, "a", now=NOW)
-    assert await subscribing.resume(client, settings, "run", now=NOW)
-    await joined(client, "older", UNSAID)
-    assert await subscribing.resume(client, settings, "a", now=NOW)
-    await subscribing.pause(client, settings, "a", reason="so", now=NOW)
-    await joined(client, "older", stated(settings))
-    assert await subscribing.resume(client, settings, "a", now=NOW)
+    assert (await registry.all()).paused == {"a": removed}
+
+
+async def left(client: FakeAsyncRedis, name: str) -> None:
+    keys, ttl, clock = MemberKeys.of("poller"), timedelta(minutes=1), store_clock()
+    await Members(client, keys, name=name, ttl=ttl, clock=clock).leave(MemberList())
 
 
 async def joined(client: FakeAsyncRedis, name: str, said: MemberConfiguration) -> None:
