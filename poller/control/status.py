@@ -18,7 +18,7 @@ from poller.config.settings import Settings
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health, health_of, of_subscription
 from poller.delivery.handshake import Granted, HandshakeState, stored_state, ungranted
-from poller.redis.health import Durability, Severity, check_store, weighed
+from poller.redis.health import Durability, ServerCheck, check_store, weighed
 from poller.source.feed import REFUSALS, Progress, decode_progress
 from poller.source.paging import capabilities_of
 from poller.store.retention import RetentionRule, held_by
@@ -390,14 +390,6 @@ def _since(permission: HandshakeState | None) -> datetime | None:
 # Status of the store.
 
 
-class StoreCheck(msgspec.Struct, frozen=True):
-    """One thing that was looked at; see :class:`poller.redis.health.ServerCheck`."""
-
-    name: str
-    severity: Severity
-    text: str
-
-
 class StoreStatus(msgspec.Struct, frozen=True):
     """What ``poller status --json`` has under ``store``, key for key.
 
@@ -411,7 +403,7 @@ class StoreStatus(msgspec.Struct, frozen=True):
     url: str
     ok: bool
     version: str | None
-    checks: tuple[StoreCheck, ...]
+    checks: tuple[ServerCheck, ...]
 
 
 async def store_status(store: OpenStore, durability: Durability) -> StoreStatus:
@@ -429,7 +421,7 @@ async def store_status(store: OpenStore, durability: Durability) -> StoreStatus:
         url=store.shown,
         ok=all(one.severity != "error" for one in found),
         version=next((one.text for one in found if one.name == "version" and one.severity == "ok"), None),
-        checks=tuple(StoreCheck(one.name, one.severity, one.text) for one in found),
+        checks=tuple(found),
     )
 
 

@@ -30,7 +30,6 @@ import structlog
 from redis.asyncio import Redis
 
 from poller.clock import Clock
-from poller.control.status import StoreCheck
 from poller.errors import StoreError
 from poller.lifecycle import ended
 from poller.redis.health import Durability, ServerCheck, check_store, weighed
@@ -208,7 +207,7 @@ class ReadinessReport(msgspec.Struct, frozen=True):
     ready: bool
     reasons: tuple[ReadinessProblem, ...]
     failing: Mapping[str, str]
-    store: tuple[StoreCheck, ...]
+    store: tuple[ServerCheck, ...]
     subscriptions: Mapping[str, str] = {}
 
 
@@ -251,7 +250,7 @@ class Readiness:
             ready=not reasons,
             reasons=tuple(ReadinessProblem(one.name, without_credentials(one.text)) for one in reasons),
             failing={feed: without_credentials(text) for feed, text in sorted(self._failing.items())},
-            store=tuple(StoreCheck(one.name, one.severity, one.text) for one in self._watch.findings),
+            store=tuple(self._watch.findings),
             subscriptions={name: without_credentials(text) for name, text in sorted(self._undelivered().items())},
         )
 

@@ -45,30 +45,30 @@ def eviction(info: Mapping[str, Any]) -> ServerCheck:
     """Whether the server keeps its data when memory is full."""
     policy = info.get("maxmemory_policy")
     if policy is None:
-        return ServerCheck("warning", "eviction", "maxmemory-policy unknown: make sure that it is noeviction")
+        return ServerCheck("eviction", "warning", "maxmemory-policy unknown: make sure that it is noeviction")
     if policy != "noeviction":
         text = (
             f"maxmemory-policy {policy}: the server may drop state and events; CONFIG SET maxmemory-policy noeviction"
         )
-        return ServerCheck("error", "eviction", text)
-    return ServerCheck("ok", "eviction", "maxmemory-policy noeviction")
+        return ServerCheck("eviction", "error", text)
+    return ServerCheck("eviction", "ok", "maxmemory-policy noeviction")
 
 
 def memory(info: Mapping[str, Any]) -> ServerCheck:
     """How much memory is left."""
     limit, used = info.get("maxmemory"), info.get("used_memory")
     if limit is None or used is None:
-        return ServerCheck("warning", "memory", "memory unknown: watch that maxmemory leaves room")
+        return ServerCheck("memory", "warning", "memory unknown: watch that maxmemory leaves room")
     if not int(limit):
-        return ServerCheck("ok", "memory", f"memory {_mebibytes(used)} in use, no maxmemory")
+        return ServerCheck("memory", "ok", f"memory {_mebibytes(used)} in use, no maxmemory")
     text = f"memory {_mebibytes(used)} of {_mebibytes(limit)} in use"
     if int(used) - int(info.get("mem_not_counted_for_evict", 0)) >= int(limit):
-        return ServerCheck("error", "memory", f"{text}: commits are refused; raise maxmemory or lower retention")
+        return ServerCheck("memory", "error", f"{text}: commits are refused; raise maxmemory or lower retention")
     if int(used) >= HEADROOM * int(limit):
         return ServerCheck(
-            "warning", "memory", f"{text}: raise maxmemory or lower retention before commits are refused"
+            "memory", "warning", f"{text}: raise maxmemory or lower retention before commits are refused"
         )
-    return ServerCheck("ok", "memory", text)
+    return ServerCheck("memory", "ok", text)
 
 
 def nodes(info: Mapping[str, Any]) -> ServerCheck:
@@ -76,17 +76,17 @@ def nodes(info: Mapping[str, Any]) -> ServerCheck:
     limit, entries = info.get("stream-node-max-bytes"), info.get("stream-node-max-entries")
     if limit is None or entries is None:
         return ServerCheck(
-            "warning", "nodes", "stream-node-max-bytes unknown (CONFIG GET refused?): 4096 to 65536 is good"
+            "nodes", "warning", "stream-node-max-bytes unknown (CONFIG GET refused?): 4096 to 65536 is good"
         )
     size = min(int(limit) or LARGEST_NODE * EVENT, int(entries) * EVENT or LARGEST_NODE * EVENT)  # 0: no limit
     text = f"stream-node-max-bytes {limit}, stream-node-max-entries {entries}"
     if size < SMALLEST_NODE:
         text += ": streams take a tenth more memory than they need; CONFIG SET stream-node-max-bytes 16384"
-        return ServerCheck("warning", "nodes", f"{text} and stream-node-max-entries 100")
+        return ServerCheck("nodes", "warning", f"{text} and stream-node-max-entries 100")
     if size > LARGEST_NODE:
         text += ": reading or deleting by id takes ten times as long; CONFIG SET stream-node-max-bytes 16384"
-        return ServerCheck("warning", "nodes", text)
-    return ServerCheck("ok", "nodes", text)
+        return ServerCheck("nodes", "warning", text)
+    return ServerCheck("nodes", "ok", text)
 
 
 def _mebibytes(count: Any) -> str:
@@ -100,45 +100,45 @@ def aof(info: Mapping[str, Any]) -> ServerCheck:
     """Whether there is an append-only file."""
     enabled = info.get("aof_enabled")
     if enabled is None:
-        return ServerCheck("warning", "aof", "append-only file unknown: make sure that appendonly is yes")
+        return ServerCheck("aof", "warning", "append-only file unknown: make sure that appendonly is yes")
     if not int(enabled):
         text = (
             "append-only file off: a restart loses what was written since the last snapshot; CONFIG SET appendonly yes"
         )
-        return ServerCheck("warning", "aof", text)
-    return ServerCheck("ok", "aof", "append-only file on")
+        return ServerCheck("aof", "warning", text)
+    return ServerCheck("aof", "ok", "append-only file on")
 
 
 def fsync(info: Mapping[str, Any]) -> ServerCheck:
     """When the file is on disk."""
     if not int(info.get("aof_enabled", 1)):
-        return ServerCheck("ok", "fsync", "appendfsync does not matter without an append-only file")
+        return ServerCheck("fsync", "ok", "appendfsync does not matter without an append-only file")
     when = info.get("appendfsync")
     if when is None:
-        return ServerCheck("warning", "fsync", "appendfsync unknown (CONFIG GET refused?): make sure that it is not no")
+        return ServerCheck("fsync", "warning", "appendfsync unknown (CONFIG GET refused?): make sure that it is not no")
     if when == "no":
         text = "appendfsync no: a crash of the machine loses half a minute or more; CONFIG SET appendfsync everysec"
-        return ServerCheck("warning", "fsync", text)
+        return ServerCheck("fsync", "warning", text)
     loss = "nothing acknowledged is lost" if when == "always" else "a crash loses up to a second, which is read again"
-    return ServerCheck("ok", "fsync", f"appendfsync {when}: {loss}")
+    return ServerCheck("fsync", "ok", f"appendfsync {when}: {loss}")
 
 
 def disk(info: Mapping[str, Any]) -> ServerCheck:
     """Whether the files could be written the last time."""
     if info.get("aof_last_write_status", "ok") != "ok":
         text = "append-only file cannot be written: writes are refused; make room on the server's disk"
-        return ServerCheck("error", "disk", text)
+        return ServerCheck("disk", "error", text)
     if info.get("rdb_last_bgsave_status", "ok") != "ok" and info.get("save") != "":
         if info.get("stop-writes-on-bgsave-error", "yes") == "yes":
             text = "the last snapshot (RDB) failed: writes are refused; make room for it on disk and in memory"
-            return ServerCheck("error", "disk", f"{text}, or CONFIG SET stop-writes-on-bgsave-error no")
-        return ServerCheck("warning", "disk", "the last snapshot (RDB) failed: make room for it on disk and in memory")
+            return ServerCheck("disk", "error", f"{text}, or CONFIG SET stop-writes-on-bgsave-error no")
+        return ServerCheck("disk", "warning", "the last snapshot (RDB) failed: make room for it on disk and in memory")
     if info.get("aof_last_bgrewrite_status", "ok") != "ok":
         text = "the last rewrite of the append-only file failed, so it grows on: make room for it on disk and in memory"
-        return ServerCheck("warning", "disk", text)
+        return ServerCheck("disk", "warning", text)
     if "aof_enabled" not in info:
-        return ServerCheck("warning", "disk", "disk unknown: the server does not tell whether its files can be written")
-    return ServerCheck("ok", "disk", "its files can be written")
+        return ServerCheck("disk", "warning", "disk unknown: the server does not tell whether its files can be written")
+    return ServerCheck("disk", "ok", "its files can be written")
 
 
 # The server: version, role, replicas and clock.
@@ -158,48 +158,48 @@ def version(info: Mapping[str, Any]) -> ServerCheck:
     text = str(info.get("redis_version", ""))
     numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
     if len(numbers) < len(OLDEST):
-        return ServerCheck("warning", "version", "version unknown: the server does not tell; 6.2 or newer is needed")
+        return ServerCheck("version", "warning", "version unknown: the server does not tell; 6.2 or newer is needed")
     if numbers < OLDEST:
-        return ServerCheck("error", "version", f"version {text}: upgrade to 6.2 or newer")
+        return ServerCheck("version", "error", f"version {text}: upgrade to 6.2 or newer")
     if numbers < LENIENT:
         text += "; from 7.0 on deliveries and trimming would go on while memory is full"
-        return ServerCheck("ok", "version", f"version {text}")
-    return ServerCheck("ok", "version", f"version {info.get('valkey_version', text)}")
+        return ServerCheck("version", "ok", f"version {text}")
+    return ServerCheck("version", "ok", f"version {info.get('valkey_version', text)}")
 
 
 def role(info: Mapping[str, Any]) -> ServerCheck:
     """Whether it may be written to; a node of a cluster by itself may not, nor may a Sentinel."""
     name, mode = info.get("role"), info.get("redis_mode")
     if mode == "sentinel":
-        return ServerCheck("error", "role", "this is a Sentinel: redis.url is redis+sentinel://HOST:PORT/SERVICE")
+        return ServerCheck("role", "error", "this is a Sentinel: redis.url is redis+sentinel://HOST:PORT/SERVICE")
     if mode == "cluster" and not info.get("routed"):
-        return ServerCheck("error", "role", "this is a node of a Cluster: redis.url is redis+cluster://HOST:PORT")
+        return ServerCheck("role", "error", "this is a node of a Cluster: redis.url is redis+cluster://HOST:PORT")
     if name is None:
-        return ServerCheck("warning", "role", "role unknown: the server does not tell; it must be the primary")
+        return ServerCheck("role", "warning", "role unknown: the server does not tell; it must be the primary")
     if name != "master":
         shown = "replica" if name == "slave" else name
         return ServerCheck(
-            "error", "role", f"role {shown}: nothing can be written here; let redis.url name the primary"
+            "role", "error", f"role {shown}: nothing can be written here; let redis.url name the primary"
         )
-    return ServerCheck("ok", "role", "role primary")
+    return ServerCheck("role", "ok", "role primary")
 
 
 def replicas(info: Mapping[str, Any]) -> ServerCheck:
     """Whether enough of them follow for the server to take writes, and what a failover may cost."""
     count, good = info.get("connected_slaves"), info.get("min_slaves_good_slaves")
     if count is None:
-        return ServerCheck("warning", "replicas", "replicas unknown: the server does not tell")
+        return ServerCheck("replicas", "warning", "replicas unknown: the server does not tell")
     wanted = info.get("min-replicas-to-write")
     if good is not None and wanted is not None and int(good) < int(wanted):
         text = f"{good} replicas follow, min-replicas-to-write {wanted}: writes are refused until more do"
-        return ServerCheck("error", "replicas", text)
+        return ServerCheck("replicas", "error", text)
     if not int(count):
-        return ServerCheck("ok", "replicas", "no replica")
+        return ServerCheck("replicas", "ok", "no replica")
     if good is None:  # INFO has it only where the server waits for some
         cost = "min-replicas-to-write 0: a failover may lose the last writes, which come again with the same ids"
     else:
         cost = f"min-replicas-to-write {'set' if wanted is None else wanted}"
-    return ServerCheck("ok", "replicas", f"{count} replica{'' if int(count) == 1 else 's'}, {cost}")
+    return ServerCheck("replicas", "ok", f"{count} replica{'' if int(count) == 1 else 's'}, {cost}")
 
 
 def clock(info: Mapping[str, Any]) -> ServerCheck:
@@ -207,7 +207,7 @@ def clock(info: Mapping[str, Any]) -> ServerCheck:
     ahead = info.get("clock")
     if ahead is None:
         return ServerCheck(
-            "warning", "clock", "clock unknown (TIME refused?): keep it together with this machine's by NTP"
+            "clock", "warning", "clock unknown (TIME refused?): keep it together with this machine's by NTP"
         )
     if abs(ahead) > CLOCK_APART:
         which = "ahead of" if ahead > 0 else "behind"
@@ -215,8 +215,8 @@ def clock(info: Mapping[str, Any]) -> ServerCheck:
             f"clock {abs(ahead):.0f} s {which} this machine's: ages and cron expressions go by the store's, "
             "the log by this machine's; set both by NTP"
         )
-        return ServerCheck("warning", "clock", text)
-    return ServerCheck("ok", "clock", "clock as this machine's")
+        return ServerCheck("clock", "warning", text)
+    return ServerCheck("clock", "ok", "clock as this machine's")
 
 
 Durability = Literal["require", "warn", "ignore"]
@@ -432,12 +432,12 @@ class ServerCheck:
     """One thing looked at.
 
     Attributes:
-        severity: ``ok``; ``warning``: works, a promise is weaker or unknown; ``error``: does not work, or will lose.
         name: ``version``, ``role``, ``replicas``, ``clock``, ``eviction``, ``memory``, ``nodes``, ``aof``, ``fsync``
             or ``disk``.
+        severity: ``ok``; ``warning``: works, a promise is weaker or unknown; ``error``: does not work, or will lose.
         text: what is so and, unless it is ok, how to mend it. One line.
     """
 
-    severity: Severity
     name: str
+    severity: Severity
     text: str

@@ -33,10 +33,9 @@ from poller.web.auth import Authorizer, HostFilter, names_of
 from poller.web.context import AppContext
 from poller.web.documents import document_routes
 from poller.web.events import event_routes
-from poller.web.feeds import feed_routes
 from poller.web.health import probe_routes
 from poller.web.http import ANSWERS, problem
-from poller.web.page import page_routes
+from poller.web.status import feed_routes, page_routes
 from poller.web.subscriptions import callback_routes, subscription_routes
 
 LARGEST_BODY: Final = 64 * 1024

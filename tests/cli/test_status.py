@@ -6,91 +6,22 @@ import asyncio
 import os
 import signal
 import sys
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from rich.cells import cell_len
 
-from poller.changes.plan import RoundCounts
 from poller.cli.output import Line
 from poller.cli.status import detail_lines, feed_lines, list_lines, subscription_lines
-from poller.control.problems import confirmation_text, feed_problems, progress_text
-from poller.control.status import FeedStatus, SubscriptionStatus
-from poller.source.feed import Progress
 from poller.store.stats import Backlog
 from tests.cli.commands import environment
 from tests.cli.conftest import started
+from tests.control.statuses import NAMES, NOW, feed, subscription
 from tests.harness.waiting import patience
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
-NAMES = (
-    "acme/contractTypes",
-    "a-source-of-thirty-two-characters/" + "employmentUnavailabilities" * 3,
-    "acme/" + "介" * 60,
-)
-
-
-def feed(name: str = NAMES[0], **differing: Any) -> FeedStatus:
-    usual: dict[str, Any] = {
-        "feed": name,
-        "state": "ok",
-        "mode": "reconcile",
-        "error": None,
-        "good_at": "2026-03-02T08:15:00.000Z",
-        "good_age_seconds": 3540.0,
-        "round": RoundCounts(1200, 123_456_789, 123_456, 123_456, 123_456),
-        "records": 123_456_789,
-        "events": 123_456_789,
-        "stream_length": 123_456_789,
-        "quarantined": 7,
-        "delta_token": True,
-        "paging": "an empty page",
-        "delta_token_on": "the first page",
-        "refused": ("limit (taken: 250)",),
-        "listings": 0,
-        "oldest_seconds": None,
-        "lost": None,
-        "lost_at": None,
-        "lost_age_seconds": None,
-        "lease": "held",
-        "lease_seconds": 3.0,
-        "stream_bytes": 123_456_789,
-        "next_at": "2026-03-02T09:15:00.000Z",
-        "next_seconds": 3540.0,
-    }
-    return FeedStatus(**(usual | differing))
-
-
-def subscription(name: str, **differing: Any) -> SubscriptionStatus:
-    usual: dict[str, Any] = {
-        "subscription": name,
-        "origin": "file",
-        "sink": "https://" + "rostering." * 12 + "example.org/介介介介",
-        "state": "failing",
-        "paused_by": None,
-        "reason": None,
-        "since": "2026-03-02T07:15:00Z",
-        "until": None,
-        "handshake": None,
-        "delivered": 1,
-        "failed": 2,
-        "lag_entries": 123_456_789,
-        "lag_seconds": 3540.0,
-        "parked": 1000,
-        "dead_letters": 123_456,
-        "lost": 0,
-        "all_feeds": False,
-        "feeds": tuple(Backlog(one, 7, 3540.0, 1, 2) for one in NAMES),
-        "error": "status 503 after 0.1 s: " + "x" * 200 + "\x1b[31m",
-    }
-    return SubscriptionStatus(**(usual | differing))
 
 
 def texts(lines: list[Line]) -> list[str]:
@@ -122,51 +53,9 @@ def test_80_columns_show_everything() -> None:
     assert shown[3].split() == ["stored", "of", "last", "round", "events", "in", "stream", "size"]
 
 
-def test_a_problem_is_shown_with_its_remedy() -> None:
-    """A pause is shown with who and why, a failure with its remedy."""
-    paused = feed(state="paused", paused_by="anna", paused_reason="moving", paused_age_seconds=7200.0)
-    assert list(feed_problems(paused)) == [f"paused by anna for 2 h: moving; poller resume {NAMES[0]}"]
-    denied = feed(state="failing", error="GET /x: the API answered 401")
-    assert list(feed_problems(denied)) == [
-        "GET /x: the API answered 401 (is the credential in auth right, and not expired?)"
-    ]
-    assert list(feed_problems(feed(state="failing", error="odd"))) == ["odd"]
-
-
-def test_a_long_round_and_a_confirmation_are_shown() -> None:
-    """A long round and a confirmation are stated in words below the table."""
-    one = feed(progress=Progress("baseline", 40, 4000, 75.0), confirming=True)
-    assert list(feed_problems(one)) == [progress_text(one), confirmation_text(one)]
-    assert "".join(texts(list(feed_lines([one], [], 200)))).count("being confirmed") == 1
-
-
-@pytest.mark.parametrize("state", ["held", "paused"])
-def test_held_removals_are_shown_until_released(state: str) -> None:
-    """Held removals are shown with number, age and remedy, once, even after a good delta or with a pause."""
-    reason = f"12 of 60 records are missing: let it through with: poller release {NAMES[0]}"
-    held = feed(state=state, held_reason=reason, held_age_seconds=7200.0)
-    assert f"held for 2 h: {reason}" in list(feed_problems(held))
-    at_once = msgspec.structs.replace(held, state="held", error=reason)
-    assert list(feed_problems(at_once)) == [f"held for 2 h: {reason}"]
-    later = msgspec.structs.replace(at_once, error="odd")
-    assert list(feed_problems(later)) == [f"held for 2 h: {reason}", "odd"]
-    of_before = msgspec.structs.replace(at_once, held_age_seconds=None)
-    assert list(feed_problems(of_before)) == [f"held: {reason}"]
-
-
-@pytest.mark.parametrize(("number", "what"), [(1, "a record whose"), (3, "3 records whose")])
-def test_records_without_an_id_are_shown_with_the_consequence(number: int, what: str) -> None:
-    """Records without an id are shown with their number, the consequence and where to look."""
-    [told] = feed_problems(feed(unidentified=number))
-    assert f"held {what} id cannot be read, so no record was removed" in told
-    assert f"poller dead-letters list {NAMES[0]}" in told
-
-
-def test_versions_that_are_held_back_are_shown() -> None:
-    """Versions that are held back are a problem; the number of all older versions is a detail of the feed."""
-    [told] = feed_problems(feed(held_versions=3, backwards=81))
-    assert told.startswith("3 versions older than the known ones are held back")
-    assert list(feed_problems(feed(backwards=81))) == []
+def test_the_table_names_a_problem_once_and_the_details_say_more() -> None:
+    """A problem stands below the table once; the number of all older versions is a detail of the feed."""
+    assert "".join(texts(list(feed_lines([feed(confirming=True)], [], 200)))).count("being confirmed") == 1
     shown = " ".join(" ".join(texts(list(detail_lines(feed(backwards=81), 80)))).split())
     assert "going back 81 versions were older than the known ones" in shown
 

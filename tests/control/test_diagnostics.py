@@ -28,7 +28,6 @@ from poller.control.diagnostics import (
     clock_apart,
     other_protocol,
 )
-from poller.control.problems import way_out
 from poller.delivery.handshake import Granted, encoded, origin
 from poller.http.server import listening
 from poller.redis.client import commands
@@ -344,34 +343,6 @@ async def test_a_sink_that_does_not_grant_events_is_an_error() -> None:
         assert (severity, text.endswith("not signed, and grants events")) == ("ok", True)
         assert receiver.requests[-1].header("WebHook-Request-Origin") == origin(None)
         assert receiver.requests[-1].header("WebHook-Request-Callback") is None
-
-
-# Laws of :mod:`poller.control.diagnostics`: a message that is known has a way out, and it is the right one.
-
-
-@pytest.mark.parametrize(
-    ("message", "word"),
-    [
-        ("GET /x: the API answered 401: {}", "auth"),
-        ("GET /x: the API answered 403", "right"),
-        ("GET /x: the API answered 404", "base_url"),
-        ("GET /x: the API answered 302", "redirects"),
-        ("GET /x: the API answered 503 (3 attempts)", "by itself"),
-        ("GET /x: the API answered 429 (3 attempts)", "rate"),
-        ("the answer is not a list envelope: expected the key results, found data", '{"results": […], "pageToken"'),
-        ("the answer is not a list envelope: Expected `object`, got `array`", "no list of records"),
-        ("GET /x: no complete answer within 30 s (3 attempts)", "timeout"),
-    ],
-)
-def test_each_known_failure_has_its_own(message: str, word: str) -> None:
-    """The way out names what can be set or asked for."""
-    assert word in (way_out(message) or "")
-
-
-def test_what_is_not_known_has_none() -> None:
-    """No advice is better than a wrong one; a number in a name is no status."""
-    assert way_out("the listing repeats itself") is None
-    assert way_out("record 401 of 500 is odd") is None
 
 
 @pytest.mark.parametrize(

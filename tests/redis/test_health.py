@@ -158,7 +158,7 @@ def test_durability_decides_what_follows() -> None:
         enforced(examine({}), "require")
     replica = examine(GOOD | {"role": "slave"})
     durabilities: tuple[Durability, ...] = ("require", "warn", "ignore")
-    weighing = [weighed(ServerCheck("warning", name, ""), "require").severity for name in ("aof", "memory")]
+    weighing = [weighed(ServerCheck(name, "warning", ""), "require").severity for name in ("aof", "memory")]
     assert weighing == ["error", "warning"]
     for durability in durabilities:
         assert [finding.name for finding in enforced(replica, durability)] == ["role"]

@@ -84,9 +84,9 @@ async def test_ready_from_the_start_of_the_work_to_its_end(
     reasons = []
     readiness.delivering(lambda: {"hook": "status 502"})
     async with FakeAsyncRedis() as client:
-        error = ServerCheck("error", "memory", "full")
+        error = ServerCheck("memory", "error", "full")
         steps: tuple[Callable[[], None], ...] = (
-            lambda: watch.attach(client, [ServerCheck("warning", "aof", "off")]),
+            lambda: watch.attach(client, [ServerCheck("aof", "warning", "off")]),
             readiness.started,
             lambda: readiness.round("acme/a", "status 500"),
             lambda: watch.attach(client, [error]),

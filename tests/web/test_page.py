@@ -12,7 +12,7 @@ import msgspec
 
 from poller.control.status import feed_statuses, subscription_statuses
 from poller.daemon.health import Readiness, StoreMonitor
-from poller.web.page import FRESH, Overview, OverviewCache, page
+from poller.web.status import FRESH, Overview, OverviewCache, page
 from tests.harness.clock import StubClock
 from tests.web.served import FEEDS, NOW, Served, configured, served
 

@@ -1,10 +1,12 @@
-"""The status page at ``/``.
+"""Status over HTTP: the page at ``/``, the feeds at ``/feeds``, and the commands to a feed.
 
 **Invariants**
 
-- Every value is escaped, and nothing on the page runs: no script, one style, known by its hash.
+- On the page every value is escaped, and nothing runs: no script, one style, known by its hash.
 - The page is made for each request and reloads itself after :data:`AGAIN` seconds; requests at the same moment share
   what was read.
+- A command is left in the store. The process that polls the feed replies when it has carried the command out or has
+  started to. Without a reply the command holds all the same.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import asyncio
 import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from html import escape
 from typing import Any, Final
 
@@ -24,13 +26,15 @@ from starlette.routing import Route
 
 from poller import __version__
 from poller.clock import Clock
+from poller.control.commands import CommandKind, run_command
 from poller.control.problems import feed_problems, subscription_problems
 from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.daemon.health import Readiness
 from poller.errors import StoreError
 from poller.text import ago, without_credentials
+from poller.web.auth import Authorizer
 from poller.web.context import AppContext
-from poller.web.http import at
+from poller.web.http import RequestRefused, as_json, at, body_of, reason_of, span_of
 
 AGAIN: Final = 15
 _STYLE: Final = """
@@ -239,3 +243,84 @@ class OverviewCache:
         names = sorted({*kept.registered, *(one.id for one in settings.subscriptions)})
         found = await subscription_statuses(self._backing.client, settings, now=now, only=names[:MOST], kept=kept)
         return found, max(len(names) - MOST, 0)
+
+
+# ``/feeds``.
+
+_ONE: Final = "/feeds/{source}/{name}"
+_BY: Final = "an operator, by HTTP"
+_PATIENCE: Final = timedelta(seconds=2)  # for a daemon to answer; it looks four times a second
+
+
+def feed_routes(backing: AppContext, admission: Authorizer) -> list[Route]:
+    """The routes."""
+
+    async def listed(request: Request) -> Response:
+        """GET: the status of every feed, by name."""
+        span, names = span_of(request), backing.settings.feed_ids
+        async with backing.listing:
+            found = await _statuses(backing, span.of(names))
+        return as_json(found, headers=span.links("/feeds", names))
+
+    async def one(request: Request) -> Response:
+        """GET: the status of one."""
+        (found,) = await _statuses(backing, [_named(request, backing)])
+        return as_json(found)
+
+    async def resynced(request: Request) -> Response:
+        """POST: it is read in full, or with ``?anew=true`` from the beginning."""
+        anew = request.query_params.get("anew", "false")
+        if anew not in {"true", "false"}:
+            raise RequestRefused(400, "anew: expected true or false")
+        return await _ordered(request, backing, CommandKind.ANEW if anew == "true" else CommandKind.RESYNC)
+
+    async def released(request: Request) -> Response:
+        """POST: held removals are let through."""
+        return await _ordered(request, backing, CommandKind.RELEASE)
+
+    async def paused(request: Request) -> Response:
+        """POST: no round of it begins any more."""
+        return await _ordered(request, backing, CommandKind.PAUSE, await reason_of(request))
+
+    async def resumed(request: Request) -> Response:
+        """POST: poll it again, now."""
+        return await _ordered(request, backing, CommandKind.RESUME)
+
+    return [
+        at("/feeds", GET=listed),
+        at(_ONE, GET=one),
+        at(f"{_ONE}/pause", POST=admission.only(paused)),
+        at(f"{_ONE}/resume", POST=admission.only(resumed)),
+        at(f"{_ONE}/resync", POST=admission.only(resynced)),
+        at(f"{_ONE}/release", POST=admission.only(released)),
+    ]
+
+
+def _named(request: Request, backing: AppContext) -> str:
+    feed = f"{request.path_params['source']}/{request.path_params['name']}"
+    if feed not in backing.settings.feed_ids:
+        raise RequestRefused(404, f"there is no such feed; there are {', '.join(backing.settings.feed_ids[:20])}")
+    return feed
+
+
+async def _statuses(backing: AppContext, feeds: list[str]) -> list[FeedStatus]:
+    return await feed_statuses(backing.client, backing.settings, now=backing.clock.now(), feeds=feeds)
+
+
+async def _ordered(request: Request, backing: AppContext, order: CommandKind, reason: str = "") -> Response:
+    """200: carried out; 202: it will be; 409: it would change nothing. To pause or resume twice is no mistake."""
+    if order is not CommandKind.PAUSE and await body_of(request):
+        raise RequestRefused(400, "expected no body; use the query parameter ?anew=true")
+    answer = await run_command(
+        backing.client,
+        backing.settings,
+        _named(request, backing),
+        order,
+        clock=backing.clock,
+        by=_BY,
+        reason=reason,
+        patience=_PATIENCE,
+    )
+    if answer.outcome == "senseless" and order not in {CommandKind.PAUSE, CommandKind.RESUME}:
+        raise RequestRefused(409, f"{answer.feed}: {answer.text}")
+    return as_json(answer, 200 if answer.outcome in {"done", "senseless"} else 202)
