@@ -106,7 +106,7 @@ async def test_ready_from_the_start_of_the_work_to_its_end(
                         {"hook": "status 502"},
                     )
                     assert report["store"] == [{"name": "aof", "severity": "warning", "text": "off"}]
-    starting, stopping = ("starting", "this process has not begun its work yet"), "this process was told to stop"
+    starting, stopping = ("starting", "this process has not begun its work yet"), "this process is stopping"
     assert reasons == [
         [starting],
         [],
