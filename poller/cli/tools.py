@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from poller.cli.options import CommandLine, GlobalOptions, Json
 from poller.cli.output import write_json, write_line, write_table
+from poller.text import SIGNING_SECRETS
 
 if TYPE_CHECKING:
     from poller.config.settings import Settings
@@ -146,6 +147,17 @@ def config_example(options: GlobalOptions) -> None:  # noqa: ARG001 -- the confi
     typer.echo((files("poller") / "config" / "example.toml").read_text("utf-8"), nl=False)
 
 
+_SCHEMES: Final = tuple(SIGNING_SECRETS.values())
+
+
+def _scheme(text: str) -> str:
+    """The scheme of this name, whatever its case."""
+    for name in _SCHEMES:
+        if name.lower() == text.lower():
+            return name
+    raise typer.BadParameter(f"expected {' or '.join(_SCHEMES)}")
+
+
 @keys_app.callback()
 def _keys() -> None:
     """Make ``new`` a command of its own, though it is the only one."""
@@ -158,20 +170,25 @@ def new_key(
     ed25519: Annotated[
         bool, typer.Option("--ed25519", help="A key pair: the receiver gets the public key and cannot sign.")
     ] = False,
+    scheme: Annotated[
+        str, typer.Option(parser=_scheme, metavar="|".join(_SCHEMES), help="How the secret signs.")
+    ] = _SCHEMES[0],
 ) -> None:
     """Create a signing secret and show what the receiver needs. Stores neither."""
     import secrets
 
-    from poller.delivery.signing import new_private_secret, new_secret, public_key
+    from poller.delivery.signing import DRAWN, new_secret, public_key, scheme_of
 
-    drawn = secrets.token_bytes(32)
-    secret = new_private_secret(drawn) if ed25519 else new_secret(drawn)
+    name = "ed25519" if ed25519 else scheme
+    chosen, secret = scheme_of(name), new_secret(secrets.token_bytes(DRAWN), name)
     write_line(f"secret    {secret}")
-    write_line(f"receiver  {public_key(secret) if ed25519 else secret}")
+    write_line(f"receiver  {public_key(secret) if chosen.public_key else secret}")
     write_line(
         "Keep the secret in a file of its own (chmod 600), and name the file in secret_files of the subscription."
     )
-    if ed25519:
-        write_line("The receiver verifies v1a signatures with its line. It is a public key and no secret.")
+    if chosen.public_key:
+        write_line(
+            f"The receiver verifies {chosen.version} signatures with its line. It is a public key and no secret."
+        )
     else:
-        write_line("The receiver verifies v1 signatures with the same secret.")
+        write_line(f"The receiver verifies {chosen.version} signatures with the same secret.")

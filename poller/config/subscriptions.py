@@ -46,6 +46,7 @@ from poller.config.types import (
     distinct,
 )
 from poller.http.ssrf import AddressPolicy, forbidden
+from poller.text import SIGNING_SECRETS
 
 
 def _attributes(compared: Mapping[str, str]) -> Mapping[str, str]:
@@ -170,6 +171,9 @@ SinkUrl = Annotated[
 ]
 
 
+_SECRETS: Final = " or ".join(f"{prefix}… ({scheme})" for prefix, scheme in SIGNING_SECRETS.items())
+
+
 class SubscriptionSettings(Table):
     """One sink and the events it receives."""
 
@@ -208,8 +212,7 @@ class SubscriptionSettings(Table):
     )
     secret_files: Annotated[tuple[FilePath, ...], AfterValidator(distinct)] = Field(
         default=(),
-        description="Files with signing secrets, whsec_… (HMAC) or whsk_… (ed25519); several: all sign. Default: "
-        "unsigned.",
+        description=f"Files with signing secrets, {_SECRETS}; several: all sign. Default: unsigned.",
     )
     headers: SinkHeaders = Field(default_factory=dict, description="Extra request headers. Default: none.")
     auth: SinkAuthSettings = Field(

@@ -111,7 +111,7 @@ class RequestForm:
         carried, body, webhook_id = _carried(self._mode, events)
         headers = self._same | carried | {"webhook-id": webhook_id, "webhook-timestamp": str(timestamp)}
         if self._signer:
-            headers["webhook-signature"] = self._signer.sign(webhook_id, timestamp, body)
+            headers |= self._signer.headers(webhook_id, timestamp, body)
         return Request(headers, body)
 
 

@@ -15,24 +15,28 @@ whsec_     24 to 64 bytes                              ``v1,``: HMAC-SHA256
 whsk_      ed25519: seed, or seed and public key       ``v1a,``: ed25519
 =========  ==========================================  ==============================
 
-Refuses to know where secrets are kept, and what time it is.
+:data:`SCHEMES` is this table in code. Everything that signs, previews or makes secrets reads it.
 """
 
 from __future__ import annotations
 
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from poller.errors import ConfigurationError
+from poller.text import SIGNING_SECRETS
 
-HMAC_PREFIX: Final = "whsec_"
-PRIVATE_PREFIX: Final = "whsk_"
 PUBLIC_PREFIX: Final = "whpk_"
+SIGNATURE: Final = "webhook-signature"
+"""The header of Standard Webhooks."""
+
+DRAWN: Final = 32
+"""Random bytes that a new secret is made of."""
 
 _HMAC_BYTES: Final = range(24, 64 + 1)
 _SEED_BYTES: Final = 32
@@ -42,6 +46,40 @@ _Sign = Callable[[bytes], str]
 
 class SecretUnusable(ConfigurationError, ValueError):
     """Text that is no signing secret. The message says what is expected and repeats nothing of it."""
+
+
+class SignatureScheme(NamedTuple):
+    """One way to sign, and the secrets that ask for it.
+
+    Attributes:
+        prefix: of its secrets.
+        sizes: how many bytes may follow the prefix.
+        size_text: these, in words.
+        version: what signatures begin with.
+        signing: from those bytes to what signs.
+        header: where its signatures stand.
+        made: from random bytes to those of a new secret.
+        public_key: of a secret's bytes; None: a receiver verifies with the secret itself.
+    """
+
+    prefix: str
+    sizes: Container[int]
+    size_text: str
+    version: str
+    signing: Callable[[bytes], Callable[[bytes], bytes]]
+    header: str = SIGNATURE
+    made: Callable[[bytes], bytes] = bytes
+    public_key: Callable[[bytes], bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """How operators call it."""
+        return SIGNING_SECRETS[self.prefix]
+
+    def signer(self, key: bytes) -> _Sign:
+        """What makes whole signatures."""
+        sign, begins = self.signing(key), f"{self.version},"
+        return lambda signed: begins + b64encode(sign(signed)).decode()
 
 
 class Signer:
@@ -55,12 +93,14 @@ class Signer:
         Raises:
             SecretUnusable: one of them is no secret, or there are none.
         """
-        self._signs: tuple[_Sign, ...] = tuple(map(_signing_with, secrets))
+        self._signs: dict[str, list[_Sign]] = {}
+        for scheme, key in map(_parsed, secrets):
+            self._signs.setdefault(scheme.header, []).append(scheme.signer(key))
         if not self._signs:
             raise SecretUnusable("expected at least one signing secret")
 
-    def sign(self, webhook_id: str, timestamp: int, body: bytes) -> str:
-        """The value of ``webhook-signature``: one signature for each secret, in their order, separated by spaces.
+    def headers(self, webhook_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+        """The signatures by header: one for each secret that signs there, in their order, separated by spaces.
 
         Args:
             webhook_id: the value of ``webhook-id``.
@@ -68,7 +108,7 @@ class Signer:
             body: what is sent.
         """
         signed = b"%b.%d.%b" % (webhook_id.encode(), timestamp, body)
-        return " ".join([sign(signed) for sign in self._signs])
+        return {header: " ".join([sign(signed) for sign in signs]) for header, signs in self._signs.items()}
 
 
 def check_secret(text: str, origin: str) -> None:
@@ -83,27 +123,24 @@ def check_secret(text: str, origin: str) -> None:
         raise SecretUnusable(f"{origin} holds no signing secret: {error}") from None
 
 
-def new_secret(random_bytes: bytes) -> str:
-    """A ``whsec_`` secret of 24 to 64 bytes that the caller has drawn.
+def new_secret(random_bytes: bytes, scheme: str = "HMAC") -> str:
+    """A secret made of bytes that the caller has drawn, :data:`DRAWN` for any scheme.
 
     Raises:
+        KeyError: there is no scheme of this name.
         ValueError: another number of bytes.
     """
-    if len(random_bytes) not in _HMAC_BYTES:
-        raise ValueError("expected 24 to 64 random bytes")
-    return HMAC_PREFIX + b64encode(random_bytes).decode()
+    found = scheme_of(scheme)
+    return found.prefix + b64encode(found.made(random_bytes)).decode()
 
 
-def new_private_secret(seed: bytes) -> str:
-    """A ``whsk_`` secret, seed and public key, of 32 bytes that the caller has drawn.
+def scheme_of(name: str) -> SignatureScheme:
+    """The scheme that operators call by this name.
 
     Raises:
-        ValueError: another number of bytes.
+        KeyError: there is none.
     """
-    if len(seed) != _SEED_BYTES:
-        raise ValueError("expected 32 random bytes")
-    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
-    return PRIVATE_PREFIX + b64encode(seed + public).decode()
+    return {scheme.name: scheme for scheme in SCHEMES}[name]
 
 
 def public_keys(secrets: Iterable[str]) -> tuple[str, ...]:
@@ -119,42 +156,32 @@ def public_key(secret: str) -> str:
     """The public ``whpk_`` key that verifies the signatures of a ``whsk_`` secret.
 
     Raises:
-        SecretUnusable: it is no ``whsk_`` secret.
+        SecretUnusable: it has none.
     """
-    prefix, key = _parsed(secret)
-    if prefix != PRIVATE_PREFIX:
-        raise SecretUnusable(
-            f"expected a signing secret that begins with {PRIVATE_PREFIX}: only those have a public key"
-        )
-    return PUBLIC_PREFIX + b64encode(_private(key).public_key().public_bytes_raw()).decode()
+    scheme, key = _parsed(secret)
+    if scheme.public_key is None:
+        having = " or ".join(one.prefix for one in SCHEMES if one.public_key)
+        raise SecretUnusable(f"expected a signing secret that begins with {having}: only those have a public key")
+    return PUBLIC_PREFIX + b64encode(scheme.public_key(key)).decode()
 
 
-def _signing_with(secret: str) -> _Sign:
-    prefix, key = _parsed(secret)
-    if prefix == HMAC_PREFIX:
-        return lambda signed: "v1," + b64encode(hmac.digest(key, signed, "sha256")).decode()
-    private = _private(key)
-    return lambda signed: "v1a," + b64encode(private.sign(signed)).decode()
-
-
-def _parsed(secret: str) -> tuple[str, bytes]:
-    """The prefix and the bytes after it."""
+def _parsed(secret: str) -> tuple[SignatureScheme, bytes]:
+    """The scheme, and the bytes after its prefix."""
     text = secret.strip()
-    for prefix, sizes in ((HMAC_PREFIX, _HMAC_BYTES), (PRIVATE_PREFIX, (_SEED_BYTES, 2 * _SEED_BYTES))):
-        if not text.startswith(prefix):
+    for scheme in SCHEMES:
+        if not text.startswith(scheme.prefix):
             continue
-        key = _decoded(text.removeprefix(prefix))
+        key = _decoded(text.removeprefix(scheme.prefix))
         if key is None:
-            raise SecretUnusable(f"expected base64 after {prefix}, in one line and with its padding")
-        if len(key) not in sizes:
-            spelled = "24 to 64 bytes" if prefix == HMAC_PREFIX else "32 or 64 bytes"
-            raise SecretUnusable(f"expected {spelled} in base64 after {prefix}")
-        return prefix, key
+            raise SecretUnusable(f"expected base64 after {scheme.prefix}, in one line and with its padding")
+        if len(key) not in scheme.sizes:
+            raise SecretUnusable(f"expected {scheme.size_text} in base64 after {scheme.prefix}")
+        return scheme, key
     if text.startswith(PUBLIC_PREFIX):
         raise SecretUnusable(f"expected a signing secret, not the public key of one ({PUBLIC_PREFIX})")
+    *others, last = (scheme.prefix for scheme in SCHEMES)
     raise SecretUnusable(
-        f"expected a signing secret alone, which begins with {HMAC_PREFIX} or {PRIVATE_PREFIX}; "
-        "`poller keys new` makes one"
+        f"expected a signing secret alone, which begins with {', '.join(others)} or {last}; `poller keys new` makes one"
     )
 
 
@@ -165,9 +192,52 @@ def _decoded(text: str) -> bytes | None:
         return None  # and not raised from here, for the cause would go along
 
 
+def _hmac_secret(drawn: bytes) -> bytes:
+    if len(drawn) not in _HMAC_BYTES:
+        raise ValueError("expected 24 to 64 random bytes")
+    return drawn
+
+
+def _hmac(key: bytes) -> Callable[[bytes], bytes]:
+    return lambda signed: hmac.digest(key, signed, "sha256")
+
+
+def _ed25519_secret(seed: bytes) -> bytes:
+    """Seed and public key."""
+    if len(seed) != _SEED_BYTES:
+        raise ValueError("expected 32 random bytes")
+    return seed + _ed25519_public(seed)
+
+
+def _ed25519(key: bytes) -> Callable[[bytes], bytes]:
+    return _private(key).sign
+
+
+def _ed25519_public(key: bytes) -> bytes:
+    return _private(key).public_key().public_bytes_raw()
+
+
 def _private(key: bytes) -> Ed25519PrivateKey:
     private = Ed25519PrivateKey.from_private_bytes(key[:_SEED_BYTES])
     public = key[_SEED_BYTES:]
     if public and not hmac.compare_digest(public, private.public_key().public_bytes_raw()):
-        raise SecretUnusable(f"expected the seed and its own public key after {PRIVATE_PREFIX}: these are of two keys")
+        raise SecretUnusable("expected the seed and its own public key after whsk_: these are of two keys")
     return private
+
+
+SCHEMES: Final = (
+    SignatureScheme("whsec_", _HMAC_BYTES, "24 to 64 bytes", "v1", _hmac, made=_hmac_secret),
+    SignatureScheme(
+        "whsk_",
+        (_SEED_BYTES, 2 * _SEED_BYTES),
+        "32 or 64 bytes",
+        "v1a",
+        _ed25519,
+        made=_ed25519_secret,
+        public_key=_ed25519_public,
+    ),
+)
+"""All schemes; their prefixes and names are those of :data:`poller.text.SIGNING_SECRETS`."""
+
+SIGNATURE_HEADERS: Final = frozenset(scheme.header for scheme in SCHEMES)
+"""The headers that hold signatures, in lower case."""

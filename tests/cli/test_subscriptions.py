@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from poller.delivery.signing import new_private_secret, public_key
+from poller.delivery.signing import new_secret, public_key
 from poller.store.subscriptions import PARTS
 from tests.cli.commands import environment
 from tests.cli.conftest import Poller
@@ -140,7 +140,7 @@ async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], t
     secret.chmod(0o600)
     told = await poller("subscriptions", "add", "--from-json", str(file), **configured)
     assert (told.code, "whsec_" in told.out) == (0, False)
-    private = new_private_secret(b"s" * 32)
+    private = new_secret(b"s" * 32, "ed25519")
     secret.write_text(private, "utf-8")
     shown = await poller("subscriptions", "show", "a", **configured)
     assert f"\npublic key      {public_key(private)} (verifies v1a signatures)\n" in shown.out

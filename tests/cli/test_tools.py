@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook
 
 from poller.config.load import load
-from poller.delivery.signing import Signer, new_private_secret, public_keys
+from poller.delivery.signing import Signer, new_secret, public_keys
 from poller.sandbox.faults.registry import PROFILES
+from poller.text import SIGNING_SECRETS
 from tests.cli.conftest import Called, Poller, started
 
 
@@ -86,7 +87,7 @@ def test_a_shared_secret(called: Called) -> None:
     secret, receiver = made(called)
     assert secret.startswith("whsec_")
     now = int(time.time())
-    signature = Signer([secret]).sign("1", now, b"{}")
+    signature = Signer([secret]).headers("1", now, b"{}")["webhook-signature"]
     headers = {"webhook-id": "1", "webhook-timestamp": str(now), "webhook-signature": signature}
     assert Webhook(receiver).verify(b"{}", headers) == {}
     assert made(called)[0] != secret
@@ -96,7 +97,7 @@ def test_a_key_pair(called: Called) -> None:
     """The receiver's line is the public key, which verifies signatures."""
     secret, receiver = made(called, "--ed25519")
     assert (secret[:5], receiver[:5]) == ("whsk_", "whpk_")
-    version, _, signature = Signer([secret]).sign("1", 1772439303, b"{}").partition(",")
+    version, _, signature = Signer([secret]).headers("1", 1772439303, b"{}")["webhook-signature"].partition(",")
     assert version == "v1a"
     public = Ed25519PublicKey.from_public_bytes(b64decode(receiver.removeprefix("whpk_")))
     public.verify(b64decode(signature), b"1.1772439303.{}")
@@ -104,7 +105,21 @@ def test_a_key_pair(called: Called) -> None:
     assert public_keys([secret, "whsec_" + "A" * 32, "nonsense"]) == (receiver,)
 
 
+@pytest.mark.parametrize("name", [*SIGNING_SECRETS.values(), *map(str.upper, SIGNING_SECRETS.values())])
+def test_a_secret_of_each_scheme(called: Called, name: str) -> None:
+    """Every scheme that signs can be asked for by its name, in any case."""
+    prefix = {scheme.upper(): prefix for prefix, scheme in SIGNING_SECRETS.items()}[name.upper()]
+    assert made(called, "--scheme", name)[0].startswith(prefix)
+
+
+def test_another_scheme_is_refused(called: Called) -> None:
+    """A slip in the name is a mistake of the command line."""
+    ended = called("keys", "new", "--scheme", "sha1")
+    assert ended.code == 2
+    assert "expected HMAC or ed25519" in ended.err
+
+
 def test_a_seed_has_its_size() -> None:
     """Law: a seed of another length is refused."""
     with pytest.raises(ValueError, match="32"):
-        new_private_secret(b"short")
+        new_secret(b"short", "ed25519")

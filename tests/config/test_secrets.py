@@ -10,7 +10,7 @@ from hypothesis import settings as runs
 from hypothesis import strategies as st
 
 from poller.config.load import load
-from poller.delivery.signing import new_private_secret, new_secret
+from poller.delivery.signing import SCHEMES, new_secret
 from poller.errors import ConfigurationError
 from poller.text import SIGNING_SECRETS
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION, Complaints, Loader
@@ -113,9 +113,10 @@ def test_a_secret_in_a_wrong_place(table: str, spot: str, secret: str, tmp_path:
     assert secret.replace("Bearer ", "") not in str(refused.value)
 
 
-@pytest.mark.parametrize("secret", [new_secret(bytes(24)), new_private_secret(bytes(32))], ids=["whsec_", "whsk_"])
-def test_a_signing_secret_is_no_path(secret: str, complaints: Complaints) -> None:
+@pytest.mark.parametrize("scheme", [scheme.name for scheme in SCHEMES])
+def test_a_signing_secret_is_no_path(scheme: str, complaints: Complaints) -> None:
     """A signing secret in place of its file is refused when the settings are read, for a path would be shown."""
+    secret = new_secret(bytes(32), scheme)
     (line,) = complaints(f'{SOURCE}{FEED}{SUBSCRIPTION}secret_files = ["{secret}"]\n')
     assert line.endswith("expected the path of a file or directory")
     assert secret[6:] not in line

@@ -13,8 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from poller.delivery.signing import SecretUnusable, Signer, new_secret, public_key
+from poller.delivery.signing import (
+    DRAWN,
+    SCHEMES,
+    SIGNATURE_HEADERS,
+    SecretUnusable,
+    SignatureScheme,
+    Signer,
+    new_secret,
+    public_key,
+    public_keys,
+)
 from poller.errors import ConfigurationError
+from poller.text import SIGNING_SECRETS
 from tests.changes.samples import FEW
 
 KEYS = st.binary(min_size=24, max_size=64)
@@ -49,7 +60,7 @@ def test_the_library_verifies_what_is_signed(key: bytes, webhook_id: str, text: 
     headers = {
         "webhook-id": webhook_id,
         "webhook-timestamp": str(now),
-        "webhook-signature": Signer([secret]).sign(webhook_id, now, text.encode()),
+        "webhook-signature": Signer([secret]).headers(webhook_id, now, text.encode())["webhook-signature"],
     }
     Webhook(secret).verify(text, headers, json_parse=False)
     with pytest.raises(WebhookVerificationError):
@@ -59,14 +70,16 @@ def test_the_library_verifies_what_is_signed(key: bytes, webhook_id: str, text: 
 def test_the_vector_of_the_specifications_libraries() -> None:
     """Byte for byte what the libraries of Standard Webhooks expect."""
     signer = Signer(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
-    signed = signer.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')
+    signed = signer.headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')["webhook-signature"]
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 @pytest.mark.parametrize("secret", [SVIX_SECRET, private(b64decode(SVIX_SECRET[5:])[:32])])
 def test_the_published_vector_of_v1a(secret: str) -> None:
     """Byte for byte, from the seed with its public key and from the seed alone."""
-    signed = Signer([secret]).sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')
+    signed = Signer([secret]).headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')[
+        "webhook-signature"
+    ]
     assert signed == SVIX_SIGNED
     assert public_key(secret) == SVIX_PUBLIC
 
@@ -92,7 +105,7 @@ def test_the_keys_of_rfc_8032(seed: str, public: str) -> None:
     """Its seeds have its public keys, and those prove what is signed."""
     secret = private(bytes.fromhex(seed))
     assert public_key(secret) == "whpk_" + b64encode(bytes.fromhex(public)).decode()
-    assert proves(public_key(secret), Signer([secret]).sign("a", 7, b"body"), b"a.7.body")
+    assert proves(public_key(secret), Signer([secret]).headers("a", 7, b"body")["webhook-signature"], b"a.7.body")
 
 
 @FEW
@@ -100,7 +113,7 @@ def test_the_keys_of_rfc_8032(seed: str, public: str) -> None:
 def test_the_public_key_proves_what_is_signed(seed: bytes, webhook_id: str, body: bytes) -> None:
     """Any seed, any body; and no other timestamp."""
     secret = private(seed)
-    signed = Signer([secret]).sign(webhook_id, 7, body)
+    signed = Signer([secret]).headers(webhook_id, 7, body)["webhook-signature"]
     assert proves(public_key(secret), signed, webhook_id.encode() + b".7." + body)
     assert not proves(public_key(secret), signed, webhook_id.encode() + b".8." + body)
 
@@ -108,7 +121,7 @@ def test_the_public_key_proves_what_is_signed(seed: bytes, webhook_id: str, body
 def test_every_secret_signs_while_they_are_changed() -> None:
     """In their order, one space between; a sink that knows any one of them accepts."""
     old, new, now = new_secret(b"o" * 24), new_secret(b"n" * 64), int(time.time())
-    signature = Signer([old, SVIX_SECRET, new]).sign("a", now, b"{}")
+    signature = Signer([old, SVIX_SECRET, new]).headers("a", now, b"{}")["webhook-signature"]
     assert [part.split(",")[0] for part in signature.split(" ")] == ["v1", "v1a", "v1"]
     headers = {"webhook-id": "a", "webhook-timestamp": str(now), "webhook-signature": signature}
     for secret in (old, new):
@@ -120,7 +133,10 @@ def test_every_secret_signs_while_they_are_changed() -> None:
 def test_white_space_around_a_secret_does_not_count(key: bytes, space: str) -> None:
     """As editors and ``echo`` leave it at the end of a file."""
     secret = new_secret(key)
-    assert Signer([space + secret + space]).sign("a", 1, b"") == Signer([secret]).sign("a", 1, b"")
+    assert (
+        Signer([space + secret + space]).headers("a", 1, b"")["webhook-signature"]
+        == Signer([secret]).headers("a", 1, b"")["webhook-signature"]
+    )
 
 
 TELLTALE = "Zm9vYmFy"
@@ -190,3 +206,19 @@ def test_a_new_secret_has_a_size_that_everybody_takes(size: int) -> None:
     """24 to 64 bytes, and nothing else."""
     with pytest.raises(ValueError, match="24 to 64"):
         new_secret(b"k" * size)
+
+
+def test_what_hides_secrets_knows_the_prefix_of_every_scheme() -> None:
+    """A secret of a scheme that :mod:`poller.text` does not know would be shown in clear."""
+    assert [scheme.prefix for scheme in SCHEMES] == list(SIGNING_SECRETS)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_a_new_secret_of_every_scheme_signs_in_its_header(scheme: SignatureScheme) -> None:
+    """And a receiver can be given what verifies it."""
+    secret = new_secret(bytes(range(DRAWN)), scheme.name)
+    (signed,) = Signer([secret]).headers("a", 7, b"body").items()
+    assert signed[0] == scheme.header
+    assert signed[0] in SIGNATURE_HEADERS
+    assert signed[1].startswith(f"{scheme.version},")
+    assert (public_keys([secret]) != ()) is (scheme.public_key is not None)

@@ -26,7 +26,7 @@ NOW = 1_750_000_000
 
 
 def signed(body: bytes, at: int, *secrets: str) -> dict[str, str]:
-    signature = Signer(secrets).sign("a-1", at, body)
+    signature = Signer(secrets).headers("a-1", at, body)["webhook-signature"]
     return {"webhook-id": "a-1", "webhook-timestamp": str(at), "webhook-signature": signature}
 
 

@@ -14,7 +14,7 @@ from poller.control import subscriptions as subscribing
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.filters import compile_filters
-from poller.delivery.signing import new_private_secret, new_secret, public_key
+from poller.delivery.signing import new_secret, public_key
 from poller.errors import StoreUnavailable
 from poller.store.keys import SubscriptionKeys
 from poller.store.registry import Registry
@@ -153,7 +153,7 @@ async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, t
 
 async def test_the_public_key_is_shown(given: Served, tmp_path: Path) -> None:
     """Of an ed25519 secret, for the receiver needs it; sent back it changes nothing; a file that is gone has none."""
-    secret, other = new_private_secret(b"s" * 32), tmp_path / "other"
+    secret, other = new_secret(b"s" * 32, "ed25519"), tmp_path / "other"
     file = tmp_path / "whsk"
     for path, text in ((file, secret), (other, new_secret(b"o" * 32))):
         path.write_text(text, "utf-8")

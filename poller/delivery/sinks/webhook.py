@@ -52,7 +52,7 @@ from poller.config.http import path_secrets
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.formats import Mode, Request, RequestForm
 from poller.delivery.outcome import Failure, Outcome, OutcomeKind
-from poller.delivery.signing import Signer, check_secret
+from poller.delivery.signing import SIGNATURE_HEADERS, Signer, check_secret
 from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, Sink, SinkEvent, SinkParts
 from poller.delivery.sinks.connection import (
     FAILURES,
@@ -89,7 +89,6 @@ _USER_AGENT: Final = f"poller/{__version__}"
 _FIXED: Final = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
 
 _ORIGIN: Final = "WebHook-Request-Origin"
-_SIGNATURE: Final = "webhook-signature"
 _SHOWN: Final = 10  # characters of a signature: enough to see of which kind it is
 _GONE: Final[Mapping[int, str]] = {
     HTTPStatus.GONE: "the sink answered 410: it is gone for good",
@@ -259,7 +258,7 @@ class WebhookSink(Sink):
         if not isinstance(self._credential, NoCredential):
             head += [f"{name}: …" for name in self._credential.apply("…").headers]
         for name, value in request.headers.items():
-            shown = " ".join(f"{one[:_SHOWN]}…" for one in value.split()) if name == _SIGNATURE else value
+            shown = " ".join(f"{one[:_SHOWN]}…" for one in value.split()) if name in SIGNATURE_HEADERS else value
             head.append(f"{name}: {shown}")
         return Preview(head, request.body)
 
