@@ -1,7 +1,7 @@
 """Turns a polled Qualification and Employment API into CloudEvents on Redis streams.
 
-The packages read like the path that a record takes: ``source`` fetches pages, ``changes`` compares them with what was
-seen before, ``store`` commits snapshots and events together or not at all, ``delivery`` sends them to webhooks.
+The packages follow the path of a record: ``source`` fetches pages, ``changes`` compares records with their snapshots,
+``store`` commits snapshots and events atomically, ``delivery`` sends events to sinks.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 **Invariants**
 
-- The daemon starts whatever is away: it waits for a store that does not answer, and a source that does not answer fails
-  its rounds and nothing else. The HTTP service answers from the start to the very end.
-- Once stopped, it starts no round, lets each running commit finish, and releases its leases, so that another process
-  can go on without a pause.
+- The daemon starts even if the store or a source is unavailable: it waits for the store, and an unavailable source
+  fails
+  only its own rounds. The HTTP service answers from the start to the end.
+- Once stopped, the daemon starts no round, lets running commits finish, and releases its leases, so that another
+  process
+  can continue immediately.
 """
 
 from __future__ import annotations
@@ -63,14 +65,14 @@ async def run(
 
     Args:
         settings: the configuration.
-        environ: where tokens may be.
-        stop: ends it, in order.
+        environ: may hold tokens.
+        stop: ends the daemon in order.
         clock: of this process.
-        roles: which of them to do.
+        roles: of this process.
 
     Raises:
-        ConfigurationError: something is set up wrongly, or the store is less durable than is required.
-        StoreError: the store does not want us, or the embedded one does not start.
+            ConfigurationError: the configuration cannot be used, or the store is less durable than required.
+            StoreError: the store refuses the connection, or the embedded server does not start.
     """
     daemon = _Daemon(settings, environ, clock)
     serving = settings.http.bind if "serve" in roles else None
@@ -86,7 +88,7 @@ async def run(
 
 
 class _Daemon:
-    """What is there before the store answers, and until everything else has ended."""
+    """The parts of the daemon that live from before the store answers until everything else has ended."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], clock: Clock) -> None:
         self._settings = settings
@@ -102,7 +104,7 @@ class _Daemon:
         self._deliverer: DeliverRole | None = None
 
     def site(self) -> Any:
-        """What is served; further routes go here."""
+        """The HTTP application; roles add their routes."""
         exposition = Exposition(self._readiness, self._watch, self._readings)
         return site(self._backing, self._readiness, lambda: self._registry, *metrics_routes(exposition))
 
@@ -117,13 +119,13 @@ class _Daemon:
         return f"{feeds}, {counted(self._deliverer.subscriptions, 'subscription')}" if self._deliverer else feeds
 
     async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
-        """Do everything but serving; ``over`` is set when it has ended."""
+        """Run all roles but HTTP; sets ``over`` at the end."""
         settings, environ, clock, watch = self._settings, self._environ, self._clock, self._watch
         try:
             if "poll" in roles:
                 await report_missing_credentials(settings.sources, environ)
             async with AsyncExitStack() as stack:
-                # What may take long at the start is given up when the daemon is stopped.
+                # Slow steps of the start end when the daemon is stopped.
                 opening = opened_store(settings, clock=self._clock)
                 store = await _unless_stopped(stack.enter_async_context(opening), stop)
                 shebang = await _unless_stopped(self._looked_at(store, roles), stop) if store else None
@@ -178,7 +180,7 @@ class _Daemon:
             over.set()
 
     async def _looked_at(self, store: OpenStore, roles: frozenset[str]) -> str:
-        """The first line of scripts, once the store has answered all that is asked of it at the start."""
+        """Check the store at the start. Returns the first line of scripts that the store knows."""
         watch = self._watch
         while True:
             shebang = await until_ready(store, patience=None, away=partial(watch.failed, START))
@@ -187,7 +189,7 @@ class _Daemon:
                 if "poll" in roles:
                     await report_empty_store(store.client, self._settings)
                 await store_orphans(store.client, self._settings)
-            except StoreUnavailable as error:  # it went between two questions
+            except StoreUnavailable as error:  # the store became unavailable between two commands
                 watch.failed(START, str(error))
                 await self._clock.sleep(_ASKED_AGAIN)
                 continue
@@ -214,7 +216,7 @@ def _membership(settings: Settings, store: OpenStore, watch: StoreMonitor, sheba
 
 
 async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run them side by side until all have ended; the first failure of one ends the others and is raised."""
+    """Run these concurrently until all have ended. The first failure cancels the others and is raised."""
     tasks = [asyncio.create_task(one) for one in working]
     try:
         await asyncio.gather(*tasks)
@@ -231,7 +233,7 @@ async def _watched(stop: asyncio.Event, watch: StoreMonitor) -> None:
 
 
 async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:
-    """The work's result; None where ``stop`` came first."""
+    """The work's result; None: ``stop`` came first."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -240,7 +242,7 @@ async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -
         await ended(working, stopping)
 
 
-# One round for every feed, then the end: for cron, for tests, for a first look.
+# One round for every feed, then the end: for cron, tests and first trials.
 
 _LOOK_AGAIN: Final = timedelta(milliseconds=250)
 _SOONEST: Final = timedelta(milliseconds=100)
@@ -254,19 +256,20 @@ async def once(
     clock: Clock,
     report: Callable[[RoundResult], None],
 ) -> bool:
-    """Run one round for each of these feeds; True where all went well.
+    """Run one round for each of these feeds. True: all succeeded.
 
-    Feeds run side by side; those that list by qualification come last, for the others name the qualifications.
+    Feeds run concurrently. Those with a substream per qualification come last, because the others name the
+    qualifications.
 
     Args:
         settings: the configuration.
-        environ: where tokens may be.
-        feed_ids: which feeds, as ``SOURCE/NAME``.
+        environ: may hold tokens.
+        feed_ids: of the feeds, ``SOURCE/NAME``.
         clock: of this process.
         report: is called with each result as it comes.
 
     Raises:
-        ConfigurationError: something is set up wrongly, or the store is less durable than is required.
+        ConfigurationError: the configuration cannot be used, or the store is less durable than required.
         Exception: what ``report`` raised, after the other rounds were stopped.
     """
     try:
@@ -306,7 +309,7 @@ async def _rounds(
 
 
 async def _together(rounds: Iterable[Coroutine[None, None, bool]]) -> list[bool]:
-    """All their results; the first failure of one is raised when the others, cancelled, have ended too."""
+    """The results of all. The first failure cancels the others and is raised when they have ended."""
     tasks = [asyncio.create_task(one) for one in rounds]
     try:
         return await asyncio.gather(*tasks)
@@ -315,7 +318,7 @@ async def _together(rounds: Iterable[Coroutine[None, None, bool]]) -> list[bool]
 
 
 async def _when_free(polled: PolledFeed, clock: Clock) -> RoundResult:
-    """A round; where another process has the lease, once it has run out. A lease that is renewed has a living owner."""
+    """Run a round; if another process has the lease, wait until it expires. A renewed lease has a live owner."""
     result = await polled.round(whole=True)
     while result.wait is not None:
         pause = max(_SOONEST, min(result.wait, _LOOK_AGAIN))

@@ -1,9 +1,9 @@
-"""Time and chance of one process: wall clock, monotonic clock, sleep, random numbers.
+"""The clock of one process: wall clock, monotonic clock, sleep, random numbers.
 
 **Invariants**
 
-- What runs for a while takes one :class:`Clock`; pure functions take moments as values.
-- Moments that processes share are those of :class:`poller.store.clock.StoreClock`, which is a clock too.
+- Long-running code takes one :class:`Clock`; pure functions take moments as values.
+- Moments that processes share come from :class:`poller.store.clock.StoreClock`, which is a clock too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Clock:
     """The clock of this process.
 
     Attributes:
-        random: where all draws come from; fit for secrets.
+        random: the source of all random numbers; fit for secrets.
     """
 
     def __init__(self) -> None:
-        """Read the system's clocks and its source of randomness."""
+        """Use the system's clocks and its source of random numbers."""
         self.random: random.Random = random.SystemRandom()
 
     def now(self) -> datetime:
@@ -33,15 +33,15 @@ class Clock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds that only go forward."""
+        """Seconds that never go back."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for this long."""
+        """Wait for this many seconds."""
         await asyncio.sleep(seconds)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for the event, at most this long; whether it is set."""
+        """Wait for the event, at most this many seconds. True: it is set."""
         try:
             async with asyncio.timeout(seconds):
                 return await event.wait()

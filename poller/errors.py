@@ -1,20 +1,21 @@
-"""Every error of the program, by whose fault it is.
+"""All errors of the program, grouped by fault, because the fault decides what happens next.
 
-The fault decides what happens next.
+* :class:`ConfigurationError`: the operator's. No retry; the program says what to change and exits with 2.
+* :class:`SourceError`: the API's. The round fails, the delta token stays, the next round tries again.
+* :class:`AddressRefused`: the sink's; its host has a forbidden address. The delivery fails, nothing is sent.
+* :class:`StoreError`: Redis' or the network's. The commit is retried where that is safe, else the round fails.
 
-* :class:`ConfigurationError`: the operator's. Nothing is tried again; the program says what to change and exits with 2.
-* :class:`SourceError`: the API's. The round fails, nothing moves, the next interval tries again.
-* :class:`AddressRefused`: the sink's, whose name leads where no event may go. The delivery fails, nothing is sent.
-* :class:`StoreError`: Redis' or the path to it. The commit is tried again where that is safe, else the round fails.
+**Invariants**
 
-A message is one line that a tired reader understands without the code. It never holds a secret.
+- A message is one line that an operator understands without the code.
+- A message never holds a secret.
 """
 
 from __future__ import annotations
 
 
 class PollerError(Exception):
-    """Anything that this program raises on purpose. ``str()`` is fit to be shown to an operator."""
+    """The base of all errors that this program raises. ``str()`` is fit for operators."""
 
 
 class ConfigurationError(PollerError):
@@ -26,15 +27,15 @@ class AddressTaken(ConfigurationError):
 
 
 class SubscriptionUnknown(ConfigurationError):
-    """There is no subscription of this id."""
+    """No subscription has this id."""
 
 
 class SubscriptionTaken(ConfigurationError):
-    """There is a subscription of this id already."""
+    """A subscription with this id exists already."""
 
 
 class SubscriptionFiled(ConfigurationError):
-    """The subscription is in the configuration file, or comes from there, and can only be changed there."""
+    """The subscription comes from a configuration file and can only be changed there."""
 
 
 class SourceError(PollerError):
@@ -42,15 +43,15 @@ class SourceError(PollerError):
 
 
 class SourceUnavailable(SourceError):
-    """No answer, or one that may be better later: network, timeout, 408, 425, 429, 5xx."""
+    """The API did not answer, or with an error that may pass: network, timeout, 408, 425, 429, 5xx."""
 
 
 class SourceNotAsked(SourceUnavailable):
-    """The API has not answered others of the source's requests, so this one was not made."""
+    """The API has not answered other requests of the source, so this one was not sent."""
 
 
 class SourceRefused(SourceError):
-    """The API understood and said no: 401, 403, 404, 400 and the like.
+    """The API refused the request: 401, 403, 404, 400 and the like.
 
     Attributes:
         status: the HTTP status.
@@ -62,39 +63,39 @@ class SourceRefused(SourceError):
 
 
 class CredentialUnusable(SourceError):
-    """The credential for the API cannot be had: its file or variable is missing, empty or malformed."""
+    """A credential cannot be read: its file or variable is missing, empty or malformed."""
 
 
 class SourceNonsense(SourceError):
-    """An answer of status 200 that is not the list envelope: cut, not JSON, too large, looping."""
+    """A response with status 200 is not a list envelope: truncated, not JSON, too large, looping."""
 
 
 class RoundTimeExceeded(SourceError):
-    """A round that has taken as long as it may (``max_round``). All that it has read counts."""
+    """The round has reached ``max_round``. The pages read so far count."""
 
 
 class RoundHeld(SourceError):
-    """A reading that would remove too much. All else of it counts; the removals wait for ``poller release``."""
+    """The round would remove too many records. Its other changes count; the removals wait for ``poller release``."""
 
 
 class OriginHeld(RoundHeld):
-    """The feed's records would come from another API than the known ones. Nothing was read or published."""
+    """The feed would be read from another API than its known records. Nothing was read or published."""
 
 
 class AddressRefused(PollerError):
-    """The sink's host is, or has been resolved to, an address that it may not have. Nothing was connected to."""
+    """The sink's host is, or was resolved to, a forbidden address. No connection was opened."""
 
 
 class StoreError(PollerError):
-    """Redis did not do what was asked."""
+    """A command to Redis failed."""
 
 
 class StoreUnavailable(StoreError):
-    """No connection, a timeout, or a server that is loading, read-only or out of memory. Trying again may help."""
+    """No connection, a timeout, or a server that is loading, read-only or out of memory. A retry may help."""
 
 
 class StoreRefused(StoreError):
-    """Redis understood and said no for good: wrong password, missing permission, a key of another type."""
+    """Redis refused the command permanently: wrong password, missing permission, a key of another type."""
 
 
 class Fenced(StoreError):
@@ -102,7 +103,7 @@ class Fenced(StoreError):
 
 
 class Stale(StoreError):
-    """The feed's state is not the one this round was planned on. The commit wrote nothing."""
+    """The feed's state has changed since the commit was planned. The commit wrote nothing."""
 
 
 class GroupGone(StoreError):

@@ -1,7 +1,7 @@
-"""Points where a test may kill the process, to prove that nothing is lost.
+"""Failpoints: places where a test kills the process, to prove that nothing is lost.
 
-Nothing happens unless :func:`arm` was called, which the command line does when ``POLLER_FAILPOINT=name[:n]`` is set.
-Then the process kills itself with SIGKILL when it reaches that place for the n-th time: no clean-up, no last words.
+Nothing happens unless :func:`arm` was called, which the command line does if ``POLLER_FAILPOINT=name[:n]`` is set. Then
+the process kills itself with SIGKILL, without any clean-up, when it reaches that place for the n-th time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 
 from poller.errors import ConfigurationError
 
-# Each in the order in which it is reached. A name stands at one place in the code.
+# In the order in which they are reached. Each name occurs at one place in the code.
 OF_ROUNDS: Final = (
-    "lease.taken",  # lease and state are in hand, nothing was asked of the API
-    "page.fetched",  # a page is here, nothing of it is committed
+    "lease.taken",  # lease acquired and state read, no request made
+    "page.fetched",  # a page is read, nothing of it is committed
     "known.read",  # its snapshots are read
     "commit.planned",  # the commit is planned, not sent
-    "commit.sent",  # the commit is written, this process does not know it yet: the lost reply
+    "commit.sent",  # the commit is written, but its reply is lost
     "commit.done",  # the process knows that the commit is written
     "round.read",  # all pages are committed, the delta token is not
     "round.done",  # the delta token is committed
@@ -26,9 +26,9 @@ OF_ROUNDS: Final = (
 )
 OF_DELIVERIES: Final = (
     "delivery.read",  # entries are read from the stream, nothing of them is sent
-    "delivery.answered",  # a sink has answered, what follows is not even drafted
-    "delivery.settling",  # what became of deliveries is drafted, not sent to the store
-    "delivery.settled",  # it is written
+    "delivery.answered",  # a sink has answered, the step is not planned
+    "delivery.settling",  # the ack batch is planned, not sent
+    "delivery.settled",  # the ack batch is written
 )
 POINTS: Final = OF_ROUNDS + OF_DELIVERIES
 
@@ -36,7 +36,7 @@ _armed: dict[str, int] = {}
 
 
 def arm(spec: str) -> None:
-    """Die at a place: ``name`` at the first time it is reached, ``name:n`` at the n-th.
+    """Kill the process at a failpoint: ``name`` the first time it is reached, ``name:n`` the n-th time.
 
     Raises:
         ConfigurationError: no such place, or n is not a number from 1.
@@ -50,7 +50,7 @@ def arm(spec: str) -> None:
 
 
 def reach(name: str) -> None:
-    """Say that this place is reached."""
+    """Mark a failpoint in the code; kills the process if it is armed."""
     if not _armed or name not in _armed:
         return
     _armed[name] -= 1

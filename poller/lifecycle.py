@@ -1,7 +1,4 @@
-"""Stop signals, cancellation, and pauses in long computations.
-
-Signals set an event, cancelled tasks end, long computations let others have their turn.
-"""
+"""Stop signals, cancellation of tasks, and long computations that yield to other tasks."""
 
 from __future__ import annotations
 
@@ -31,16 +28,17 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
 
 
 def terminations() -> tuple[signal.Signals, ...]:
-    """SIGTERM and, unless it is ignored as under ``nohup``, SIGHUP: a terminal that goes ends the program in order."""
+    """SIGTERM and, unless ignored as under ``nohup``, SIGHUP: a closed terminal ends the program in order."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return (signal.SIGTERM,) if ignored else (signal.SIGTERM, signal.SIGHUP)
 
 
 async def ended(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks until they have ended, however they end.
+    """Cancel tasks repeatedly until they have ended.
 
-    Once is not enough: before Python 3.12 ``asyncio.wait_for``, which redis-py sends its commands through, swallows a
-    cancellation that comes in the moment in which what it waits for is done.
+    Once is not enough: before Python 3.12, ``asyncio.wait_for``, which redis-py uses for its commands, loses a
+    cancellation
+    that comes at the moment in which the awaited result is ready.
     """
     left = {task for task in tasks if not task.done()}
     while left:
@@ -51,9 +49,9 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def finished(task: asyncio.Task[Any], *, within: float) -> None:
-    """Wait for a task that is to finish although its owner was cancelled; end it when it takes longer (seconds).
+    """Wait for a task that should finish although its owner was cancelled; cancel it after this many seconds.
 
-    Deaf to further cancellations meanwhile, for :func:`ended` repeats them.
+    Ignores further cancellations meanwhile, because :func:`ended` repeats them.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + within
@@ -64,7 +62,7 @@ async def finished(task: asyncio.Task[Any], *, within: float) -> None:
 
 
 async def unless(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event, at most so long; whether it came."""
+    """Wait for the event, at most this many seconds. True: it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -72,7 +70,7 @@ async def unless(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
-    """Wait for ``stop``. No task should end before it; where one does, what ended it is raised."""
+    """Wait for ``stop``. If a task ends before it, its error is raised."""
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -84,7 +82,7 @@ async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
 
 
 async def in_turns(steps: Generator[None, None, T]) -> T:
-    """The value of a long computation; where it yields, whatever else waits has its turn."""
+    """The value of a long computation; other tasks run whenever it yields."""
     while True:
         try:
             next(steps)
@@ -94,7 +92,7 @@ async def in_turns(steps: Generator[None, None, T]) -> T:
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
-    """As :func:`in_turns`, where nothing else waits."""
+    """As :func:`in_turns`, without yielding to other tasks."""
     while True:
         try:
             next(steps)

@@ -1,10 +1,10 @@
-"""Limits of rate and concurrency that may change while tasks wait for a turn.
+"""Limits of rate and concurrency that may change while tasks wait.
 
-A process has a part of what a source or a sink allows; the part changes whenever leases move.
+Each process uses a part of a source's or sink's limit; the part changes whenever leases move.
 
 **Invariants**
 
-- After a change nothing starts faster than the new limit says, however long it has waited; what is under way may end.
+- After a change, the new limit holds for all tasks that wait; running tasks may end.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ WHOLE: Final = Fraction(1)
 
 
 class RateLimiter:
-    """A rate: starts in a second, evenly spaced."""
+    """A limit of starts per second, evenly spaced."""
 
     def __init__(self, rate: float | None) -> None:
-        """``rate``: starts in a second; None for no limit."""
+        """``rate``: starts per second; None: no limit."""
         self._rate = rate
         self._limiter = _limiter(rate, WHOLE)
 
     def change(self, part: Fraction) -> None:
-        """Only this part of the rate from now on."""
+        """Use this part of the rate from now on."""
         self._limiter = _limiter(self._rate, part)
 
     async def turn(self) -> None:
-        """Wait until one may start."""
+        """Wait until a start is permitted."""
         passed = None
-        while (limiter := self._limiter) is not None and limiter is not passed:  # else it was changed meanwhile
+        while (limiter := self._limiter) is not None and limiter is not passed:  # else the limit was changed meanwhile
             await limiter.acquire()
             passed = limiter
 
@@ -52,13 +52,13 @@ class ConcurrencyLimit:
     """
 
     def __init__(self, most: int) -> None:
-        """``most``: how many may run at the same time."""
+        """``most``: the number of concurrent blocks."""
         self._whole = self._most = most
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def change(self, part: Fraction) -> None:
-        """Only this part of them from now on, though one at least."""
+        """Use this part of the limit from now on, at least one."""
         self._most = part_of(self._whole, part)
         self._admit()
 
@@ -78,7 +78,7 @@ class ConcurrencyLimit:
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        """Give it back."""
+        """Release the slot."""
         self._leave()
 
     def _leave(self) -> None:
@@ -94,52 +94,52 @@ class ConcurrencyLimit:
 
 
 def part_of(count: int, part: Fraction) -> int:
-    """A part of a whole, rounded down, though one at least."""
+    """A part of a whole, rounded down, at least one."""
     return max(1, int(count * part))
 
 
-# The rate that a sink bears, found from ``429`` answers without ``Retry-After``. A refusal halves the rate of requests;
-# it rises within seconds to just below the last good rate, and from there slowly.
+# The rate that a sink accepts, learnt from ``429`` answers without ``Retry-After``. A refusal halves the rate of
+# requests. The rate rises within seconds to just below the last good rate, and slowly from there.
 #
-# - Before the first refusal there is no bound. A bound that was not met for long is dropped.
-# - A refusal of a request sent before the last halving belongs to the same burst, and changes nothing.
-# - A burst pauses the sink once: for :data:`FIRST_PAUSE`, or :data:`LATER_PAUSE` where a bound was known; twice as long
-#   each time nothing was taken in between, up to :data:`LONGEST_PAUSE`.
-# - After each refusal the rate begins at half of what it was, or below.
+# - Before the first refusal there is no limit. A limit that was not reached for long is dropped.
+# - A refusal of a request sent before the last halving belongs to the same burst and changes nothing.
+# - A burst pauses the sink once: for :data:`FIRST_PAUSE`, or for :data:`LATER_PAUSE` if a limit was known; twice as
+#   long each time without an accepted request in between, up to :data:`LONGEST_PAUSE`. - After each refusal the rate
+#   starts at half of its former value, or below.
 
 FIRST_PAUSE: Final = 1.0
 LATER_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 60.0
 
 _LEAST: Final = 0.1  # requests a second
-_MEASURED: Final = 1.0  # seconds, before the first refusal, in which what was taken says what the sink bears
+_MEASURED: Final = 1.0  # seconds before the first refusal whose accepted requests give the sink's rate
 _MOST_MEASURED: Final = 256
 _RECOVERY: Final = 3.0  # seconds from half of the rate to just below it
-_BELOW: Final = 0.97  # of what was borne: where the slow rise begins
+_BELOW: Final = 0.97  # of the accepted rate: where the slow rise begins
 _SLOPE: Final = 0.005  # a second
 _CURVE: Final = 10.0  # seconds after which the slow rise becomes a fast one
-_KEPT: Final = 0.9  # of the rate, at least, where something was taken between two refusals
+_KEPT: Final = 0.9  # of the rate, at least, if requests were accepted between two refusals
 _LATE: Final = 0.05  # of the time between two requests
-_DROPPED: Final = 16.0  # times what was borne
+_DROPPED: Final = 16.0  # times the accepted rate
 _SEARCHED: Final = 10.0  # doublings
 
 
 class AdaptiveRate:
-    """Of one sink in one process."""
+    """The adaptive rate limit of one sink in one process."""
 
     def __init__(self) -> None:
-        """Nothing is known; no bound."""
+        """Begin without a limit."""
         self._latest: deque[float] = deque(maxlen=_MOST_MEASURED)
         self._taken = 0  # since the last refusal
         self._borne: float | None = None  # requests a second
         self._searching = False
-        self._since = float("-inf")  # when the last refusal was heard
+        self._since = float("-inf")  # time of the last refusal
         self._resumed = float("-inf")  # when its pause ended
         self._pause = FIRST_PAUSE
         self._started = float("-inf")  # the last request
 
     def rate(self, now: float) -> float | None:
-        """Requests a second at most; None: no bound."""
+        """The limit in requests per second; None: no limit."""
         if self._borne is None:
             return None
         seconds = max(now - self._resumed, 0.0)
@@ -156,13 +156,13 @@ class AdaptiveRate:
         return self._borne * factor
 
     def taken(self, now: float) -> None:
-        """A request was answered with 2xx."""
+        """Record a request that was answered with 2xx."""
         self._taken += 1
         if self._borne is None:
             self._latest.append(now)
 
     def refused(self, now: float, *, sent: float) -> float:
-        """A request that was sent at this moment was refused; the seconds to pause, 0 where its burst has paused."""
+        """Record the refusal of a request sent at this moment. Returns the pause in seconds; 0: no further one."""
         if sent <= self._since:
             return 0.0
         rate = self.rate(now)
@@ -173,7 +173,7 @@ class AdaptiveRate:
             borne = rate
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
         else:
-            # Between two refusals a sink that saves up what is not used has borne the mean, one that does not the rate.
+            # Between two refusals, a sink that saves up unused requests accepted the mean rate; another sink, the rate.
             mean = self._taken / (now - self._since)
             borne = rate if self._searching else max(min(rate, sqrt(rate * mean)), rate * _KEPT)
             self._pause = LATER_PAUSE
@@ -185,12 +185,12 @@ class AdaptiveRate:
         return self._pause
 
     def wait(self, now: float) -> float:
-        """Seconds until the next request may start, as far as is known now: the rate may rise meanwhile."""
+        """Seconds until the next request may start. The rate may rise meanwhile."""
         rate = self.rate(now)
         return 0.0 if rate is None else max(self._started + 1 / rate - now, 0.0)
 
     def start(self, now: float) -> None:
-        """A request starts."""
+        """Record the start of a request."""
         rate = self.rate(now)
         if rate is None:
             self._started = now

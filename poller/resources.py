@@ -1,4 +1,4 @@
-"""The resources of the API: record names, and where each is listed and read.
+"""The resources of the API: their names, list paths and detail paths.
 
 Pure, and light to import: completion of the command line reads the names from here.
 """
@@ -15,14 +15,14 @@ _STEPS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)").search
 
 
 class Resource(NamedTuple):
-    """A kind of record and where it is listed.
+    """A kind of record and its paths.
 
     Attributes:
         name: as in the reference and the configuration.
         type_name: the part of the event type that names it.
-        path: of the list endpoint, with ``{id}`` where there is one listing for each qualification.
-        detail_path: of the single record, with ``{id}``; None where there is none.
-        delta: whether the reference lets the list endpoint take a ``sinceDeltaToken``.
+        path: of the list endpoint, with ``{id}`` if each qualification has a listing.
+        detail_path: of the single record, with ``{id}``; None: no such endpoint.
+        delta: whether the list endpoint accepts ``sinceDeltaToken``, by the reference.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Resource(NamedTuple):
 
     @property
     def per_qualification(self) -> bool:
-        """Whether there is one listing for each qualification."""
+        """Whether each qualification has a listing of its own."""
         return PARENT in self.path
 
     def listing_path(self, qualification: str | None) -> str:
@@ -43,8 +43,7 @@ class Resource(NamedTuple):
     def record_path(self, subject: str) -> str | None:
         """The path of a single record.
 
-        None where there is no such endpoint, or where the id leads to another path: a 404 from there says nothing of
-        the record.
+        None: no such endpoint, or the id leads to another path, so that a 404 would say nothing of the record.
         """
         if self.detail_path is None or _STEPS(unquote(subject)):
             return None
@@ -65,18 +64,18 @@ RESOURCES: Final = {
         Resource(ACHIEVEMENTS, "achievement", "/qualifications/{id}/achievements", delta=False),
     )
 }
-"""Those of the reference, which need no ``path``, by name."""
+"""The resources of the reference by name; they need no ``path``."""
 
 
 def type_name_of(name: str) -> str:
-    """What a record of a resource is called in event types, where nothing else is configured."""
+    """The default name of a resource's records in event types."""
     return RESOURCES[name].type_name if name in RESOURCES else name.removesuffix("s")
 
 
 def resource_of(
     name: str, *, path: str | None = None, detail_path: str | None = None, type_name: str | None = None
 ) -> Resource:
-    """The resource of a feed, from its name and what the configuration says beside it.
+    """The resource of a feed, from its configuration.
 
     Args:
         name: one of the reference's four, or any other with a path.

@@ -1,15 +1,14 @@
-"""Removal of secrets from text that people will see.
+"""Text for people: secrets removed, foreign text shortened, times and sizes formatted.
 
 **Invariants**
 
-* Secrets are hidden in every usual spelling, and before anything is cut, for half a secret would not be recognised any
-  more.
-* The time grows with the length of the text and no faster, whatever a stranger has written. So a pattern begins at what
-  is rare (``://``), not at a run of letters, and does not read again what it has passed over.
-* Pure: neither the source of secrets nor the destination of the text is known here.
+* Secrets are hidden in every usual spelling, and before a text is cut: half a secret would not be recognised.
+* The time is linear in the length of the text, even for hostile text. So a pattern begins at rare characters (``://``),
+  not at a run of letters, and never backtracks over what it has read.
+* Pure: this module knows neither the source of secrets nor the destination of the text.
 
-Two ways, for two kinds of text: where the secrets are known, exactly those go (:func:`hidden`); where they are not,
-everything goes that looks like one (:func:`without_credentials`).
+If the secrets are known, :func:`hidden` removes exactly these; if not, :func:`without_credentials` removes everything
+that looks like one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def _without_query(address: re.Match[str]) -> str:
 _CREDENTIALS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), r"\1 [redacted]"),
     (re.compile(r"(\w://)[^\s/@]*@"), r"\1[redacted]@"),
-    # The query is optional, so that a URL without one is passed over as a whole.
+    # The query is optional, so that a URL without one is matched as a whole.
     (re.compile(r"(\w://[^\s?#]+)(\?[^\s#'\")]*)?"), _without_query),
     # With "%" and "\\", for in a URL or in JSON "/" and "=" may be escaped.
     (re.compile(rf"(?:{SIGNING_SECRET.pattern})[\w+/=%\\-]+", re.IGNORECASE), _INSTEAD),
@@ -50,7 +49,7 @@ _LONGEST_TITLE: Final = 1000
 
 
 def hidden(text: str, *secrets: str | None) -> str:
-    """The text with these secrets taken out, should they have been echoed; None and "" are no secrets."""
+    """The text without these secrets, which a server may have echoed; None and "" are no secrets."""
     bare = without = _UNSEEN.sub("", text)
     for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
         without = _echo_of(secret).sub(_INSTEAD, without)
@@ -59,8 +58,8 @@ def hidden(text: str, *secrets: str | None) -> str:
     return text if without == bare else without  # what holds no secret stays as it is, control characters included
 
 
-# Who echoes a secret does it as his framework spells text: in JSON, where some escape "/", "=" and "&"; in HTML; in a
-# URL; in UTF-16, which leaves a NUL beside each letter. A character that needs no escape stands for itself alone.
+# Servers echo secrets in the spelling of their framework: in JSON, where some escape "/", "=" and "&"; in HTML; in a
+# URL; in UTF-16, which puts a NUL beside each letter. A character that needs no escape has one spelling.
 
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _UNSEEN: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f\xad\u200b-\u200f\u2060-\u2064\ufeff]+")
@@ -69,7 +68,7 @@ _ENTITIES: Final = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", 
 
 @lru_cache(maxsize=256)
 def _echo_of(secret: str) -> re.Pattern[str]:
-    """What matches a secret in every usual spelling, in a time that grows with the text and no faster."""
+    """A pattern that matches a secret in every usual spelling, in linear time."""
     return re.compile("".join(map(_spellings, secret)))
 
 
@@ -100,7 +99,7 @@ def _spellings(character: str) -> str:
         found.append(f"&(?:amp;)?{name};")
     if character == " ":
         found.append(r"\+")
-    found.append(rf"\\{{0,3}}{re.escape(character)}")  # at last, for others may begin as it does
+    found.append(rf"\\{{0,3}}{re.escape(character)}")  # last, because others may begin with it
     return f"(?:{'|'.join(found)})"
 
 
@@ -122,7 +121,7 @@ def one_line(text: str) -> str:
 
 
 def gist(text: str) -> str:
-    """What a body says, fit for a message: of a page of HTML its title alone, of anything else :func:`one_line`."""
+    """A short form of a body for a message: the title of an HTML page, else :func:`one_line`."""
     if not _MARKUP.match(text):
         return one_line(text)
     begins = _TITLE.search(text)

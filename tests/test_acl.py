@@ -86,7 +86,7 @@ async def test_who_may_not_scan_works_all_the_same(guarded: Guarded, tmp_path: P
         with capture_logs() as said:
             await report_empty_store(client, configured(tmp_path))
         await admin.execute_command("ACL", "SETUSER", "poller", "+scan")  # type: ignore[no-untyped-call]  # as above
-    assert [line["event"] for line in said] == ["first start: nothing is known of any feed"]
+    assert [line["event"] for line in said] == ["first start: the store has no state of any feed"]
 
 
 async def test_nobody_gets_in_before_there_are_passwords(guarded: Guarded) -> None:

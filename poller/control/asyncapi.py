@@ -1,8 +1,8 @@
-"""The AsyncAPI 3.0 document: which streams there are, and which events come through them.
+"""The AsyncAPI 3.0 document: the streams and the events in them.
 
-A stream's key has braces of its own (they keep a feed's keys together on a cluster), and AsyncAPI reads braces in an
-address as a parameter. So each address has the parameter ``feed``, whose one value is the braces and what they hold:
-put in its place it gives the key, which ``x-redis-key`` repeats literally.
+A stream's key contains braces, which keep a feed's keys together on a cluster, and AsyncAPI reads braces in an address
+as a parameter. So each address has the parameter ``feed``, whose only value is the braces with their content. The whole
+key is in ``x-redis-key``.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from poller.store.keys import operations_key
 
 CONTENT_TYPE: Final = "application/cloudevents+json"
 EXAMPLE: Final = {"POLLER_BASE_URL": "https://api.example.org/v1"}
-"""The environment that stands for a source where none is configured."""
+"""The environment of a default source, if none is configured."""
 
 _PROSE: Final = (
     "Each entry of a stream has one field, data: a CloudEvent in structured JSON. "
     "Read with XREAD or consumer groups; group names beginning with sub: are taken. "
-    "Webhook subscriptions are sent the same events, signed as Standard Webhooks has it."
+    "Webhook subscriptions get the same events, signed according to Standard Webhooks."
 )
 
 
 _OPERATIONS: Final = "operations"
 _BRACED: Final = f"{{{_OPERATIONS}}}"
-_TOLD: Final = "Publishes what becomes of feeds and subscriptions."
+_TOLD: Final = "Publishes events about feeds and subscriptions."
 
 
 class _Stream(msgspec.Struct, frozen=True):
-    """One feed as the document shows it."""
+    """The stream of a feed, as the document shows it."""
 
     feed: Feed
     key: str
@@ -57,7 +57,7 @@ class _Stream(msgspec.Struct, frozen=True):
 
 
 def stem_of(feed: Feed) -> str:
-    """The type of the feed's events, up to and without the kind."""
+    """The type of the feed's events, without the kind of change."""
     return f"{feed.type_prefix}.{feed.resource.type_name}"
 
 
@@ -98,7 +98,7 @@ def _stream(settings: Settings, feed: Feed) -> _Stream:
 
 
 def _servers(url: str | None) -> Mapping[str, Any]:
-    """Where the streams are; nothing of an embedded server, whose socket is no address for others."""
+    """The server of the streams; empty for an embedded server, whose socket other hosts cannot reach."""
     parts = urlsplit(shown(url or ""))
     if parts.scheme not in ("redis", "rediss") or not parts.netloc:
         return {}
@@ -119,12 +119,12 @@ def _channel(stream: _Stream) -> dict[str, Any]:
 
 
 def _about(settings: Settings, types: Iterable[str]) -> dict[str, Any]:
-    """The channel of events about the daemon itself."""
+    """The channel of operational events."""
     key = operations_key(settings.redis.prefix)
     return {
         "address": f"{settings.redis.prefix}:{{feed}}:events",
         "title": _OPERATIONS,
-        "description": f"What becomes of feeds and subscriptions, for operators: the Redis stream {key}.",
+        "description": f"Events about feeds and subscriptions, for operators: the Redis stream {key}.",
         "parameters": {"feed": {"enum": [_BRACED], "default": _BRACED, "description": "This stream's own name."}},
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in types},
         "x-redis-key": key,

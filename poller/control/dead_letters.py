@@ -2,8 +2,7 @@
 
 **Invariants**
 
-- After deliveries are moved to where they wait, the daemons are informed, whether or not there was something to move:
-  a command that was cut short is completed by repeating it.
+- After a redelivery the daemons are always informed, so that repeating an interrupted command completes it.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from poller.store.subscriptions import require_registered
 
 
 class DeadEvent(msgspec.Struct, frozen=True):
-    """An event that was given up on.
+    """A dead letter of an event.
 
     Attributes:
-        listed: what is listed of it.
-        letter: all that is kept.
+        listed: its summary.
+        letter: its whole content.
     """
 
     listed: DeadLetterSummary
@@ -38,14 +37,14 @@ class DeadEvent(msgspec.Struct, frozen=True):
 
 
 class RedeliveryResult(msgspec.Struct, frozen=True):
-    """What became of letters that were to be redelivered.
+    """The result of a redelivery.
 
     Attributes:
-        moved: how many wait for delivery now.
-        absent: these were not there, or not any more.
-        full: these stay, for too many wait already.
-        empty: these hold no event, for the stream had lost it.
-        overruns: these hold none, for each tells of many that went.
+        moved: the number of dead letters that became scheduled retries.
+        absent: entries without a dead letter.
+        full: dead letters that stay, because too many deliveries are scheduled already.
+        empty: dead letters without an event, because the stream had lost it.
+        overruns: dead letters that stand for many trimmed events, and hold none.
     """
 
     moved: int
@@ -59,16 +58,16 @@ class DeadLetters:
     """The dead letters of one store. Each method may raise StoreError."""
 
     def __init__(self, client: Redis, prefix: str) -> None:
-        """Take where they are."""
+        """Read and change dead letters through this client."""
         self._client = client
         self._prefix = prefix
         self._registry = Registry(client, SubscriptionKeys.of(prefix))
 
     async def newest(self, feeds: Sequence[str], *, most: int, subscription: str | None = None) -> Listed:
-        """The newest of these feeds, ``most`` of all; where a subscription is named, events alone, and its own.
+        """The newest dead letters of these feeds, at most ``most``; for a subscription: only its events.
 
         Raises:
-            SubscriptionUnknown: there is no such subscription.
+            SubscriptionUnknown: no subscription has this id.
         """
         kept = await self._registry.all()
         if subscription is not None:
@@ -86,7 +85,7 @@ class DeadLetters:
         return Listed(tuple(shown), max(hidden, 0))
 
     async def opened(self, wanted: DeadLetterId) -> Opened | DeadEvent | None:
-        """One with all that it holds; None where it is not there, or not any more."""
+        """A dead letter with its content; None: there is none."""
         if wanted.subscription is None:
             return await dead_letters.opened(self._client, wanted.feed, self._feed(wanted.feed), wanted.entry)
         raw = await self._read(wanted)
@@ -96,17 +95,17 @@ class DeadLetters:
         return DeadEvent(_event(Owner(wanted.feed, wanted.subscription), wanted.entry, letter.at, letter), letter)
 
     async def drop(self, wanted: DeadLetterId) -> bool:
-        """Drop it. False: it is not there, or not any more."""
+        """Delete a dead letter. False: there is none."""
         if wanted.subscription is None:
             return await dead_letters.drop(self._client, self._feed(wanted.feed), wanted.entry)
         return bool(await given_up.drop_events(self._client, self._pair(wanted), [wanted.entry]))
 
     async def drop_records(self, feed: str) -> int:
-        """Drop all records of a feed that could not be used; how many it were."""
+        """Delete all quarantined records of a feed. Returns their number."""
         return await dead_letters.drop_all(self._client, self._feed(feed))
 
     async def drop_events(self, wanted: Sequence[DeadLetterId]) -> int:
-        """Drop these events; how many there were."""
+        """Delete these dead letters of events. Returns their number."""
         count = 0
         for owner in dict.fromkeys((one.feed, one.subscription or "") for one in wanted):
             entries = [one.entry for one in wanted if (one.feed, one.subscription) == owner]
@@ -114,10 +113,10 @@ class DeadLetters:
         return count
 
     async def all_of(self, subscription: str, feeds: Iterable[str]) -> list[DeadLetterId]:
-        """All events of a subscription that were given up on, the oldest of each feed first.
+        """All dead letters of a subscription, the oldest of each feed first.
 
         Raises:
-            SubscriptionUnknown: there is no such subscription.
+            SubscriptionUnknown: no subscription has this id.
         """
         require_registered(await self._registry.all(), subscription)
         pairs = given_up.pairs_of(self._prefix, feeds, [subscription])
@@ -128,7 +127,7 @@ class DeadLetters:
         ]
 
     async def redeliver(self, wanted: Sequence[DeadLetterId]) -> RedeliveryResult:
-        """Have events delivered once more, from their first attempt on."""
+        """Turn dead letters into scheduled retries, which begin with the first attempt."""
         became: dict[DeadLetterId, Moved | type[Overrun] | None] = {}
         try:
             for one in wanted:
@@ -158,7 +157,7 @@ class DeadLetters:
 
     async def _listed(self, marks: Sequence[DeadLetterEntry]) -> list[DeadLetterSummary]:
         found: list[DeadLetterSummary] = []
-        for mark in marks:  # one by one: a letter holds a whole event
+        for mark in marks:  # one by one, because a dead letter holds a whole event
             wanted = DeadLetterId(mark.owner.feed, mark.entry, mark.owner.subscription)
             raw = await self._read(wanted)
             if raw is not None:
@@ -208,7 +207,7 @@ def _attributes(event: bytes) -> _Attributes:
 
 
 def _counted(overrun: Overrun) -> str:
-    """How many events went, and which."""
+    """The number and the sequence numbers of trimmed events, in words."""
     count = f"{overrun.events} event{'' if overrun.events == 1 else 's'}"
     if overrun.sequence is None or overrun.last_sequence is None:
         return count

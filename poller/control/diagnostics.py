@@ -1,9 +1,9 @@
-"""The checks of ``poller check``: the store's promises, each feed, each sink.
+"""The checks of ``poller check``: the store, each feed, each sink, the HTTP service.
 
-They ask, and change nothing.
+**Invariants**
 
-No lease is taken, no state written, no embedded server started; a feed is asked for its first page, without a token, a
-sink whether it is there.
+- A check changes nothing: no lease is acquired, no state written, no embedded server started.
+- A feed is checked by its first page, without a delta token; a sink by a request without an event.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ from poller.store.subscriptions import Subscriptions
 
 
 async def check(settings: Settings, environ: Mapping[str, str], *, clock: Clock) -> AsyncGenerator[CheckLine]:
-    """Everything that can be asked without changing anything, as it is found. ``clock``: of this process.
+    """Run all checks, and yield each result when it is known. ``clock``: of this process.
 
     Raises:
-        ConfigurationError: ``redis.url`` cannot be used, or a file that it names.
+        ConfigurationError: ``redis.url``, or a file that it names, cannot be used.
     """
     kept = _StoredState()
     async with aclosing(_check_store(settings, kept, clock)) as findings:
@@ -90,12 +90,12 @@ async def check(settings: Settings, environ: Mapping[str, str], *, clock: Clock)
 
 
 class _StoredState(msgspec.Struct):
-    """What the store says of that is checked elsewhere.
+    """Stored state that other checks need.
 
     Attributes:
-        added: subscriptions of run time.
-        handshakes: whether their sinks have granted events.
-        running: whether a daemon polls or delivers on the store; None where that is not known.
+        added: the subscriptions added at run time.
+        handshakes: the permissions of sinks.
+        running: whether a daemon polls or delivers with this store; None: unknown.
     """
 
     added: tuple[SubscriptionSettings, ...] = ()
@@ -104,7 +104,7 @@ class _StoredState(msgspec.Struct):
 
 
 async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> AsyncGenerator[CheckLine]:
-    """What is found, and what else is to be known goes to ``kept``."""
+    """Check the store. State that other checks need goes to ``kept``."""
     url = settings.redis.url
     if url is None:
         directory = settings.embedded.data_dir.absolute()
@@ -117,7 +117,7 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
         except ConfigurationError as error:
             yield CheckLine("error", "store", str(error))
             return
-    client = command_client(url)  # what is no URL is a wrong configuration, not a store that does not answer
+    client = command_client(url)  # an invalid URL is a wrong configuration, not an unavailable store
     try:
         async with client:
             findings = await check_store(client, process=clock)
@@ -141,7 +141,7 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
 
 
 def _added(kept: Subscriptions) -> list[SubscriptionSettings]:
-    """Those that were added at run time."""
+    """The subscriptions added at run time."""
     return [decode_subscription(bytes(one.settings)) for one in kept.registered.values() if one.origin == "run"]
 
 
@@ -155,14 +155,14 @@ def _not_started(directory: Path) -> CheckLine:
 
 
 async def _check_source(source: SourceSettings, environ: Mapping[str, str], clock: Clock) -> AsyncGenerator[CheckLine]:
-    """The feeds that stand for themselves side by side, then those that list by qualification."""
+    """Check the feeds without substreams concurrently, then those with a substream per qualification."""
     try:
         client = client_of(source, environ, clock)
         feeds = [feed_of(source, feed) for feed in source.feeds]
     except ConfigurationError as error:
         yield CheckLine("error", f"source {source.name}", str(error))
         return
-    yield CheckLine("ok", f"source {source.name}", f"configured, {source.base_url}; what it answers, each feed says")
+    yield CheckLine("ok", f"source {source.name}", f"configured, {source.base_url}; its answers are shown per feed")
     seen: dict[str, None] = {}
     async with client as api:
         own = [feed for feed in feeds if not feed.resource.per_qualification]
@@ -195,7 +195,7 @@ async def _first_page(api: ApiClient, feed: Feed, qualification: str | None = No
 
 
 def _result_of(page: Page | SourceError, unanswered: Feed | None) -> Page | SourceError:
-    """What is said of a feed that was not asked: whose failure stands for its own."""
+    """The result of a feed that was not requested: the failure of the feed that stands for it."""
     if isinstance(page, SourceNotAsked) and unanswered is not None:
         return SourceNotAsked(f"not asked: the API has not answered for {unanswered.id}, see there")
     return page
@@ -228,11 +228,11 @@ def _warnings(feed: Feed, page: Page, rejected: Sequence[Rejected]) -> list[str]
 
 
 CLOCK_APART: Final = 60.0
-"""Seconds. ``Date`` is of whole ones, and a proxy may have kept the answer for a while."""
+"""Seconds. ``Date`` has whole seconds, and a proxy may have cached the answer for a while."""
 
 
 def clock_apart(date: str | None, *, now: datetime) -> str | None:
-    """The words where an answer's ``Date`` and our clock are far apart; None where they are not, or it is not known."""
+    """A warning if an answer's ``Date`` and this machine's clock differ much; None: they do not, or it is unknown."""
     try:
         sent = parsedate_to_datetime(date or "")
     except ValueError:
@@ -244,8 +244,8 @@ def clock_apart(date: str | None, *, now: datetime) -> str | None:
     return f"its clock is {abs(seconds):.0f} s {which} this machine's (by the Date of its answer): set both by NTP"
 
 
-# Choices of a subscription that match nothing. A stored subscription may be right for a process with another
-# configuration, so this is a warning, where the same in the file or in a request is refused.
+# Choices of a subscription that match nothing. In the file and in requests they are refused; in a stored subscription
+# they are a warning, because it may be right for a process with another configuration.
 
 
 def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[CheckLine]:
@@ -267,14 +267,14 @@ def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Ite
 
 
 class CheckLine(msgspec.Struct, frozen=True):
-    """How it is, what was looked at, what was found."""
+    """The result of a check: severity, subject, finding."""
 
     severity: Severity
     subject: str
     text: str
 
 
-# The HTTP service: its address and its tokens. An address in use is no fault if a daemon of this store uses it.
+# The HTTP service: its address and its tokens. An address in use is correct if a daemon of this store uses it.
 
 _SUBJECT: Final = "http"
 _PROBE_SECONDS: Final = 2.0
@@ -284,34 +284,36 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- where to as
 async def check_service(
     settings: Settings, environ: Mapping[str, str], *, running: bool | None = None
 ) -> list[CheckLine]:
-    """What is to be said of it; nothing where it is off and no token is named.
+    """Check the HTTP service; no result if it is off and no token is set.
 
     Args:
         settings: the configuration.
         environ: the environment.
-        running: whether a daemon polls or delivers on the configured store; None where that is not known.
+        running: whether a daemon polls or delivers with this store; None: unknown.
     """
     http = settings.http
     found = [] if http.bind is None else [await _address(http.bind, running=running)]
     tokens = {"read": read_token(http, environ), "admin": admin_token(http, environ)}
     texts = {name: _text(name, token, found) for name, token in tokens.items() if token}
     if texts.get("read") and texts.get("read") == texts.get("admin"):
-        found.append(CheckLine("warning", _SUBJECT, "read token and admin token are the same: who reads may change"))
+        found.append(
+            CheckLine("warning", _SUBJECT, "read token and admin token are the same: every reader may make changes")
+        )
     if is_closed(http, environ):
         found.append(CheckLine("warning", _SUBJECT, f"reading on {http.bind} is refused: {CLOSED}"))
     elif http.open_reads and tokens["read"]:
         found.append(
-            CheckLine("warning", _SUBJECT, "http.open_reads has no effect: a read token is set, and is needed")
+            CheckLine("warning", _SUBJECT, "http.open_reads has no effect: a read token is set, so it is required")
         )
     elif http.open_reads:
         found.append(
-            CheckLine("warning", _SUBJECT, "http.open_reads: everybody who reaches the port reads all records")
+            CheckLine("warning", _SUBJECT, "http.open_reads: everyone who reaches the port can read all records")
         )
     return found
 
 
 def _text(name: str, token: ServiceToken, found: list[CheckLine]) -> str | None:
-    """The token, once it is said whether it can be read."""
+    """The token's text, or the finding that it cannot be read."""
     try:
         text = token.text()
     except SourceError as error:
@@ -336,7 +338,7 @@ async def _address(address: ListenAddress, *, running: bool | None) -> CheckLine
 
 
 async def _is_ours(host: str, port: int) -> bool:
-    """Whether the server there answers as the daemon does: alive, and ready or not for reasons."""
+    """Whether the server at this address answers ``/livez`` and ``/readyz`` as a daemon does."""
     shown = f"[{host}]" if ":" in host else host
     try:
         async with asyncio.timeout(_PROBE_SECONDS), httpx.AsyncClient(trust_env=False) as client:
@@ -346,14 +348,14 @@ async def _is_ours(host: str, port: int) -> bool:
         return False
 
 
-# The store's user, and a port that speaks another protocol. The finding names the missing rule as ACL SETUSER has it.
+# The permissions of the store's user, and ports with another protocol. Findings spell rules as ``ACL SETUSER`` does.
 
 _HELLO: Final = b"*1\r\n$4\r\nPING\r\n"
 _PORT: Final = 6379
 
 
 async def check_rights(client: Redis, settings: Settings, url: str) -> CheckLine | None:
-    """Whether the user may do what is needed; None where that cannot be asked.
+    """Check the permissions of the store's user; None: the server cannot be asked.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -368,11 +370,11 @@ async def check_rights(client: Redis, settings: Settings, url: str) -> CheckLine
     else:
         rules = " ".join(f"+{name}" for name in found.commands)
         text = f"user {user} may not {', '.join(found.commands)}: ACL SETUSER {user} {rules}"
-    return CheckLine("error", "store", f"{text}; keep it in the ACL file as well, as deploy/redis/users.acl has it")
+    return CheckLine("error", "store", f"{text}; add it to the ACL file as well, as in deploy/redis/users.acl")
 
 
 async def other_protocol(url: str) -> str | None:
-    """The words where a port speaks TLS to a URL without, or none to a URL with it; None where that is not so."""
+    """The finding that the port uses TLS and the URL does not, or the reverse; None: they agree."""
     parts = urlsplit(url)
     if parts.scheme not in {"redis", "rediss"} or not parts.hostname:
         return None
@@ -400,7 +402,7 @@ async def _speaks(host: str, port: int) -> Literal["TLS", "plain"] | None:
 
 
 async def _shakes_hands(host: str, port: int) -> bool:
-    """Whether TLS is spoken: nothing is sent there, so no certificate is asked for."""
+    """Whether the port completes a TLS handshake; no certificate is sent."""
     any_peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     any_peer.check_hostname = False
     any_peer.verify_mode = ssl.CERT_NONE
@@ -409,27 +411,27 @@ async def _shakes_hands(host: str, port: int) -> bool:
             _, writer = await asyncio.open_connection(host, port, ssl=any_peer)
             writer.close()
     except ssl.SSLError as error:
-        return "ALERT" in str(error).upper()  # it asks for a client certificate, in TLS
+        return "ALERT" in str(error).upper()  # the server requires a client certificate, so it uses TLS
     except (OSError, TimeoutError):
         return False
     return True
 
 
-# Sinks are asked with OPTIONS, which carries no event; any answer will do, for many answer 404 or 405. Where
-# ``validate`` wants permission, it is asked for without a callback, and nothing is stored of it.
+# Sinks are checked with OPTIONS, which carries no event. Any answer is good, because many sinks answer 404 or 405. If
+# ``validate`` requires permission, it is requested without a callback, and nothing is stored.
 
 _ADVICE = {
-    Failure.ADDRESS: "allow_private = true or allow_hosts lets it through, if it is meant",
-    Failure.DNS: "is the name right, and known here?",
+    Failure.ADDRESS: "if this address is intended, set allow_private = true or allow_hosts",
+    Failure.DNS: "check the name, and that this machine can resolve it",
 }
 
 
 class SinkPermissions(msgspec.Struct, frozen=True):
-    """What is known of the permissions of sinks.
+    """The stored permissions of sinks.
 
     Attributes:
-        public_url: by which sinks may call back.
-        kept: the state of the handshake of each subscription, as it is kept.
+        public_url: for callbacks of sinks.
+        kept: the stored handshake of each subscription.
     """
 
     public_url: str | None = None
@@ -446,7 +448,7 @@ async def check_sinks(
     *,
     clock: Clock,
 ) -> AsyncGenerator[CheckLine]:
-    """One line for each subscription, all asked side by side."""
+    """Check all sinks concurrently: one result per subscription."""
     for asking in [asyncio.create_task(_checked(one, environ, permissions, clock)) for one in subscriptions]:
         yield await asking
 
@@ -476,7 +478,7 @@ async def _checked(
 def _refused(
     settings: SubscriptionSettings, said: Permission, request: PermissionRequest, permissions: SinkPermissions
 ) -> CheckLine | None:
-    """What keeps events from a sink that does not take them, or is to grant them; None where it does, or has."""
+    """The reason why a sink gets no events; None: it gets them."""
     subject = f"subscription {settings.id}"
     if not settings.handshake:
         return None if said.state == "granted" else CheckLine("error", subject, said.text)
@@ -487,6 +489,6 @@ def _refused(
     if isinstance(state, Granted):
         return None
     if said.may_grant_later and permissions.public_url:
-        waits = ungranted(kept) if isinstance(kept, Awaiting) else "it is offered a callback when the daemon starts"
+        waits = ungranted(kept) if isinstance(kept, Awaiting) else "the daemon offers it a callback at its start"
         return CheckLine("warning", subject, f"the sink has not granted events yet: {waits}")
     return CheckLine("error", subject, f"the sink does not grant events: {ungranted(state)}")

@@ -1,10 +1,10 @@
-"""Orphaned feeds: kept by the store, in no running configuration.
+"""Orphaned feeds: stored feeds that no running process has configured.
 
 **Invariants**
 
-- What waits for a subscription at an orphaned feed is delivered until it is done; the stream needs no source for that.
-- A feed is forgotten only while no live process has it in its configuration and under its lease, so no round writes to
-  it meanwhile. First the processes learn that it is gone, then its keys go.
+- Undelivered events of an orphaned feed are delivered; the stream needs no source for that.
+- A feed is forgotten only while no live process has it configured, and under its lease, so that no round writes
+  meanwhile. The processes are informed before the keys are deleted.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from poller.store.subscriptions import UNREADABLE, Registered, Subscriptions, he
 
 SEARCH_SECONDS: Final = 1.0
 LEASE: Final = timedelta(seconds=15)
-LEASE_PATIENCE: Final = 3.0  # seconds; a stream is trimmed under the feed's lease, which takes milliseconds
+LEASE_PATIENCE: Final = 3.0  # seconds; trimming a stream holds the feed's lease for milliseconds
 _PAUSE: Final = 0.1
 _OURS: Final = group_of("")
 _MARKS: Final = ("place", "replay_after", "replay_to")
 
 
 class OrphanedBacklog(msgspec.Struct, frozen=True):
-    """What waits for one subscription at an orphaned feed.
+    """The backlog of one subscription at an orphaned feed.
 
     Attributes:
         subscription: its id.
-        events: not delivered yet, those that wait for their next attempt included; None where that is not known.
-        dead_letters: events given up.
-        paused: whether the subscription is paused, so that they stay.
-        owner: the process that delivers; None where none does.
+        events: undelivered events, scheduled retries included; None: unknown.
+        dead_letters: the number of dead letters.
+        paused: whether the subscription is paused, so that the events stay.
+        owner: the process that delivers them; None: none.
     """
 
     subscription: str
@@ -66,13 +66,13 @@ class OrphanedBacklog(msgspec.Struct, frozen=True):
 
 
 class OrphanedFeed(msgspec.Struct, frozen=True):
-    """One of the ``orphaned_feeds`` of ``poller status --json``, key for key.
+    """An entry of ``orphaned_feeds`` in ``poller status --json``.
 
     Attributes:
         feed: ``SOURCE/NAME``.
-        stream_length: events in its stream.
-        undelivered: how many of them wait for subscriptions, each counted once for each of those.
-        subscriptions: those for which something waits, or was given up.
+        stream_length: the number of events in its stream.
+        undelivered: the sum of undelivered events over all subscriptions.
+        subscriptions: those with undelivered events or dead letters.
     """
 
     feed: str
@@ -82,12 +82,12 @@ class OrphanedFeed(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The state of it in words, with what to do."""
+        """The state and the remedy, in words."""
         names = ", ".join(one.subscription for one in self.subscriptions if one.events != 0)
         waits = f"{self.undelivered} events wait for {names} and are delivered" if names else "nothing waits"
         return (
             f"no running configuration has this feed; its stream holds {self.stream_length} events, {waits}; "
-            f"`poller feeds forget {self.feed}` deletes what is kept of it"
+            f"`poller feeds forget {self.feed}` deletes its data"
         )
 
 
@@ -99,7 +99,7 @@ async def orphaned_feeds(
     seen: MemberList | None = None,
     kept: Subscriptions | None = None,
 ) -> list[OrphanedFeed]:
-    """Every orphaned feed with what waits at it; ``seen`` and ``kept`` where they were read just now.
+    """All orphaned feeds with their backlogs. ``seen``, ``kept``: members and registry, if just read.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -114,7 +114,7 @@ async def orphaned_feeds(
 
 
 async def orphaned_feed(client: Redis, prefix: str, feed: str, kept: Subscriptions, *, now: datetime) -> OrphanedFeed:
-    """One of them.
+    """An orphaned feed with its backlogs.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -142,11 +142,13 @@ async def waiting_at(
     now: datetime,
     found: Mapping[Pair, Backlog] | None = None,
 ) -> frozenset[str]:
-    """The subscriptions for which something is left at a feed to which nothing is added any more.
+    """The subscriptions that have a backlog at an orphaned feed.
 
-    That is known by what they have there, whatever their settings say now: one that names its feeds has followed the
-    feed to its new name. One that has nothing there yet counts where it wants the feed and begins before its end.
-    ``found`` are the backlogs of all of them, where they were read just now.
+    Their stored state decides, not their present settings: a subscription that names its feeds may name the feed's new
+    name
+    now. A subscription without state at the feed counts if it wants the feed and starts before its last entry.
+    ``found``:
+    the backlogs of all subscriptions, if just read.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -170,7 +172,7 @@ def _is_left(backlog: Backlog, marks: list[bytes | None], registered: Registered
     place, replay_after, replay_to = marks
     if backlog.parked or (replay_after is not None and replay_to is not None):
         return True
-    if backlog.seconds is not None:  # there is a group; where it is not known how far it is behind, it may be
+    if backlog.seconds is not None:  # there is a group; if its lag is unknown, it may be behind
         return backlog.entries is None or backlog.entries > 0
     if last == EARLIEST:
         return False
@@ -178,7 +180,7 @@ def _is_left(backlog: Backlog, marks: list[bytes | None], registered: Registered
 
 
 def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
-    """Whether one that has nothing at a feed yet begins before its last entry."""
+    """Whether a subscription without state at a feed wants it and starts before its last entry."""
     outline = registered.outline
     if outline is UNREADABLE or not outline.wants(feed):
         return False
@@ -186,10 +188,9 @@ def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
 
 
 async def store_orphans(client: Redis, settings: Settings, *, within: float = SEARCH_SECONDS) -> None:
-    """Let the feeds be known whose streams are under the prefix and of which nothing is noted, as far as is found.
+    """Add feeds to the list of known feeds that have a stream under the prefix and are not listed.
 
-    This finds what a version has kept that noted nothing. A user who may not SCAN finds nothing, and works all the
-    same.
+    Older versions did not list their feeds. A user who may not SCAN finds none, which is no error.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -210,7 +211,7 @@ async def store_orphans(client: Redis, settings: Settings, *, within: float = SE
 
 
 class ForgottenFeed(msgspec.Struct, frozen=True):
-    """What went with a feed; see :class:`OrphanedFeed`."""
+    """The data deleted with a feed; see :class:`OrphanedFeed`."""
 
     feed: str
     stream_length: int
@@ -218,11 +219,11 @@ class ForgottenFeed(msgspec.Struct, frozen=True):
 
 
 async def forgettable(client: Redis, settings: Settings, feed: str, *, now: datetime) -> OrphanedFeed:
-    """What would go with a feed, which may be named without its source where only one is meant.
+    """The data that would be deleted with a feed. The name may lack the source if it is unique.
 
     Raises:
-        ConfigurationError: the configuration at hand has it, or nothing is kept of it.
-        PollerError: a live process has it in its configuration, or may have.
+        ConfigurationError: the own configuration has the feed, or the store does not.
+        PollerError: a live process has the feed configured, or may have.
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     prefix = settings.redis.prefix
@@ -233,13 +234,11 @@ async def forgettable(client: Redis, settings: Settings, feed: str, *, now: date
         raise ConfigurationError(f'"{feed}" is the name of several feeds: {", ".join(meant)}')
     feed = meant[0] if meant else feed
     if feed in settings.feed_ids:
-        raise ConfigurationError(
-            f"{feed} is in the configuration: take it out of there first, and start the daemon again"
-        )
+        raise ConfigurationError(f"{feed} is in the configuration: remove it there first, and restart the daemon")
     if feed not in known:
         others = sorted(set(known) - set(settings.feed_ids))
         there = f"; known and not configured: {', '.join(others)}" if others else ""
-        raise ConfigurationError(f'nothing is kept of a feed "{feed}"{did_you_mean(feed, others)}{there}')
+        raise ConfigurationError(f'the store has no feed "{feed}"{did_you_mean(feed, others)}{there}')
     _refuse_claimed(feed, await members_seen(client, MemberKeys.of(prefix)))
     return await orphaned_feed(client, prefix, feed, await registry_of(settings, client).all(), now=now)
 
@@ -251,12 +250,12 @@ async def forget(
     *,
     clock: Clock,
 ) -> ForgottenFeed:
-    """Delete what is kept of a feed, whatever waits there.
+    """Delete all data of a feed, including undelivered events.
 
     Raises:
         ConfigurationError: see :func:`forgettable`.
-        PollerError: likewise, or a process has the feed's lease.
-        StoreError: see :func:`~poller.redis.client.translated`. What is still there may be forgotten again.
+        PollerError: the same, or a process has the feed's lease.
+        StoreError: see :func:`~poller.redis.client.translated`. The deletion may be repeated.
     """
     prefix = settings.redis.prefix
     lost = await forgettable(client, settings, feed, now=clock.now())
@@ -313,24 +312,22 @@ def _refuse_claimed(feed: str, seen: MemberList) -> None:
         )
     if claimed(seen) is None:
         silent = [name for name, one in seen.configurations.items() if one.feeds is None]
-        raise PollerError(
-            f"{', '.join(silent)} does not say which feeds it has, for another version runs there: stop it first"
-        )
+        raise PollerError(f"{', '.join(silent)} runs another version and does not list its feeds: stop it first")
 
 
-# Configurations of the processes that share a store, compared with each other and with the known feeds. A process that
-# does not list its feeds may have any, so no feed is orphaned while one of those is live. Only digests are compared:
-# the address of a sink may be a secret.
+# The configurations of all processes of a store, compared with each other and with the known feeds. A process that does
+# not list its feeds may have any feed, so while one is live, no feed is orphaned. Digests are compared, because a
+# sink's address may be a secret.
 
 HERE: Final = "this configuration"
 
 
 class ConfigurationDifference(msgspec.Struct, frozen=True):
-    """Something that must be equal everywhere, and is not.
+    """A setting that must be equal in all processes, and is not.
 
     Attributes:
-        what: in words, such as ``base_url of source acme``.
-        processes: those that agree with each other, one tuple for each value.
+        what: the setting in words, such as ``base_url of source acme``.
+        processes: one tuple of processes for each value.
     """
 
     what: str
@@ -344,7 +341,7 @@ class ConfigurationDifference(msgspec.Struct, frozen=True):
 
 
 def stated(settings: Settings) -> MemberConfiguration:
-    """What a process with this configuration says of it."""
+    """The digests that a process with this configuration publishes."""
     return MemberConfiguration(
         settings.feed_ids,
         {source.name: _digest(source.base_url) for source in settings.sources},
@@ -353,19 +350,19 @@ def stated(settings: Settings) -> MemberConfiguration:
 
 
 def claimed(seen: MemberList, own: Iterable[str] = (), *, role: str | None = None) -> frozenset[str] | None:
-    """The feeds that a live process has, of those that do ``role``, and those in ``own``; None: it may be any."""
+    """The feeds of all live processes with this ``role``, and of ``own``; None: unknown."""
     listed = seen.listed(name for name, roles in seen.roles.items() if roles and (role is None or role in roles))
     return None if listed is None else listed.union(own)
 
 
 def orphaned(known: Iterable[str], seen: MemberList, own: Iterable[str] = ()) -> tuple[str, ...]:
-    """Those of the known feeds that no live process has, and that are not in ``own``."""
+    """The known feeds that no live process has, and that are not in ``own``."""
     having = claimed(seen, own)
     return () if having is None else tuple(sorted(set(known) - having))
 
 
 def differences(said: Mapping[str, MemberConfiguration]) -> list[ConfigurationDifference]:
-    """What these processes do not agree in, by what each says."""
+    """The settings in which these processes differ."""
     values: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for member, one in sorted(said.items()):
         for name, digest in one.sources.items():

@@ -95,49 +95,52 @@ def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[st
         yield f"paused by sink until {one.until} (Retry-After)"
 
 
-# Remedies for what a source or the store has answered, found by words that the messages of this program hold.
+# Remedies for errors of sources and the store, found by words in this program's messages.
 
 _SOURCE: Final[tuple[tuple[str, str], ...]] = (
-    (r"the API answered 401\b", "is the credential in auth right, and not expired?"),
-    (r"the API answered 403\b", "the credential is known, and may not read this: ask the API's owner for the right"),
-    (r"the API answered 404\b", "is base_url right, and path, if it is set? Does the API have this resource?"),
-    (r"the API answered 30[12378]\b", "redirects are not followed: set base_url to where this one leads"),
-    (r"the API answered 407\b", "the proxy wants a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
-    (r"the API answered 4(?:00|13|14|22)\b", "it does not take the request: look at limit, fields and fields_style"),
-    (r"the API answered 429\b", "it is asked too often: set rate, or a longer interval"),
-    (r"the API answered 5\d\d\b", "it fails by itself: nothing is to be done here; the next round tries again"),
+    (r"the API answered 401\b", "check that the credential in auth is right and has not expired"),
+    (r"the API answered 403\b", "the credential may not read this: ask the API's owner for the permission"),
+    (r"the API answered 404\b", "check base_url and path, and that the API has this resource"),
+    (r"the API answered 30[12378]\b", "redirects are not followed: set base_url to the redirect's target"),
+    (r"the API answered 407\b", "the proxy requires a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (r"the API answered 4(?:00|13|14|22)\b", "the API rejects the request: check limit, fields and fields_style"),
+    (r"the API answered 429\b", "too many requests: set rate, or a longer interval"),
+    (r"the API answered 5\d\d\b", "the API itself fails: nothing to do here; the next round tries again"),
     (
         r"of markup|<html|<!doctype",
-        "a page for people, not the API: is base_url right, or is a login or proxy in between?",
+        "this is a page for people, not the API: check base_url, and whether a login page or a proxy is in between",
     ),
     (
         r"expected the key results",
-        'no {"results": […], "pageToken": "…", "deltaToken": "…"}: are lists wrapped otherwise here, or is path wrong?',
+        'no {"results": […], "pageToken": "…", "deltaToken": "…"}: check path; lists may be wrapped differently here',
     ),
-    (r"not JSON|not a list envelope", "this is no list of records: is base_url right, and path, if it is set?"),
+    (r"not JSON|not a list envelope", "this is no list of records: check base_url and path"),
     (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
-    (r"(?i)wrong version number|record layer", "no TLS is spoken there: is it http://, or another port?"),
-    (r"(?i)name or service|getaddrinfo|resolve|nodename|DNS", "is the host's name in base_url right, and known here?"),
+    (r"(?i)wrong version number|record layer", "the server does not use TLS: try http://, or another port"),
+    (
+        r"(?i)name or service|getaddrinfo|resolve|nodename|DNS",
+        "check the host in base_url, and that this machine can resolve it",
+    ),
     (
         r"(?i)server disconnected",
-        "it hangs up without an answer: is it https://, or another port? Does it want a client certificate?",
+        "the server closes the connection: try https:// or another port; it may require a client certificate",
     ),
-    (r"the answer is not HTTP\b", "no web server answers there: are scheme, host and port in base_url right?"),
-    (r"the proxy answered 407\b", "the proxy wants a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
-    (r"(?i)connection refused|connect call failed", "nothing listens there: are host and port in base_url right?"),
-    (r"(?i)no complete answer|timeout|timed out", "raise timeout, or look whether a firewall drops what is sent"),
+    (r"the answer is not HTTP\b", "no web server answers there: check scheme, host and port in base_url"),
+    (r"the proxy answered 407\b", "the proxy requires a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (r"(?i)connection refused|connect call failed", "no server listens there: check host and port in base_url"),
+    (r"(?i)no complete answer|timeout|timed out", "raise timeout, or check whether a firewall drops the packets"),
     (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),
 )
 _KNOWN: Final = tuple((re.compile(pattern), text) for pattern, text in _SOURCE)
 
 
 def way_out(message: str, *, proxied: bool = False) -> str | None:
-    """What can be done about the failure of a round, or of a first page; None where nothing more is known.
+    """The remedy for the failure of a round or of a first page; None: unknown.
 
     Args:
         message: of the failure.
-        proxied: whether the source is known to be asked through a proxy.
+        proxied: whether the source is known to use a proxy.
     """
     if proxied and "cannot connect to" in message:
-        return "is proxy right, and does it run and let this machine through?"
+        return "check proxy, that it runs, and that it lets this machine through"
     return next((text for pattern, text in _KNOWN if pattern.search(message)), None)

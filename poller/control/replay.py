@@ -3,9 +3,9 @@
 **Invariants**
 
 * A request is checked for every feed before a replay is requested on any of them.
-* A replay covers only what was read for the subscription already; the rest is going to be delivered anyway.
+* A replay covers only events that the subscription has read already; it will get the others anyway.
 
-How many events a span covers is known by their sequence numbers, which have no gaps: two entries are read, not all.
+The number of events of a span follows from the sequence numbers of its first and last event, which have no gaps.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from poller.text import one_line
 
 EARLIEST = "-"
 LATEST = "+"
-_LOOK_AGAIN: Final = 0.5  # seconds between two looks at the progress
+_LOOK_AGAIN: Final = 0.5  # seconds between two reads of the progress
 
 
 class PlannedReplay(msgspec.Struct, frozen=True):
-    """A replay of one feed.
+    """A replay of one feed, before its start.
 
     Attributes:
         feed: ``SOURCE/NAME``.
         subscription: its id.
-        span: which entries.
-        entry: its first entry.
-        first: the sequence number of the event there.
-        events: how many it covers, before the subscription's filters.
+        span: the entries.
+        entry: the first entry.
+        first: the sequence number of the first event.
+        events: the number of events, before the subscription's filters.
     """
 
     feed: str
@@ -56,7 +56,7 @@ class PlannedReplay(msgspec.Struct, frozen=True):
 
     @property
     def since(self) -> str:
-        """When its first event was published, RFC 3339."""
+        """The publication time of the first event, RFC 3339."""
         return _moment(self.entry)
 
 
@@ -68,12 +68,12 @@ class SubscriptionFeeds(msgspec.Struct, frozen=True):
 
 
 async def subscribed(client: Redis, settings: Settings, subscription: str) -> SubscriptionFeeds:
-    """Which feeds a subscription has.
+    """The feeds of a subscription.
 
     Raises:
-        SubscriptionUnknown: there is no such subscription.
-        ConfigurationError: what is kept of it cannot be used.
-        StoreError: the store is away.
+        SubscriptionUnknown: no subscription has this id.
+        ConfigurationError: its stored settings cannot be used.
+        StoreError: the store is unavailable.
     """
     kept = await registry_of(settings, client).all()
     one = decode_subscription(bytes(registered(kept, settings, subscription).settings))
@@ -84,22 +84,22 @@ class ReplayControl:
     """The replays of one subscription. Each method may raise StoreError."""
 
     def __init__(self, client: Redis, prefix: str, subscription: str) -> None:
-        """Take where they are."""
+        """Read and change replays through this client."""
         self._client = client
         self._prefix = prefix
         self._subscription = subscription
 
     async def planned(self, feed: str, start: str, end: str, *, name: str) -> PlannedReplay | None:
-        """The replay of a feed from one place to another, both included; None where there are no events.
+        """The replay of a feed's entries from ``start`` to ``end``, both included; None: there are no events.
 
         Args:
             feed: ``SOURCE/NAME``.
             start: an entry's id, or :data:`EARLIEST`.
             end: an entry's id, or :data:`LATEST`.
-            name: the id that the replay gets.
+            name: the replay's id.
 
         Raises:
-            PollerError: the stream does not go back so far, or nothing was ever delivered here.
+            PollerError: the stream begins later than ``start``, or the subscription was never started at this feed.
         """
         events = FeedKeys.of(self._prefix, feed).events
         read = await replays.last_read(self._client, events, self._subscription)
@@ -109,7 +109,7 @@ class ReplayControl:
         if oldest and start != EARLIEST and _sequence(oldest) > 1 and EntryId.parse(start) < EntryId.parse(oldest[0]):
             raise PollerError(
                 f"{feed} does not go back so far any more: it begins at {_moment(oldest[0])}, "
-                f"--from {oldest[0]} (or earliest) takes all that there is"
+                f"--from {oldest[0]} (or earliest) takes all its events"
             )
         if oldest is None and start != EARLIEST and EntryId.parse(start) <= EntryId.parse(read) != (0, 0):
             raise PollerError(f"{feed} holds none of its events any more; the last of them was from {_moment(read)}")
@@ -129,10 +129,10 @@ class ReplayControl:
         )
 
     async def start(self, wanted: Sequence[PlannedReplay]) -> list[str]:
-        """Ask for them; the feeds on which one is under way already, where nothing was changed.
+        """Start these replays. Returns the feeds with a replay under way, which stay unchanged.
 
         Raises:
-            Stale: what one of them begins with was trimmed since; it and those after it are not asked for.
+            Stale: the first entry of a replay was trimmed meanwhile; this replay and those after it were not started.
         """
         try:
             return [one.feed for one in wanted if not await self._start(one)]
@@ -144,7 +144,7 @@ class ReplayControl:
         return await replays.start_replay(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
 
     async def under_way(self, feed: str) -> PlannedReplay | None:
-        """What is left of the replay of a feed that is under way; None where there is none."""
+        """The remaining span of a feed's replay; None: no replay is under way."""
         span = await replays.replay_of(self._client, self._pair(feed))
         if span is None:
             return None
@@ -156,20 +156,20 @@ class ReplayControl:
         return PlannedReplay(feed, self._subscription, span, entry, number, max(left, 0))
 
     async def cancel(self, feeds: Sequence[str]) -> list[str]:
-        """End those that are under way; on which of these feeds there was one."""
+        """Cancel the replays of these feeds. Returns the feeds that had one."""
         ended = [feed for feed in feeds if await replays.cancel(self._client, self._pair(feed))]
         await self._announce()
         return ended
 
     async def progress(self, one: PlannedReplay, clock: Clock) -> AsyncIterator[int]:
-        """How many of its events are settled or parked, again and again until all are.
+        """Yield the number of settled or scheduled events regularly until the replay is complete.
 
         Args:
-            one: which was begun.
+            one: the started replay.
             clock: of this process.
 
         Raises:
-            PollerError: it was cancelled, or the subscription is paused, so that it does not go on by itself.
+            PollerError: the replay was cancelled, or waits because the subscription is paused.
         """
         keys = self._pair(one.feed)
         events = FeedKeys.of(self._prefix, one.feed).events
@@ -183,7 +183,7 @@ class ReplayControl:
         yield one.events
 
     async def parked(self, feed: str) -> int:
-        """How many events of a feed wait for their next attempt."""
+        """The number of scheduled retries of a feed."""
         return await replays.parked(self._client, self._pair(feed))
 
     async def _refuse_paused(self) -> None:
@@ -203,7 +203,7 @@ class ReplayControl:
 
 
 def feeds_of(all_of: SubscriptionFeeds, named: Sequence[str], subscription: str) -> tuple[str, ...]:
-    """Those that are named, or all.
+    """The named feeds, or all feeds of the subscription.
 
     Raises:
         ConfigurationError: one of them is not the subscription's.
@@ -215,7 +215,7 @@ def feeds_of(all_of: SubscriptionFeeds, named: Sequence[str], subscription: str)
 
 
 def _sequence(entry: ReplayedEntry) -> int:
-    """The event's sequence number; 1 where it has none."""
+    """The event's sequence number; 1 if it has none."""
     try:
         return int(envelope_of(entry[1]).sequence or 1)
     except ValueError:

@@ -2,9 +2,8 @@
 
 **Invariants**
 
-* The configuration file has the last word on the subscriptions it lists: here they are not changed, not removed, and
-  their ids not given to others.
-* A subscription that was taken out of the files does not go on before a file lists it again.
+* Subscriptions in a configuration file cannot be changed or removed here, and their ids cannot be reused.
+* A subscription that was removed from all files stays paused until a file lists it again.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from poller.store.recovery import known_feeds
 from poller.store.registry import Registry
 from poller.store.subscriptions import Following, Paused, Registered, Subscriptions, require_registered
 
-LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription are given to end by themselves
+LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription have to end by themselves
 _PAUSE: Final = 0.1
 _BY: Final = {"by": "operator"}
 
 
 def registry_of(settings: Settings, client: Redis) -> Registry:
-    """The subscriptions of this configuration's store."""
+    """The registry of subscriptions in this configuration's store."""
     return Registry(client, SubscriptionKeys.of(settings.redis.prefix))
 
 
@@ -61,20 +60,20 @@ async def add(
     now: datetime,
     credential: bytes | None = None,
 ) -> None:
-    """Add one.
+    """Add a subscription.
 
     Args:
         registry: of the store.
         settings: the configuration.
-        wanted: what is added.
-        secrets: made for it.
+        wanted: the subscription's settings.
+        secrets: generated for the subscription.
         now: UTC.
-        credential: brought for its sink, as it is to be kept.
+        credential: of the request, for the sink, in its stored form.
 
     Raises:
-        SubscriptionTaken: there is one of this id, in the file or not.
-        SecretUnusable: a secret file holds none.
-        CredentialUnusable: it cannot be read.
+        SubscriptionTaken: a subscription with this id exists, in the file or in the registry.
+        SecretUnusable: a secret file holds no secret.
+        CredentialUnusable: a secret file cannot be read.
     """
     if _in_file(settings, wanted.id):
         raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
@@ -88,17 +87,17 @@ async def change(
     wanted: SubscriptionSettings,
     following: Following = lambda _, credential: credential,
 ) -> None:
-    """Have one that was added at run time be this from now on. It goes on where it was, with the secrets that it has.
+    """Replace the settings of a subscription that was added at run time. It keeps its position and its secrets.
 
     Args:
         registry: of the store.
         settings: the configuration.
-        wanted: what it is to be.
-        following: says what becomes of the credential that was brought for its sink.
+        wanted: the new settings.
+        following: returns the new stored credential for the sink.
 
     Raises:
-        SubscriptionUnknown: there is none of this id.
-        SubscriptionFiled: it is in the file.
+        SubscriptionUnknown: no subscription has this id.
+        SubscriptionFiled: the subscription is in the file.
     """
     kept = await registry.all()
     if _in_file(settings, wanted.id) or (wanted.id in kept.registered and kept.registered[wanted.id].origin == "file"):
@@ -109,15 +108,15 @@ async def change(
 
 
 async def pause(client: Redis, settings: Settings, subscription: str, *, reason: str, now: datetime) -> Paused | None:
-    """Let one rest because an operator wants it, and announce it; the pause that it was in before. None: it was active.
+    """Pause a subscription for an operator, and announce it. Returns the pause before; None: it was active.
 
     Raises:
-        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
+        SubscriptionUnknown: no subscription has this id, or no daemon has seen it yet.
     """
     registry = registry_of(settings, client)
     registered(await registry.all(), settings, subscription)
     before = await registry.pause(subscription, Paused("operator", reason, now))
-    if before is None or before.by == "removed":  # any other stays as it is
+    if before is None or before.by == "removed":  # any other pause stays as it is
         await _announce(
             client, settings, OperationalEvent(OperationType.SUBSCRIPTION_PAUSED, subscription, now, reason, _BY)
         )
@@ -125,18 +124,18 @@ async def pause(client: Redis, settings: Settings, subscription: str, *, reason:
 
 
 async def resume(client: Redis, settings: Settings, subscription: str, *, now: datetime) -> Paused | None:
-    """Let one go on, as if it had not failed, and announce it; the pause that it was in. None: it was active.
+    """Resume a subscription with its failures reset, and announce it. Returns the pause before; None: it was active.
 
     Raises:
-        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
-        SubscriptionFiled: it was taken out of the file, or out of that of each process that runs.
+        SubscriptionUnknown: no subscription has this id, or no daemon has seen it yet.
+        SubscriptionFiled: it was removed from the file, or from the files of all running processes.
     """
     registry = registry_of(settings, client)
     kept = await registry.all()
     one, pause_before = registered(kept, settings, subscription), kept.paused.get(subscription)
     if one.origin == "file" and not _in_file(settings, subscription):
         raise SubscriptionFiled(
-            f'subscription "{subscription}" is not in the configuration file any more: put it back there, or end it '
+            f'subscription "{subscription}" is not in the configuration file any more: put it back, or delete it '
             f"with `poller subscriptions remove {subscription}`"
         )
     if pause_before is not None and pause_before.by == "removed":
@@ -164,20 +163,22 @@ async def remove(
     *,
     clock: Clock,
 ) -> None:
-    """Delete one and all that waits for it.
+    """Delete a subscription with its undelivered events.
 
-    The process that delivers it learns of it by the version and has a moment to end; then its state at its feeds goes.
+    The process that delivers it notices the registry's new version and has a moment to end its deliveries; then the
+    state at
+    its feeds is deleted.
 
     Raises:
-        SubscriptionUnknown: there is none of this id.
-        SubscriptionFiled: it is in the file.
+        SubscriptionUnknown: no subscription has this id.
+        SubscriptionFiled: the subscription is in the file.
     """
     registry = registry_of(settings, client)
     kept = await registry.all()
     refuse_filed(kept, settings, subscription)
     await registry.remove(subscription)
     prefix = settings.redis.prefix
-    everywhere = await known_feeds(client, remembered_key(prefix))  # feeds that were renamed or dropped, too
+    everywhere = await known_feeds(client, remembered_key(prefix))  # also feeds that were renamed or removed
     feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
     pairs = {feed: ConsumerKeys.of(prefix, feed, subscription) for feed in feeds}
     await until_let_go(client, [pair.lease for pair in pairs.values()], clock)
@@ -186,10 +187,10 @@ async def remove(
 
 
 def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Registered:
-    """The one of this id.
+    """The registered subscription with this id.
 
     Raises:
-        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
+        SubscriptionUnknown: no subscription has this id, or no daemon has seen it yet.
     """
     if subscription not in kept.registered and _in_file(settings, subscription):
         raise SubscriptionUnknown(
@@ -199,27 +200,27 @@ def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Re
 
 
 def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> None:
-    """Nothing, where it may be removed.
+    """Raise an error unless the subscription may be removed.
 
     Raises:
-        SubscriptionUnknown: there is none of this id.
-        SubscriptionFiled: it is in the file.
+        SubscriptionUnknown: no subscription has this id.
+        SubscriptionFiled: the subscription is in the file.
     """
     filed_now = _in_file(settings, subscription)
     if filed_now and (subscription not in kept.registered or kept.registered[subscription].origin == "file"):
         raise SubscriptionFiled(
-            f'subscription "{subscription}" is in the configuration file: take it out of there; after that '
-            f"`poller subscriptions remove {subscription}` deletes what is kept of it"
+            f'subscription "{subscription}" is in the configuration file: remove it there; then '
+            f"`poller subscriptions remove {subscription}` deletes its data"
         )
     require_registered(kept, subscription)
 
 
 def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> SubscriptionSettings:
-    """The settings of one that was added or taken over, else of the file.
+    """The settings of a subscription from the registry, else from the file.
 
     Raises:
-        SubscriptionUnknown: there is none of this id.
-        ConfigurationError: what is kept of it cannot be used.
+        SubscriptionUnknown: no subscription has this id.
+        ConfigurationError: its stored settings cannot be used.
     """
     if subscription not in kept.registered:
         for one in settings.subscriptions:
@@ -229,12 +230,12 @@ def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> S
 
 
 def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:
-    """Where it may have something: the feeds that are configured, and those that it names."""
+    """The feeds at which a subscription may have state: all configured feeds, and those that it names."""
     return tuple(dict.fromkeys((*settings.feed_ids, *(kept.registered[subscription].outline.feeds or ()))))
 
 
 def health_resumed(health: bytes) -> bytes:
-    """The kept health of one that starts again; what cannot be read stays."""
+    """The stored health with its failures reset; unreadable health stays."""
     try:
         return msgspec.json.encode(resumed(msgspec.json.decode(health, type=Health)))
     except msgspec.DecodeError:
@@ -242,12 +243,12 @@ def health_resumed(health: bytes) -> bytes:
 
 
 async def _announce(client: Redis, settings: Settings, announcement: OperationalEvent) -> None:
-    with suppress(StoreError):  # what was asked holds all the same, and the status says so
+    with suppress(StoreError):  # the command has taken effect without the event
         await announce(client, settings.redis.prefix, announcement)
 
 
 async def until_let_go(client: Redis, leases: Sequence[str], clock: Clock) -> None:
-    """Wait until none of these leases is held any more, or for :data:`LEFT_ALONE`."""
+    """Wait until none of these leases is held any more, at most :data:`LEFT_ALONE`."""
     for _ in range(round(LEFT_ALONE / _PAUSE)):
         with translated(client):
             if not any([await client.exists(lease) for lease in leases]):
@@ -259,19 +260,19 @@ def _in_file(settings: Settings, subscription: str) -> bool:
     return any(one.id == subscription for one in settings.subscriptions)
 
 
-# A sample event, sent like the events of the subscription: mode, headers, secrets, credential. It changes nothing that
-# is stored. A sink that has to grant events first, and has not, gets nothing.
+# A sample event, sent like the events of the subscription: mode, headers, secrets, credential. Nothing is stored. A
+# sink that must grant events first and has not gets nothing.
 
 TYPE: Final = "poller.subscription.test.v1"
 _EVENT_ID_BYTES: Final = 16
 
 
 class NotGranted(PollerError):
-    """The sink has to grant events before any is sent, and has not."""
+    """The sink must grant events before any is sent, and has not."""
 
 
 class SampleResult(msgspec.Struct, frozen=True):
-    """What was sent, without the credential, and how it ended."""
+    """The request that was sent, without the credential, and its outcome."""
 
     sent: Preview
     outcome: Outcome
@@ -291,14 +292,14 @@ async def sample(
     Args:
         settings: the subscription's.
         secrets: those that no file holds.
-        handshake: whether the sink has granted events, as it is kept.
-        environ: where a credential may be.
+        handshake: the stored permission of the sink.
+        environ: may hold the credential.
         clock: the store's.
-        brought: the credential that a request has brought, as it is kept.
+        brought: the stored credential of the request that added the subscription.
 
     Raises:
-        NotGranted: see above.
-        ConfigurationError: credential or secrets cannot be set up.
+        NotGranted: the sink has not granted events.
+        ConfigurationError: credential or secrets cannot be used.
         CredentialUnusable: a secret file cannot be read.
     """
     state = stored_state(handshake) if settings.handshake else None
@@ -316,6 +317,6 @@ async def sample(
 
 
 def sample_event(subscription: str, *, event_id: str, now: datetime) -> bytes:
-    """The event, as it would stand in a stream."""
+    """The sample event, in the form of a stream entry."""
     text = "A test: no record has changed."
     return operational_event(type_=TYPE, subject=subscription, event_id=event_id, at=now, data={"text": text})

@@ -1,9 +1,9 @@
-"""The delivering role: this process's share of every active subscription at each of its feeds.
+"""The delivering role: runs this process's share of all active subscriptions.
 
-The registry holds the subscriptions. Its version is read every second: a change by a command or another process takes
-effect here within that time. A subscription that changed is stopped in order and started with its new settings; the
-others go on meanwhile. A number beside the version says that a command has scheduled deliveries or a replay. A version
-lower than before means that the store has lost the registry.
+The version of the registry is read every second, so a change by a command or another process takes effect here within a
+second. A changed subscription is stopped in order and started with its new settings; the others continue meanwhile. A
+number beside the version says that a command has scheduled deliveries or a replay. A version lower than before means
+that the store has lost the registry.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FileSubscriptions:
     **Invariants**
 
     - They are registered once, at the start, when the other processes can see what this one lists.
-    - Which file subscriptions rest is looked at whenever the registry or the list of processes has changed. The rule is
+    - Pauses of file subscriptions are decided whenever the registry or the list of processes has changed. The rule is
       :func:`poller.store.subscriptions.plan_file_pauses`.
     """
 
@@ -73,11 +73,11 @@ class FileSubscriptions:
         self._settled: tuple[Subscriptions, MemberList] | None = None
 
     async def register(self) -> None:
-        """Register what the file says. To be called when the others can see that this process is there.
+        """Register the file's subscriptions. Call it once the other processes can see this one.
 
         Raises:
             ConfigurationError: two subscriptions have one id.
-            StoreError: the store is away.
+            StoreError: the store is unavailable.
         """
         await self._registry.sync(self.file, self._clock.now())
 
@@ -93,7 +93,7 @@ class FileSubscriptions:
             Whether the registry has changed.
 
         Raises:
-            StoreError: the store is away.
+            StoreError: the store is unavailable.
         """
         seen = self._membership.seen
         if self._settled is not None and self._settled[0] is kept and self._settled[1] is seen:
@@ -119,7 +119,7 @@ class FileSubscriptions:
         return self._listed(await members_seen(self._client, self._keys))
 
     def _listed(self, seen: MemberList) -> ListedSubscriptions:
-        """Nothing is known while this process is missing in the list: it was stopped for long, and others may be."""
+        """The subscriptions listed by live processes; unknown while this process itself is missing in the list."""
         return seen.subscriptions if self._membership.name in seen.roles else ListedSubscriptions()
 
 
@@ -171,15 +171,15 @@ async def restore(
 
 
 ROLE: Final = "deliver"
-_LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
-_LOOK_BESIDE: Final = 0.25  # likewise, where another process may note that a sink wants to be left alone
+_LOOK_AGAIN: Final = 1.0  # seconds between reads of the registry's version
+_LOOK_BESIDE: Final = 0.25  # the same while another process may store a pause requested by the sink
 _BLOCK: Final = timedelta(seconds=2)
 _REGISTRY: Final = "the subscriptions"
-_ARRIVALS: Final = "what arrives in the streams"
+_ARRIVALS: Final = "new entries in the streams"
 
 
 class DeliverRole:
-    """All subscriptions of one process."""
+    """Runs all subscriptions of one process."""
 
     def __init__(
         self,
@@ -197,12 +197,12 @@ class DeliverRole:
 
         Args:
             settings: the configuration.
-            environ: where credentials may be.
+            environ: may hold credentials.
             store: open and ready.
             membership: this process among the others.
-            configurations: which feeds the others have, and which none has.
+            configurations: says which feeds other processes have, and which none has.
             shebang: the first line of scripts.
-            watch: is informed when the store is away.
+            watch: is informed when the store fails.
             clock: the store's.
         """
         prefix = settings.redis.prefix
@@ -234,15 +234,15 @@ class DeliverRole:
 
     @property
     def subscriptions(self) -> int:
-        """How many there are that do not rest."""
+        """The number of subscriptions that are not paused."""
         return len(self._running)
 
     def failing(self) -> Mapping[str, str]:
-        """Those of which nothing arrives, as far as this process delivers them, each with why."""
+        """The error of each subscription of this process whose deliveries fail."""
         return {name: one.error for name, one in self._running.items() if one.error is not None}
 
     def _beside(self, name: str, until: datetime) -> list[str]:
-        """The other subscriptions of the sink that this one delivers to; they learn that it is paused."""
+        """The other subscriptions of the same sink, which share its pause."""
         asking = self._running.get(name)
         others = [
             one
@@ -254,7 +254,7 @@ class DeliverRole:
         return others
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until ``stop`` is set; what is in flight then may end.
+        """Deliver until ``stop`` is set, then let requests in flight end.
 
         Raises:
             ConfigurationError: two subscriptions have one id.
@@ -272,7 +272,7 @@ class DeliverRole:
             await self._synced(stop)
             while not stop.is_set():
                 for task in tasks:
-                    if task.done():  # which none should be before the stop; what ended it is raised
+                    if task.done():  # none should have ended before the stop; its error is raised
                         task.result()
                 await self._refresh()
                 among = self._membership.among(ROLE)
@@ -286,7 +286,7 @@ class DeliverRole:
             await ended(*tasks)
 
     async def _synced(self, stop: asyncio.Event) -> None:
-        """Tell the registry what the configuration says, once the others can see who says so."""
+        """Register the file's subscriptions, once the other processes can see this one."""
         joined = asyncio.create_task(self._membership.joined(ROLE))
         try:
             await first_of(stop, joined)
@@ -301,7 +301,7 @@ class DeliverRole:
                 await unless(stop, _LOOK_AGAIN)
 
     async def _refresh(self) -> None:
-        """Carry out what has changed in the registry."""
+        """Apply the changes of the registry."""
         try:
             marks = await self._registry.marks()
             if self._kept is not None and _lost(self._kept, marks):
@@ -330,7 +330,7 @@ class DeliverRole:
             self._away(error)
 
     async def _feeds_changed(self, kept: Subscriptions, *, anyway: bool) -> bool:
-        """Find out which feeds each subscription is to get; whether they are others than before."""
+        """Update the feeds of each subscription. True: they have changed."""
         compared = await self._configurations.refresh()
         if compared == self._compared and not anyway:
             return False
@@ -343,7 +343,7 @@ class DeliverRole:
             name: _feeds_of(name, one.outline.feeds, settings.feed_ids, self._configurations, waiting)
             for name, one in kept.registered.items()
         }
-        for feed in self._configurations.undelivered:  # what arrives in its stream is not listened to
+        for feed in self._configurations.undelivered:  # its stream is not watched for new entries
             for running in self._running.values():
                 running.news(feed)
         changed = feeds != self._feeds
@@ -362,10 +362,10 @@ class DeliverRole:
             self._failure.failed(str(error))
 
     def _carry_out(self, kept: Subscriptions) -> None:
-        """Stop what is not wanted any more or was changed, then begin what is not running."""
+        """Stop removed and changed subscriptions, then start those that are not running."""
         now_wanted = wanted(kept)
         for name, running in list(self._running.items()):
-            # One that rests here and not in the registry was resumed before anybody looked.
+            # One that is paused here and not in the registry was paused and resumed between two reads.
             if now_wanted.get(name) != running.made_of or self._feeds[name] != running.feeds or running.resting:
                 self._leave(name)
         for name in now_wanted:
@@ -384,10 +384,10 @@ class DeliverRole:
             del self._leaving[name]
 
     async def _listen(self) -> None:
-        """Tell each pair when something new has come for it."""
+        """Wake each feed consumer when its stream has new entries."""
         while True:
             client = blocking_client(self._shared.store.url, block=_BLOCK)
-            let_in(client)  # as the one beside it was, at the start
+            let_in(client)  # as the schedule number was, at the start
             try:
                 async for fresh in arrivals(client, self._streams, block=_BLOCK, clock=self._shared.clock):
                     self._shared.watch.worked(_ARRIVALS)
@@ -398,12 +398,12 @@ class DeliverRole:
                 self._away(error, _ARRIVALS)
                 await self._shared.clock.sleep(_LOOK_AGAIN)
             finally:
-                with suppress(Exception):  # it is gone, whatever it says
+                with suppress(Exception):  # the lease is lost anyway
                     await client.aclose()
 
 
 def _lost(kept: Subscriptions, marks: RegistryVersions) -> bool:
-    """Whether the store has lost subscriptions since it was looked at."""
+    """Whether the store has lost subscriptions since the last read."""
     fewer = marks.version == kept.version and marks.registered < len(kept.registered)
     return marks.version < kept.version or fewer
 
@@ -422,7 +422,7 @@ def _feeds_of(
         named: the feeds that its settings name; None: all.
         configured: the feeds of this process.
         configurations: of all processes.
-        waiting: the subscriptions for which something is left at each orphaned feed.
+        waiting: the subscriptions that have undelivered events at each orphaned feed.
     """
     having = configurations.claimed
     feeds = (
@@ -435,14 +435,14 @@ def _feeds_of(
 
 
 async def _stopped(running: SubscriptionRunner, before: asyncio.Task[None] | None) -> None:
-    """When this has ended, the subscription is not delivered here."""
+    """Stop a subscription and wait for its end."""
     if before is not None:
         await asyncio.wait([before])
     await running.stop()
 
 
 class _ConsumerLeases:
-    """The leases of all pairs, as they are when they are looked at."""
+    """The leases of all feed consumers at the time of iteration."""
 
     def __init__(self, running: Mapping[str, SubscriptionRunner]) -> None:
         self._running = running

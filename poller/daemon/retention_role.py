@@ -1,10 +1,12 @@
-"""Trimming the streams of the feeds that this process polls, and telling whose events went.
+"""The retention role: trims the streams of the feeds that this process polls, and reports lost events.
 
-About once a minute, and when much was published, a feed's stream is looked at by the process that has the feed's lease;
-so one process does it, and a process without the lease trims nothing. What a look costs grows with the subscriptions to
-the feed, not with its events.
+About once a minute, and after many events, the process with a feed's lease checks the feed's stream. The cost of a
+check grows with the number of subscriptions to the feed, not with its events.
 
-The law: nothing that goes wrong here costs a round. It is said, and tried again the next time.
+**Invariants**
+
+- Only the process with the feed's lease trims its stream.
+- A failure here fails no round. It is logged, and the next check tries again.
 """
 
 from __future__ import annotations
@@ -42,26 +44,26 @@ _log = structlog.get_logger("poller.retention")
 
 
 class PolledStream(Protocol):
-    """A feed that is polled here; see :class:`poller.store.feed.FeedStore`."""
+    """A feed that this process polls; see :class:`poller.store.feed.FeedStore`."""
 
     @property
     def held(self) -> bool:
-        """Whether this process has its lease, as far as it knows."""
+        """Whether this process has the feed's lease, as far as it knows."""
         ...
 
     @property
     def appended(self) -> int:
-        """Bytes of events that were committed here."""
+        """Bytes of events that this process has committed."""
         ...
 
     @property
     def nonce(self) -> str:
-        """What proves that this process has the lease."""
+        """The fencing token of the lease."""
         ...
 
 
 class RetentionRole:
-    """The streams of some feeds."""
+    """Trims the streams of some feeds."""
 
     def __init__(
         self,
@@ -75,17 +77,17 @@ class RetentionRole:
         member: str = "",
         let_go: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what is worked with.
+        """Begin with the feeds that this process polls.
 
         Args:
             settings: the configuration.
             client: of the store, without retries of its own.
-            feeds: those that are polled here, by ``SOURCE/NAME``.
-            configurations: which feeds no process has; None: none is looked for.
+            feeds: those that this process polls, by ``SOURCE/NAME``.
+            configurations: says which feeds no process has; None: orphaned feeds are not trimmed.
             shebang: the first line of scripts.
             clock: the store's.
             member: this process's name.
-            let_go: is called when the lease of a feed was taken for a trimming, and is free again.
+            let_go: is called when the lease of a feed, acquired for trimming, was released.
         """
         rule, prefix = settings.retention, settings.redis.prefix
         self._settings = settings
@@ -108,12 +110,12 @@ class RetentionRole:
         ]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Trim whenever there may be something to trim, until ``stop`` is set."""
+        """Check and trim the streams regularly until ``stop`` is set."""
         looking = asyncio.create_task(self._keep_looking(), name="retention")
         stopping = asyncio.create_task(stop.wait())
-        try:  # a store that hangs is not waited for
+        try:  # do not wait for a store that hangs
             await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if looking.done():  # which it should not be before the stop; what ended it is raised
+            if looking.done():  # it should not have ended before the stop; its error is raised
                 looking.result()
         finally:
             await ended(looking, stopping)
@@ -124,7 +126,7 @@ class RetentionRole:
             await self._clock.sleep(_LOOK_AGAIN.total_seconds())
 
     async def trim_due(self) -> None:
-        """Trim those streams that are due, and tell of what went and was needed."""
+        """Trim the streams that are due, and report trimmed events that were still needed."""
         for feed in self._feeds:
             if feed.due:
                 feed.looked()
@@ -132,7 +134,7 @@ class RetentionRole:
         await self._look_at_orphans()
 
     async def _look_at_orphans(self) -> None:
-        """Likewise for streams that no process has in its configuration: whichever has the lease trims them."""
+        """Trim the streams of feeds that no process has configured; the process that acquires the lease does it."""
         if self._configurations is None:
             return
         with suppress(StoreError):  # logged by the other roles
@@ -154,11 +156,11 @@ class RetentionRole:
         own = Lease(self._client, self._leases, lease, token=feed.nonce, ttl=ttl, clock=self._clock)
         try:
             if await own.acquire() is not None:
-                return  # another process is at it, or polls the feed all the same
+                return  # another process is trimming it, or polls the feed
             await self._retain(feed)
             await own.release()
             self._let_go()
-        except StoreError as error:  # it runs out by itself
+        except StoreError as error:  # the lease expires by itself
             _log.debug("not trimmed", feed=feed.name, error=str(error))
 
     async def _retain(self, feed: _StreamState) -> None:
@@ -172,7 +174,7 @@ class RetentionRole:
             feed.failure.worked()
         except Fenced:
             return  # the process that has the lease does it
-        except StoreUnavailable as error:  # which is logged once for all
+        except StoreUnavailable as error:  # an unavailable store is logged once for all feeds
             _log.debug("not trimmed", feed=feed.name, error=str(error))
         except StoreError as error:
             feed.failure.failed(str(error))
@@ -192,7 +194,7 @@ class RetentionRole:
             "last_sequence": overrun.last_sequence,
             "first": overrun.first,
         }
-        what = "asked for once more" if overrun.replay else "not delivered yet" if overrun.subscription else "needed"
+        what = "requested by a replay" if overrun.replay else "not delivered yet" if overrun.subscription else "needed"
         reason = f"the stream of {feed} outgrew retention.max_bytes: the oldest events went, though they were {what}"
         _log.error("overrun", subscription=overrun.subscription, **details, reason=reason)
         subject = overrun.subscription or feed
@@ -201,7 +203,7 @@ class RetentionRole:
 
 
 class _OrphanedStream(msgspec.Struct, frozen=True):
-    """An orphaned feed: nothing is added to it."""
+    """The stream of an orphaned feed, which no process polls."""
 
     nonce: str
     held: bool = True
@@ -209,7 +211,7 @@ class _OrphanedStream(msgspec.Struct, frozen=True):
 
 
 class _StreamState:
-    """A feed, and when it is to be looked at next."""
+    """A feed's stream, and the time of its next check."""
 
     def __init__(self, name: str, store: PolledStream, trimmer: Trimmer, rule: RetentionRule, clock: Clock) -> None:
         self.name = name
@@ -225,12 +227,12 @@ class _StreamState:
 
     @property
     def due(self) -> bool:
-        """Whether this process has it, and time has passed or much was published."""
+        """Whether this process has the lease, and the stream's check is due."""
         much = self._store.appended - self._appended > self._much
         return self._store.held and (much or self._clock.monotonic() >= self._next)
 
     def looked(self) -> None:
-        """It is looked at now."""
+        """Schedule the next check."""
         self._next, self._appended = self._clock.monotonic() + self._every, self._store.appended
 
 

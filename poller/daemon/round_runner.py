@@ -1,4 +1,4 @@
-"""Feeds of all sources, each with its store and client, ready for rounds."""
+"""Runs rounds: joins each feed with its store and client, and reports the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PLACES: Final = ("advice", "generation", "sequence", "former", "former_sequence
 
 
 class PolledFeed:
-    """One feed with everything that its rounds need."""
+    """A feed with its store, client and timing."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class PolledFeed:
         prefix: str,
         clock: Clock,
     ) -> None:
-        """Join them.
+        """Join the parts.
 
         Args:
-            feed: what is read.
-            store: where it is kept.
+            feed: to be read.
+            store: of the feed's state.
             api: the source's client, open.
-            timing: when it is polled.
-            siblings: the keys of the source's other feeds, where qualifications are named.
-            client: to read those.
+            timing: of the feed.
+            siblings: the keys of the source's other feeds, which name qualifications.
+            client: reads those keys.
             prefix: of the store's keys.
             clock: the store's.
         """
@@ -83,12 +83,12 @@ class PolledFeed:
         due: Callable[[], datetime | None] = lambda: None,
         began: Callable[[], None] = lambda: None,
     ) -> RoundResult:
-        """Run one round and write the log's one event about it.
+        """Run one round and log it as one event.
 
         Args:
-            whole: over all listings, however long it takes.
-            due: when the next round's turn is; a source that wants to be left alone puts it off.
-            began: is called when the store has let it begin.
+            whole: read all substreams, without the limit ``max_round``.
+            due: returns the turn of the next round; a pause of the source delays it.
+            began: is called when the store has admitted the round.
         """
         with round_span(self.feed.id) as span, counted() as costs:
             result = await run_round(
@@ -109,7 +109,7 @@ class PolledFeed:
             )
         if result.loss is not None:
             await self._announce(_announced(result.loss, self.feed.id, self._clock.now()))
-        with suppress(StoreError):  # the rounds say what is wrong, and the next one notes it
+        with suppress(StoreError):  # rounds report a failing store; the next round saves the mark
             await self.store.memory.save()
         return result
 
@@ -120,7 +120,7 @@ class PolledFeed:
     async def _announce(self, announcement: OperationalEvent) -> None:
         try:
             await announce(self._client, self._prefix, announcement)
-        except StoreError as error:  # the log and the status say it too
+        except StoreError as error:  # the log and the status report it as well
             _log.warning("not announced", feed=self.feed.id, error=str(error))
 
     async def _qualifications(self, since: int) -> Mapping[str, int]:
@@ -151,7 +151,7 @@ def _report(result: RoundResult, costs: RoundCosts, *, stream: str) -> None:
     }
     if result.away or (
         result.ok and result.mode is RoundMode.SKIPPED
-    ):  # a store that is away is logged once for all feeds
+    ):  # an unavailable store is logged once for all feeds
         _log.debug("round", **fields)
     elif not result.ok:
         _log.warning("round", **fields)
@@ -175,9 +175,9 @@ async def polled_feeds(
     only: frozenset[str] | None = None,
     member: str | None = None,
 ) -> AsyncIterator[tuple[PolledFeed, ...]]:
-    """All feeds of the configuration (or those in ``only``), their sources' clients open.
+    """All configured feeds (or those in ``only``), with open clients.
 
-    ``member`` is the process's name in the leases; one of its own by default.
+    ``member``: the process's name in the leases; default: a new name.
 
     Raises:
         ConfigurationError: a source cannot be set up.
@@ -222,11 +222,11 @@ def _store(
     )
 
 
-# What follows from a round in this process. A round that failed because the store was away is repeated when the store
-# is back, however long the interval is.
+# Reports of rounds in this process. A round that failed because the store was unavailable is repeated as soon as the
+# store is available again, however long the interval is.
 
 LONGEST: Final = timedelta(seconds=10)
-"""Between two tries of a feed while the store is away."""
+"""Between two attempts of a feed while the store is unavailable."""
 
 _FIRST: Final = timedelta(seconds=1)
 
@@ -235,17 +235,17 @@ class RoundObserver:
     """Observer of each round of this process."""
 
     def __init__(self, watch: StoreMonitor, readiness: Readiness) -> None:
-        """Take who wants to know: ``watch`` what the store did, ``readiness`` how the feed does."""
+        """Report failures of the store to ``watch`` and of feeds to ``readiness``."""
         self.watch = watch
         self._readiness = readiness
         self._in_vain: dict[str, int] = defaultdict(int)
 
     def began(self, feed: str) -> None:
-        """A round of it has begun: the store has answered, however long what follows may take."""
+        """Report that a round of the feed has begun, so the store has answered."""
         self.watch.worked(feed)
 
     def __call__(self, result: RoundResult) -> timedelta | None:
-        """Tell; after how long the next round is worth trying, where that may be sooner than its turn."""
+        """Report a result. Returns the wait before the next round if that is to come before its turn."""
         _count(result)
         if result.away:
             self.watch.failed(result.feed, result.error or "no answer")
@@ -258,7 +258,7 @@ class RoundObserver:
         return result.wait
 
     def gone(self, feed: str) -> None:
-        """It is another process's now: what it has met here is of no concern any more."""
+        """Another process polls the feed now: discard the reports of this one."""
         ROUNDS.gone(feed)
         self._in_vain.pop(feed, None)
         self.watch.worked(feed)

@@ -1,16 +1,16 @@
-"""Schedule of rounds: one APScheduler job a feed, never two rounds of one together.
+"""Schedule of rounds: one APScheduler job per feed, never two rounds of a feed at the same time.
 
-Nothing else knows APScheduler, but for the meaning of cron expressions (:mod:`poller.config.cron`). Its shutdown
-cancels what runs without waiting, so the running rounds are kept here as well: :meth:`Schedule.drain` stops them first,
-and a round that is stopped finishes its commit.
+Apart from :mod:`poller.config.cron`, only this module uses APScheduler. APScheduler's shutdown cancels running jobs
+without waiting, so the running rounds are kept here as well: :meth:`Schedule.drain` stops them first, and a stopped
+round finishes its commit.
 
-A round that is late because the process was busy or asleep runs once, not as often as it was missed. One that comes due
-while the one before still runs is left out, which is how it is meant to be and no reason for a warning.
+A round that is late because the process was busy or suspended runs once, however many turns were missed. A round that
+comes due while the previous one still runs is left out, without a warning.
 
-APScheduler goes by the wall clock of this process, which may be wrong and may jump. So moments are translated here:
-all that goes in and comes out is by the store's clock, and a cron expression means that one, in every process. An
-interval is time that passes by the monotonic clock. Whatever clock is set, no round is due later than its interval, or
-than the next moment of its expression; one that is set forward brings one round early at most.
+APScheduler uses the wall clock of this process, which may be wrong and may jump. So this module translates: all moments
+in its interface are of the store's clock, and cron expressions mean the store's clock in every process. Intervals are
+measured by the monotonic clock. Even if a clock is set back, no round is later than its interval or the next moment of
+its cron expression; a clock that is set forward makes at most one round early.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from poller.config.cron import trigger_of
 from poller.config.sources import FeedSettings
 from poller.lifecycle import ended
 
-# With thousands of feeds the first rounds are spread out: this many a second.
+# The first rounds of thousands of feeds are spread out: this many per second.
 _STARTS_PER_SECOND: Final = 100.0
 SOONEST: Final = timedelta(milliseconds=100)
-"""To APScheduler a job still runs for a moment after its round has ended; what comes due meanwhile is left out."""
+"""For APScheduler, a job runs a moment longer than its round; a round that comes due in this moment is left out."""
 
 _LOOK: Final = timedelta(seconds=1)
-_NEAR: Final = timedelta(milliseconds=50)  # clocks that differ by less are taken to show the same
+_NEAR: Final = timedelta(milliseconds=50)  # a smaller difference between clocks is ignored
 _JUMP: Final = timedelta(milliseconds=500)
 
 _log = structlog.get_logger("poller.schedule")
@@ -73,16 +73,16 @@ class PollTiming(msgspec.Struct, frozen=True):
 
 
 def timing_of(feed: FeedSettings) -> PollTiming:
-    """When this feed is polled."""
+    """The timing of a configured feed."""
     return PollTiming(feed.interval, feed.cron, feed.jitter)
 
 
 Round = Callable[[], Awaitable[timedelta | None]]
-"""Runs a round; may answer after how long the next one is worth trying, where that is sooner than its turn."""
+"""Runs a round. Returns the wait before the next one if that is to come before its turn."""
 
 
 class _Interval(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
-    """An interval of which the turns that were missed are passed over in one step.
+    """An interval that skips missed turns in one step.
 
     APScheduler would count them one by one: a wall clock that jumps a month ahead would keep it busy for minutes.
     """
@@ -99,7 +99,7 @@ class _Interval(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
 
 
 class _StoreCron(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
-    """A cron expression by the store's clock, for a scheduler that goes by this process's wall clock."""
+    """A cron expression by the store's clock, for a scheduler that uses this process's wall clock."""
 
     def __init__(self, inner: BaseTrigger, ahead: Callable[[], timedelta]) -> None:
         self._inner = inner
@@ -108,7 +108,7 @@ class _StoreCron(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime | None:
         ahead = self._ahead()
         moment = now + ahead
-        if previous_fire_time is not None:  # clocks that come nearer must not bring the same moment twice
+        if previous_fire_time is not None:  # clocks that approach each other must not produce the same moment twice
             moment = max(moment, min(previous_fire_time, now) + ahead + _JUMP)
         found: datetime | None = self._inner.get_next_fire_time(None, moment)
         return found and found - ahead
@@ -118,12 +118,12 @@ class Schedule:
     """The jobs of one process. Used within one event loop."""
 
     def __init__(self, clock: Clock, *, wall: Clock | None = None, look: timedelta = _LOOK) -> None:
-        """Take the clocks.
+        """Begin without feeds.
 
         Args:
             clock: the store's.
-            wall: the clock of this process, which APScheduler goes by.
-            look: how often to look whether a clock was set.
+            wall: the clock of this process, which APScheduler uses.
+            look: seconds between checks whether a clock was set.
         """
         self._look = look
         self._clock = clock
@@ -142,7 +142,7 @@ class Schedule:
         )
 
     def add(self, name: str, round_: Round, timing: PollTiming, *, at_once: bool = True) -> None:
-        """Poll ``name`` from now on; its first round comes immediately, or in its first turn, or by :meth:`hasten`."""
+        """Poll ``name`` from now on. The first round comes immediately, in its first turn, or by :meth:`hasten`."""
         self._was_set = self._compare() or self._was_set
         start = {"next_run_time": self._first_turn() - self._ahead} if at_once else {}
         trigger = timing.trigger()
@@ -154,29 +154,29 @@ class Schedule:
         self._scheduler.add_job(self._run, trigger, args=(name, round_), id=name, **start)
 
     def remove(self, name: str) -> None:
-        """Poll ``name`` no more, if it is polled at all; a round that runs goes on."""
+        """Stop polling ``name``, if it is polled; a running round continues."""
         self._timings.pop(name, None)
         if self._scheduler.get_job(name) is not None:
             self._scheduler.remove_job(name)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the scheduler."""
         self._scheduler.start()
         self._looking = asyncio.create_task(self._keep_time(), name="clock")
 
     def hasten(self, name: str, moment: datetime) -> None:
-        """Let the next round of ``name`` come at this moment, unless its turn is sooner."""
+        """Move the next round of ``name`` to this moment, unless its turn is sooner."""
         job, due = self._scheduler.get_job(name), moment - self._ahead
         if job is not None and job.next_run_time is not None and due < job.next_run_time:
             job.modify(next_run_time=due)
 
     def next_round(self, name: str) -> datetime | None:
-        """When the next round of ``name`` is due."""
+        """The moment of the next round of ``name``."""
         job = self._scheduler.get_job(name)
         return job.next_run_time + self._ahead if job is not None and job.next_run_time else None
 
     def _first_turn(self) -> datetime:
-        """Now, or soon after the one before: many first rounds are spread out."""
+        """The moment of a feed's first round; many first rounds are spread out."""
         now = self._clock.monotonic()
         self._turns_from = max(self._turns_from + 1 / _STARTS_PER_SECOND, now)
         return self._clock.now() + timedelta(seconds=self._turns_from - now)
@@ -193,13 +193,13 @@ class Schedule:
             self._scheduler.shutdown(wait=False)
 
     async def _keep_time(self) -> None:
-        """Look again and again whether a clock was set, for as long as there are rounds."""
+        """Check regularly whether a clock was set, as long as there are feeds."""
         while True:
             await self._clock.sleep(self._look.total_seconds())
             self._straighten()
 
     def _compare(self) -> bool:
-        """Learn how far the store's clock is ahead; whether that is another span than it was."""
+        """Update the lead of the store's clock over the wall clock. True: it has changed."""
         ahead = self._clock.now() - self._wall.now()
         if abs(ahead - self._ahead) < _NEAR:
             return False
@@ -207,13 +207,13 @@ class Schedule:
         return True
 
     def _straighten(self) -> None:
-        """Put right what is due by a clock that was set; and who sleeps by an old clock is woken."""
+        """Move all due times after a clock was set, and wake the scheduler, which sleeps by the old time."""
         wall = self._wall.now()
         lived = wall - timedelta(seconds=self._clock.monotonic())
         jumped, self._lived = lived - self._lived, lived
         changed = self._compare() or self._was_set or abs(jumped) > _JUMP
         self._was_set = False
-        if jumped < -_JUMP:  # all stay as far away as they were
+        if jumped < -_JUMP:  # the waits stay as they were
             for job in self._scheduler.get_jobs():
                 job.modify(next_run_time=job.next_run_time + jumped)
             _log.warning("the wall clock was set back", seconds=round(-jumped.total_seconds()))
@@ -228,9 +228,9 @@ class Schedule:
         self._scheduler.wakeup()
 
     def _latest(self, job: Job, wall: datetime, *, changed: bool) -> datetime | None:
-        """When a job is due at the latest, by the wall clock; None where that is as it was.
+        """The latest due time of a job by the wall clock; None: unchanged.
 
-        A cron expression is looked at only where a clock was set, for that takes longer.
+        Cron expressions are evaluated only after a clock was set, because that is slow.
         """
         timing = self._timings.get(job.id)
         if timing is None:
@@ -241,7 +241,7 @@ class Schedule:
         return due and due + timing.jitter
 
     async def _run(self, name: str, round_: Round) -> None:
-        if not self._draining:  # what was handed over before would have no task that waits for its end
+        if not self._draining:  # after `drain`, no task would wait for the end of this round
             await self._watched(name, round_)
 
     async def _watched(self, name: str, round_: Round) -> None:

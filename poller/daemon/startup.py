@@ -1,10 +1,11 @@
-"""Report on the store at startup: empty, or filled under another prefix.
+"""Reports at startup: an empty store, a store filled under another prefix, missing credentials.
 
 **Invariants**
 
-- An empty store is no error, and a line in the log says that it is empty.
-- If the store holds the same feeds under another prefix, the log names that prefix. The search for it is bounded by
-  time, so that a large store that serves others too delays nothing.
+- An empty store is no error; the log says that it is empty.
+- If the store holds the same feeds under another prefix, the log names that prefix. The search has a time limit, so
+  that a large store that other programs use as well delays nothing.
+- A missing credential stops nothing. Token programs and token servers are not called here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _log = structlog.get_logger("poller.store")
 
 
 async def report_empty_store(client: Redis, settings: Settings) -> None:
-    """Say it where none of the feeds is known.
+    """Log that the store has no state of any configured feed, if so.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -44,23 +45,23 @@ async def report_empty_store(client: Redis, settings: Settings) -> None:
     prefix = settings.redis.prefix
     try:
         others = sorted(await prefixes_of(client, settings.feed_ids) - {prefix})
-    except StoreRefused:  # a user who may not SCAN does not learn what lies elsewhere, and works all the same
+    except StoreRefused:  # the user may not SCAN
         others = []
     if others:
         _log.warning(
-            "nothing is known of any feed under this prefix, and something is under others",
+            "no state of any feed under this prefix, but under others",
             prefix=prefix,
             others=others,
-            advice=f"is redis.prefix right? Under {prefix!r} all feeds are read for the first time",
+            advice=f"check redis.prefix: with {prefix!r}, all feeds are read for the first time",
         )
     else:
-        _log.info("first start: nothing is known of any feed", prefix=prefix)
+        _log.info("first start: the store has no state of any feed", prefix=prefix)
 
 
 async def prefixes_of(
     client: Redis, feeds: Collection[str], *, within: float = SEARCH_SECONDS, at_once: int = 1000
 ) -> set[str]:
-    """The prefixes under which one of these feeds is kept, as far as it is found within this many seconds.
+    """The prefixes under which the store holds one of these feeds, as far as found within this many seconds.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -78,7 +79,7 @@ async def prefixes_of(
 
 
 async def _has_state(client: Redis, settings: Settings) -> bool:
-    """Whether any of the feeds is known, or is remembered to have been."""
+    """Whether the store has, or had, state of any of the feeds."""
     with translated(client):
         if await client.exists(remembered_key(settings.redis.prefix)):
             return True
@@ -93,17 +94,16 @@ async def _has_state(client: Redis, settings: Settings) -> bool:
     return False
 
 
-# Missing credentials are named before the first round, with the variable or the file and the remedy. They stop nothing,
-# and programs and token servers are not asked here.
+# Missing credentials.
 
 _VARIABLE: Final = "set it and start poller again; until then the source's rounds fail"
-_FILE: Final = "mend it; until then the source's rounds fail, and then they go on without a restart"
+_FILE: Final = "correct the file; until then the source's rounds fail; they continue without a restart"
 
 _daemon_log = structlog.get_logger("poller.daemon")
 
 
 async def report_missing_credentials(sources: Iterable[SourceSettings], environ: Mapping[str, str]) -> None:
-    """Say which of them are missing, or cannot be used."""
+    """Log the sources whose credential is missing or unusable."""
     for source in sources:
         credential = credential_of(source.auth, environ, Transport(), source.timeout)
         try:

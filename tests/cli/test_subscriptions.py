@@ -110,7 +110,7 @@ WRONG: tuple[tuple[list[str], str], ...] = (
         ["add", "x", "https://sink.example.org", "--filter", '{"exact": {"subject": "1", "subject": "2"}}'],
         "--filter: exact.subject: expected once",
     ),
-    (["remove", "filed"], "take it out of there"),
+    (["remove", "filed"], "remove it there"),
     (["show", "x"], 'there is no subscription "x"'),
 )
 

@@ -86,7 +86,7 @@ async def told(directory: Path, url: str, more: str = "") -> dict[str, str]:
     [
         (b"401 Unauthorized", b"{}", "auth"),
         (b"403 Forbidden", b"{}", "ask the API's owner"),
-        (b"404 Not Found", b"{}", "is base_url right"),
+        (b"404 Not Found", b"{}", "check base_url"),
         (b"302 Found", b"", "redirects are not followed"),
         (b"200 OK", b"<!DOCTYPE html><html></html>", "a page for people"),
         (b"200 OK", b"[]", "no list of records"),
@@ -98,7 +98,7 @@ async def test_an_answer_that_is_none_has_a_way_out(tmp_path: Path, status: byte
     async with answering(status, body) as url:
         found = await told(tmp_path, url)
     assert way in found["acme/contractTypes"]
-    assert found["source acme"] == f"configured, {url}; what it answers, each feed says"
+    assert found["source acme"] == f"configured, {url}; its answers are shown per feed"
 
 
 async def test_a_source_whose_clock_is_off_is_told(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_a_source_whose_clock_is_off_is_told(tmp_path: Path) -> None:
 async def test_a_proxy_that_is_away_is_not_taken_for_the_source(tmp_path: Path) -> None:
     """The address in the message is the proxy's, so the way out is one for it."""
     found = await told(tmp_path, "http://api.example.org", 'proxy = "http://127.0.0.1:1"')
-    assert "is proxy right" in found["acme/contractTypes"]
+    assert "check proxy" in found["acme/contractTypes"]
 
 
 async def test_an_api_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ async def test_who_may_read_is_said(tmp_path: Path) -> None:
     [closed] = await warnings(bind)
     assert "http.read_token_file" in closed
     [opened] = await warnings(bind, "open_reads = true")
-    assert "reads all records" in opened
+    assert "can read all records" in opened
     [idle] = await warnings(bind, "open_reads = true", environ=both)
     assert "no effect" in idle
     [same] = await warnings(bind, environ=dict.fromkeys(both, "s3cret"))

@@ -150,7 +150,7 @@ async def test_forgetting_deletes_every_key_of_the_feed(client: Redis, settings:
         SubscriptionKeys.of("poller").health.encode(),
     }
     assert OLD not in await known_feeds(client, NOTED)
-    with pytest.raises(ConfigurationError, match="nothing is kept"):
+    with pytest.raises(ConfigurationError, match="the store has no feed"):
         await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW))
 
 

@@ -16,7 +16,7 @@ def test_a_problem_is_shown_with_its_remedy() -> None:
     assert list(feed_problems(paused)) == [f"paused by anna for 2 h: moving; poller resume {NAMES[0]}"]
     denied = feed(state="failing", error="GET /x: the API answered 401")
     assert list(feed_problems(denied)) == [
-        "GET /x: the API answered 401 (is the credential in auth right, and not expired?)"
+        "GET /x: the API answered 401 (check that the credential in auth is right and has not expired)"
     ]
     assert list(feed_problems(feed(state="failing", error="odd"))) == ["odd"]
 
@@ -60,10 +60,10 @@ def test_versions_that_are_held_back_are_shown() -> None:
     ("message", "word"),
     [
         ("GET /x: the API answered 401: {}", "auth"),
-        ("GET /x: the API answered 403", "right"),
+        ("GET /x: the API answered 403", "permission"),
         ("GET /x: the API answered 404", "base_url"),
         ("GET /x: the API answered 302", "redirects"),
-        ("GET /x: the API answered 503 (3 attempts)", "by itself"),
+        ("GET /x: the API answered 503 (3 attempts)", "itself fails"),
         ("GET /x: the API answered 429 (3 attempts)", "rate"),
         ("the answer is not a list envelope: expected the key results, found data", '{"results": […], "pageToken"'),
         ("the answer is not a list envelope: Expected `object`, got `array`", "no list of records"),

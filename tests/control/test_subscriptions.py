@@ -118,17 +118,17 @@ async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path
         await added(client, settings, "a")
     with pytest.raises(SubscriptionUnknown, match="no daemon has been started"):
         await subscribing.pause(client, settings, "a", reason="", now=NOW)
-    with pytest.raises(ConfigurationError, match="take it out of there"):
+    with pytest.raises(ConfigurationError, match="remove it there"):
         await subscribing.remove(client, settings, "a", clock=Clock())
     await registry.sync(filed(settings), NOW)
     assert await subscribing.pause(client, settings, "a", reason="so", now=NOW) is None
     assert await subscribing.resume(client, settings, "a", now=NOW) == Paused("operator", "so", NOW)
-    with pytest.raises(ConfigurationError, match="take it out of there"):
+    with pytest.raises(ConfigurationError, match="remove it there"):
         await subscribing.remove(client, settings, "a", clock=Clock())
 
     without = configured(tmp_path)
     await registry.sync(filed(without), NOW)
-    with pytest.raises(ConfigurationError, match="put it back there"):
+    with pytest.raises(ConfigurationError, match="put it back"):
         await subscribing.resume(client, without, "a", now=NOW)
     await subscribing.remove(client, without, "a", clock=Clock())
     assert not (await registry.all()).registered

@@ -88,7 +88,7 @@ async def test_an_empty_store_is_a_first_start(client: FakeAsyncRedis, tmp_path:
     with capture_logs() as said:
         await report_empty_store(client, configured(tmp_path))
     assert [(line["event"], line["log_level"]) for line in said] == [
-        ("first start: nothing is known of any feed", "info")
+        ("first start: the store has no state of any feed", "info")
     ]
 
 

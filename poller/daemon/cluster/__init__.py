@@ -1,4 +1,4 @@
-"""Processes that share the work: who is there, which leases each should have, moving them.
+"""Sharing the work between processes: the live processes, the assignment of leases, and moving them.
 
 Start at :mod:`poller.daemon.cluster.assignment`.
 """

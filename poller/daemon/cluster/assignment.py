@@ -1,27 +1,29 @@
-"""Assignment: the leases one process should have, so that all have about as many.
+"""Assignment: decides which leases a process should have, so that all processes have equally many.
 
 Theory of operation
 -------------------
-The processes that do the same work, and the leases of it, each stand in an order that all of them know. The process at
-place i of M may have ``N // M`` of N leases, and one more if i is smaller than the rest; so their shares add up to N,
-without any agreement. It takes first those leases whose number leaves i when divided by M, which no other
-process takes first, and hands back first those which do not; so when all start together few reach for the same.
+The processes with the same role and the leases of that role are numbered, in an order that all of them know. Process i
+of M may have ``N // M`` of N leases, and one more if i is smaller than the remainder; so the shares add up to N without
+any agreement. A process prefers the leases whose number modulo M is i, which no other process prefers: it acquires
+these first and hands back the others first. So processes that start together seldom try the same leases.
 
-Who has more than its share hands back what can be: never what is in the middle of a round. Who has less takes what is
-free. What is free for long although all others could have taken it is taken by the first that sees it, beyond the
-share: the others may not know of it, as while a new configuration is rolled out; or they were only slow.
+A process with more than its share hands back leases, but never in the middle of a round. A process with less acquires
+free leases. A lease that stays free although the others had time to acquire it is acquired beyond the share by the
+first process that sees it: the others may not have it in their configuration yet, or they were slow.
 
-A lease beyond the share is an *extra*. After a term it is offered: handed back like any surplus, and before any other.
-The term doubles each time, so what is free because the others have no room moves less and less; it is short again once
-the lease was not an extra for longer than that. An extra that no other process lists is never offered. When the list of
-processes changes nothing is an extra any more, and all are asked again.
+A lease beyond the share is an *extra*. After a term it is offered to the others: handed back, before any other surplus.
+The term doubles with each offer, so a lease that no other process has room for moves less and less often. The term is
+short again once the lease was no extra for longer than the term. An extra that no other process lists is not offered.
+When the list of processes changes, no lease is an extra any more.
 
-The laws, for processes that know the same leases: once nothing changes any more every lease is held, no two processes
-differ by more than one, and nothing moves again, however slow some of them were before. For processes that know
-different leases: every lease that a process knows is held, and what only one process lists does not move again. A
-process alone takes everything and hands back nothing.
+**Invariants**
 
-Pure: knows no clock and no store.
+- If all processes know the same leases: once nothing changes any more, every lease is held, the processes' numbers of
+  leases differ by one at most, and no lease moves again, however slow a process was before.
+- If processes know different leases: every known lease is held, and a lease that only one process lists does not move
+  again.
+- A process alone acquires every lease and hands back none.
+- Pure: no clock, no store.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Final
 
 import msgspec
 
-_FIRST_TERM: Final = 3  # times the patience with the others: those that were slow for a moment have long recovered
+_FIRST_TERM: Final = 3  # times the patience; processes that were slow for a moment have recovered by then
 
 
 class SurplusLease(msgspec.Struct, frozen=True):
@@ -48,18 +50,18 @@ class SurplusLease(msgspec.Struct, frozen=True):
     listed: bool = True
 
     def is_due(self, patience: float) -> bool:
-        """Whether it is to be offered to the others now."""
+        """Whether to offer the lease to the others now."""
         return self.listed and self.seconds >= _term(self.offers, patience)
 
 
 class LeaseMoves(msgspec.Struct, frozen=True):
-    """What is to be done.
+    """The leases to acquire and to hand back.
 
     Attributes:
-        take: within the share, in the order in which they are to be tried; as many as there is room for.
-        beyond: beyond the share, because no other process takes them; extras from now on.
-        hand: back, so that others can take them.
-        over: whether there is more than the share once they are, for it is busy.
+        take: to acquire within the share, in this order; as many as there is room for.
+        beyond: to acquire beyond the share, because no other process does; extras from now on.
+        hand: to hand back, so that others can acquire them.
+        over: whether the process still has more than its share then, because leases are busy.
     """
 
     take: tuple[str, ...] = ()
@@ -69,12 +71,12 @@ class LeaseMoves(msgspec.Struct, frozen=True):
 
 
 def share(count: int, place: int, members: int) -> int:
-    """How many of all leases the process at this place among all processes may have."""
+    """The number of leases that the process at this place may have."""
     return count // members + (1 if place < count % members else 0)
 
 
 def preferred(names: Collection[str], place: int, members: int) -> list[str]:
-    """The leases in the order in which the process at this place takes them."""
+    """The leases in the order of preference of the process at this place."""
     numbered = sorted(enumerate(sorted(names)), key=lambda one: ((one[0] - place) % members, one[0]))
     return [name for _, name in numbered]
 
@@ -90,17 +92,17 @@ def moves(
     patience: float,
     extras: Mapping[str, SurplusLease] | None = None,
 ) -> LeaseMoves:
-    """What the process at this place should do now.
+    """The next moves of the process at this place.
 
     Args:
         names: of all leases.
-        own: those that it has.
+        own: the leases of this process.
         busy: those of them that cannot be handed back now.
-        free: those that no process has, with for how long that is known, in seconds.
-        place: among the names of the processes, in their order; from 0.
-        members: how many processes there are.
-        patience: for how long the others may take what is free, in seconds.
-        extras: those of ``own`` that it has taken beyond its share since the processes were others.
+        free: the leases that no process has, with the seconds since this is known.
+        place: of this process in the order of processes, from 0.
+        members: the number of processes.
+        patience: seconds that the others have to acquire a free lease.
+        extras: those of ``own`` that are extras.
     """
     extras = extras or {}
     due = {name for name, one in extras.items() if one.is_due(patience)}
@@ -111,7 +113,7 @@ def moves(
     order = preferred(names, place, members)
     if room < 0:
         idle = [name for name in order if name in own and name not in busy and name not in kept]
-        hand = tuple(sorted(idle, key=due.__contains__)[room:])  # wanted least, and what is due before the rest
+        hand = tuple(sorted(idle, key=due.__contains__)[room:])  # due extras first, then the least preferred
         return LeaseMoves(hand=hand, over=len(hand) < -room)
     waiting = [name for name in order if name in free]
     left = waiting[room:]
@@ -119,19 +121,19 @@ def moves(
 
 
 def offers_counted(offers: int, seconds: float, patience: float) -> int:
-    """How many of a lease's offers count when it becomes an extra.
+    """The number of earlier offers that count when a lease becomes an extra again.
 
     Args:
-        offers: that counted at the last one.
+        offers: that counted at the last offer.
         seconds: since then.
-        patience: for how long the others may take what is free, in seconds.
+        patience: seconds that the others have to acquire a free lease.
 
     Returns:
-        0 where it was not an extra for twice as long as it would have been kept: others had it, and were slow again.
+        0 if the lease was no extra for twice its term: other processes had it, and were slow again.
     """
     return offers if seconds <= 2 * _term(offers, patience) else 0
 
 
 def _term(offers: int, patience: float) -> float:
-    """For how many seconds an extra is kept that was offered so often."""
+    """The seconds for which an extra is kept after this many offers."""
     return float(_FIRST_TERM * patience * 2**offers)

@@ -31,13 +31,13 @@ from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import LeaseKind, lease_changed, leases_held
 
 _SIDE_BY_SIDE: Final = 100
-_REFUSED: Final = 5.0  # seconds before a lease is tried again that the store does not let us take
+_REFUSED: Final = 5.0  # seconds before a lease is tried again that the store refuses
 
 _log = structlog.get_logger("poller.members")
 
 
 class LeaseBalancer:
-    """The leases of one kind of work in one process. Used within one event loop."""
+    """Balances the leases of one role in one process. Used within one event loop."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class LeaseBalancer:
         watch: StoreObserver,
         clock: Clock,
     ) -> None:
-        """Take what it works with.
+        """Begin without leases.
 
         Args:
             role: the work.
             membership: this process among the others.
             client: of the store.
             ttl: how long leases live.
-            watch: is informed when the store is away.
+            watch: is informed when the store fails.
             clock: of this process.
         """
         self._role = role
@@ -81,17 +81,17 @@ class LeaseBalancer:
         self.wake()
 
     def drop(self, lot: WorkLease) -> None:
-        """Balance it no more; the caller ends its work."""
+        """Stop balancing this lease; the caller ends its work."""
         if self._lots.drop(lot):
             lease_changed(self._kind, "released")
         self.wake()
 
     def wake(self) -> None:
-        """Look what has changed."""
+        """Check the leases now: something has changed."""
         self._wake.set()
 
     def rested(self, lot: WorkLease) -> None:
-        """This one is not busy any more, which changes something only where it is lost, or is to be handed back."""
+        """A lease is not busy any more. Matters only if it is lost or to be handed back."""
         if self._over or not lot.held:
             self.wake()
 
@@ -100,7 +100,7 @@ class LeaseBalancer:
         self._membership.announce_release()
 
     async def run(self) -> None:
-        """Take and hand back until cancelled; what is being handed back then is finished, or given up soon."""
+        """Acquire and hand back leases until cancelled, and finish handing back then."""
         try:
             while True:
                 self._wake.clear()
@@ -163,10 +163,10 @@ class LeaseBalancer:
         )
 
     async def _taken(self, wanted: Sequence[LeaseState], *, beyond: bool = False) -> None:
-        """Take those of these that are to be had.
+        """Acquire the free ones of these leases.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unavailable.
         """
         for first in range(0, len(wanted), _SIDE_BY_SIDE):
             some = wanted[first : first + _SIDE_BY_SIDE]
@@ -183,16 +183,16 @@ class LeaseBalancer:
         except StoreUnavailable:
             raise
         except StoreError as error:
-            _log.warning("lease cannot be taken", lease=place.lot.lease, error=str(error))
+            _log.warning("lease cannot be acquired", lease=place.lot.lease, error=str(error))
             place.elsewhere(self._clock.monotonic() + _REFUSED)
             return False
-        if held is not None:  # by whom, the next look tells
+        if held is not None:  # the next read says by which process
             place.elsewhere(self._clock.monotonic())
             return False
         return True
 
     def _start(self, place: LeaseState, *, beyond: bool) -> None:
-        """Begin with a lease that was taken. All of a turn in one breath, for they may wait for one another."""
+        """Start the work of an acquired lease. All starts of a turn come together: feeds may wait for each other."""
         if not self._lots.knows(place):  # it was dropped meanwhile
             self._hand(place)
             return
@@ -211,7 +211,7 @@ class LeaseBalancer:
         task.add_done_callback(self._handing.discard)
 
     async def _handed(self, place: LeaseState) -> None:
-        """A store that is away is asked again for as long as the lease may last."""
+        """Hand back a lease; retries while the store is unavailable and the lease may last."""
         until = self._clock.monotonic() + self._ttl
         while True:
             try:
@@ -247,8 +247,8 @@ async def _until(event: asyncio.Event, moment: float) -> None:
 
 _delivery_log = structlog.get_logger("poller.delivery")
 _AFTER_FAILURE: Final = 1.0
-# The process that removes a subscription takes its leases away. The one that delivers it learns of that when it next
-# reads the registry, and must not have started again by then.
+# The process that removes a subscription deletes its leases. The process that delivers it notices when it next reads
+# the registry, and must not have started the consumer again by then.
 _AFTER_LOSS: Final = 2.0
 _AFTER_FAULT: Final = 5.0
 
@@ -261,12 +261,12 @@ class ConsumerLease(Releasable, Protocol):
     claimed: bool
 
     async def acquire(self) -> HeldElsewhere | None:
-        """Acquire it; None: this process has it."""
+        """Acquire the lease; None: this process has it."""
         ...
 
 
 class LeasedWork(Protocol):
-    """What is done while the lease is held; see :class:`poller.delivery.feed_consumer.FeedConsumer`."""
+    """The work under a lease; see :class:`poller.delivery.feed_consumer.FeedConsumer`."""
 
     feed: str
 
@@ -297,15 +297,15 @@ class LeaseKeeper:
         let_go: Callable[[], None],
         clock: Clock,
     ) -> None:
-        """Nothing is delivered yet.
+        """Hold no lease yet.
 
         Args:
-            pair: what is run.
+            pair: the feed consumer.
             lease: under which it runs.
             subscription: its id.
-            watch: is informed when the store is away.
-            changed: is called when the pair is begun or at rest, and may be taken or handed back.
-            let_go: is called when the lease was let go at the end.
+            watch: is informed when the store fails.
+            changed: is called when the feed consumer has started or ended, so that its lease may move.
+            let_go: is called when the lease was released at the end.
             clock: of this process.
         """
         self.name, self.feed = f"{subscription} {pair.feed}", pair.feed
@@ -332,12 +332,12 @@ class LeaseKeeper:
 
     @property
     def is_active(self) -> bool:
-        """Whether it is delivered here, or about to be, or about to end."""
+        """Whether the feed consumer runs here, or is about to start or end."""
         return self._turn.is_set() or not self._idle.is_set()
 
     @property
     def busy(self) -> bool:
-        """Whether it can neither be taken nor handed back now: something went wrong a moment ago."""
+        """Whether the lease can neither be acquired nor handed back now: its work failed a moment ago."""
         return self._pausing or not (self._idle.is_set() or self._held.held)
 
     async def acquire(self) -> HeldElsewhere | None:
@@ -347,25 +347,25 @@ class LeaseKeeper:
         return held
 
     def start(self) -> None:
-        """Deliver, from now on."""
+        """Deliver from now on."""
         self._again = False
         self._turn.set()
         self._changed()
 
     def lost(self) -> None:
-        """Deliver no more; what is in flight may end."""
+        """Stop delivering; requests in flight may end."""
         if not self._stop.is_set():
             self._turn.clear()
         self._pair.stop()
 
     async def hand_back(self) -> None:
-        """Deliver no more; when what is in flight has ended, or soon, let the lease go."""
+        """Stop delivering, and release the lease when the requests in flight have ended, or soon."""
         self.lost()
         await self._idle.wait()
         await self._held.release()
 
     def stop(self) -> None:
-        """Have :meth:`run` return, once what is in flight has ended, or soon."""
+        """Make :meth:`run` return when the requests in flight have ended, or soon."""
         self._stop.set()
         self._turn.set()
         self._pair.stop()
@@ -382,7 +382,7 @@ class LeaseKeeper:
         finally:
             self._watch.worked(self.name)
             if self._held.claimed:
-                with suppress(StoreError, TimeoutError):  # it runs out by itself
+                with suppress(StoreError, TimeoutError):  # the lease expires by itself
                     async with asyncio.timeout(RELEASE_SECONDS):
                         await self._held.release()
                 self._let_go()
@@ -403,9 +403,9 @@ class LeaseKeeper:
         self._changed()
 
     async def _ended(self) -> float:
-        """Run it; for how many seconds it is to be left alone then."""
+        """Run the feed consumer once. Returns the seconds to wait before it may run again."""
         try:
-            if self._again and await self.acquire() is not None:  # the lease was not lost to the failure, but meanwhile
+            if self._again and await self.acquire() is not None:  # the lease was lost meanwhile, not by the failure
                 return _AFTER_FAILURE
             self._again = True
             await self._pair.run()
@@ -430,15 +430,15 @@ class LeaseKeeper:
 # a listed process is read when the list changes and otherwise rarely; any other one when it expires.
 
 LOOK_AGAIN: Final = 1.0
-"""Seconds between looks at what the leases here have become."""
+"""Seconds between checks of this process's leases."""
 
-_AFTER: Final = 0.02  # seconds; a lease that runs out is looked at so much later
-_SWEEP: Final = 3  # terms after which leases are looked at whatever is known of them
+_AFTER: Final = 0.02  # seconds; an expiring lease is read this much later
+_SWEEP: Final = 3  # terms after which every lease is read
 _ELSEWHERE: Final = frozenset({"free", "foreign"})
 
 
 class WorkLease(Protocol):
-    """A lease, and what is done under it."""
+    """A lease and the work under it."""
 
     name: str
     feed: str
@@ -450,7 +450,7 @@ class WorkLease(Protocol):
 
     @property
     def nonce(self) -> bytes:
-        """Its value while this process has it."""
+        """The lease's value while this process has it."""
         ...
 
     @property
@@ -460,11 +460,11 @@ class WorkLease(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether it can neither be handed back nor taken now."""
+        """Whether the lease can neither be handed back nor acquired now."""
         ...
 
     async def acquire(self) -> HeldElsewhere | None:
-        """Acquire it; None: this process has it."""
+        """Acquire the lease; None: this process has it."""
         ...
 
     def start(self) -> None:
@@ -481,10 +481,10 @@ class WorkLease(Protocol):
 
 
 class LeaseState:
-    """What is known of a lease."""
+    """The last known state of a lease."""
 
     def __init__(self, lot: WorkLease, now: float) -> None:
-        """Nothing is; it is to be looked at."""
+        """Begin with an unknown state; the lease is due to be read."""
         self.lot = lot
         self.state: Literal["own", "leaving", "free", "foreign"] = "foreign"
         self.free_since = now
@@ -494,23 +494,23 @@ class LeaseState:
         self.offered_at = -math.inf
 
     def elsewhere(self, look_at: float) -> None:
-        """Another process has it, as far as is known until then."""
+        """Another process has the lease; read it again at ``look_at``."""
         self.state, self.look_at = "foreign", look_at
         self.extra_since = None
 
 
 class LeaseTable:
-    """All leases of one kind of work. Used within one event loop."""
+    """The states of all leases of one role. Used within one event loop."""
 
     def __init__(self, client: Redis, *, ttl: float, clock: Clock) -> None:
-        """Take the store's client, the seconds that a lease lives, and the process's clock."""
+        """Begin empty, with the store's client, the lifetime of leases in seconds, and the process's clock."""
         self._client = client
         self._ttl = ttl
         self._clock = clock
         self._places: dict[str, LeaseState] = {}
 
     def __len__(self) -> int:
-        """How many leases there are, whichever process has them."""
+        """The number of leases of all processes."""
         return len(self._places)
 
     def __iter__(self) -> Iterator[str]:
@@ -518,35 +518,35 @@ class LeaseTable:
         return iter(self._places)
 
     def __getitem__(self, name: str) -> LeaseState:
-        """What is known of one."""
+        """The state of one lease."""
         return self._places[name]
 
     def add(self, lot: WorkLease) -> None:
-        """There is this one, too."""
+        """Add a lease."""
         self._places[lot.name] = LeaseState(lot, self._clock.monotonic())
 
     def drop(self, lot: WorkLease) -> bool:
-        """Forget a lease; whether this process had it."""
+        """Remove a lease. True: this process had it."""
         place = self._places.pop(lot.name, None)
         return place is not None and place.state == "own"
 
     def knows(self, place: LeaseState) -> bool:
-        """Whether it was not dropped."""
+        """Whether the lease is still in the table."""
         return self._places.get(place.lot.name) is place
 
     @property
     def own(self) -> set[str]:
-        """Those that this process has."""
+        """The leases that this process has."""
         return {name for name, place in self._places.items() if place.state == "own"}
 
     @property
     def busy(self) -> set[str]:
-        """Those that can neither be taken nor handed back now."""
+        """The leases that can neither be acquired nor handed back now."""
         return {name for name, place in self._places.items() if place.lot.busy}
 
     @property
     def free(self) -> dict[str, float]:
-        """Those that may be taken, and for how many seconds that is known."""
+        """The free leases, with the seconds since this is known."""
         now = self._clock.monotonic()
         return {
             name: now - place.free_since
@@ -556,13 +556,13 @@ class LeaseTable:
 
     @property
     def next_look(self) -> float:
-        """When to look again."""
+        """When the next lease is due to be read."""
         now = self._clock.monotonic()
         looks = (place.look_at for place in self._places.values() if place.state in _ELSEWHERE)
         return max(min((now + LOOK_AGAIN, *looks)), now + _AFTER)
 
     def look_at_all(self) -> None:
-        """Look next at all leases that this process does not have: something has changed."""
+        """Make all leases of other processes due: something has changed."""
         for place in self._places.values():
             place.look_at = self._clock.monotonic()
 
@@ -576,25 +576,25 @@ class LeaseTable:
         }
 
     def taken_beyond(self, place: LeaseState) -> None:
-        """This one is an extra from now on."""
+        """Mark a lease as an extra."""
         now = self._clock.monotonic()
         place.extra_since = now
         place.offers = offers_counted(place.offers, now - place.offered_at, self._ttl)
 
     def handed(self, place: LeaseState) -> None:
-        """This one is being handed back."""
+        """Mark a lease as being handed back."""
         if place.extra_since is not None:
             place.offers, place.offered_at = place.offers + 1, self._clock.monotonic()
         place.state, place.extra_since = "leaving", None
 
     def members_changed(self) -> None:
-        """There are other processes: they have as much time to take what is free, and nothing is an extra."""
+        """The list of processes has changed: restart the patience for free leases; no lease is an extra."""
         for place in self._places.values():
             place.free_since = self._clock.monotonic()
             place.extra_since, place.offers = None, 0
 
     def notice_lost(self) -> int:
-        """Stop the work of lost leases; how many there are."""
+        """Stop the work of lost leases. Returns their number."""
         lost = 0
         for place in self._places.values():
             if place.state == "own" and not place.lot.held and not place.lot.busy:
@@ -604,7 +604,7 @@ class LeaseTable:
         return lost
 
     async def refresh(self, known: Collection[str]) -> None:
-        """Look at those that are due. ``known``: the processes that are there.
+        """Read the leases that are due. ``known``: the live processes.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
