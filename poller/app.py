@@ -123,7 +123,7 @@ class _Daemon:
         settings, environ, clock, watch = self._settings, self._environ, self._clock, self._watch
         try:
             if "poll" in roles:
-                await report_missing_credentials(settings.sources, environ)
+                await report_missing_credentials(settings.sources, environ, clock)
             async with AsyncExitStack() as stack:
                 # Slow steps of the start end when the daemon is stopped.
                 opening = opened_store(settings, clock=self._clock)

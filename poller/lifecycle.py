@@ -53,20 +53,14 @@ async def finished(task: asyncio.Task[Any], *, within: float) -> None:
 
     Ignores further cancellations meanwhile, because :func:`ended` repeats them.
     """
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + within
-    while not task.done() and (left := deadline - clock()) > 0:
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    timer = loop.call_later(within, over.set_result, None)
+    while not task.done() and not over.done():
         with suppress(asyncio.CancelledError):
-            await asyncio.wait({task}, timeout=left)
+            await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
+    timer.cancel()
     await ended(task)
-
-
-async def unless(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event, at most this many seconds. True: it is set."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
 
 
 async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:

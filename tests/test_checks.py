@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,84 @@ def test_nothing_sleeps_to_wait() -> None:
         for file in (ROOT / "tests").rglob("*.py")
     }
     assert {name: count for name, count in found.items() if count} == _SLEEPING
+
+
+_OWN_TIME = {
+    "clock.py": {"datetime.now", "time.monotonic", "asyncio.sleep", "random.Random", "random.SystemRandom"},
+    "cli/demo.py": {"random.Random", "secrets.token_bytes"},  # made-up records; the secret of the demo
+    "cli/options.py": {"datetime.now"},  # a command is a process of its own
+    "cli/subscriptions.py": {"secrets.token_bytes"},  # a signing secret
+    "cli/tools.py": {"secrets.token_bytes"},  # likewise
+    "delivery/handshake.py": {"secrets.token_urlsafe"},  # whoever has it may grant events
+    "web/subscriptions.py": {"secrets.token_bytes"},  # a signing secret
+}
+"""What reads the system's clocks or its randomness itself, and why: a clock, a command, or what has to stay secret."""
+
+_OWN_CLOCKS = {
+    "cli/demo.py",  # a command is a process of its own
+    "cli/run.py",
+    "cli/status.py",
+    "store/session.py",  # for a command
+    "redis/client.py",  # where a caller has none
+    "daemon/schedule.py",  # for what APScheduler goes by, which reads the system's
+}
+"""What makes a clock instead of taking one."""
+
+_DRAWING = {"random", "secrets", "time"}
+_NAMED = {
+    "asyncio.sleep",
+    "datetime.now",
+    "datetime.today",
+    "datetime.utcnow",
+    "os.urandom",
+    "uuid.uuid1",
+    "uuid.uuid4",
+}
+
+
+def test_time_and_chance_come_from_a_clock() -> None:
+    """Law: no module but the clock reads time, sleeps or draws by itself, so that several daemons fit in one process.
+
+    The sandbox is another program. A sleep of 0 lets others run, and waits for no time.
+    """
+    files = [file for file in sorted((ROOT / "poller").rglob("*.py")) if "sandbox" not in file.parts]
+    used = {file.relative_to(ROOT / "poller").as_posix(): set(_outside_of_clocks(file)) for file in files}
+    assert {name: found - {"Clock"} for name, found in used.items() if found - {"Clock"}} == _OWN_TIME
+    assert {name for name, found in used.items() if "Clock" in found} == _OWN_CLOCKS
+
+
+def _outside_of_clocks(file: Path) -> Iterator[str]:
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    spared = {node.func for node in nodes if isinstance(node, ast.Call) and _is_turn(node)}
+    names: dict[str, str] = {}  # as they stand in the file
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in nodes:
+        name = _dotted(node, names).removeprefix("datetime.datetime")
+        name = f"datetime{name}" if name.startswith(".") else name
+        if node not in spared and (name in _NAMED or ("." in name and name.partition(".")[0] in _DRAWING)):
+            yield name
+        if isinstance(node, ast.Attribute) and node.attr == "time" and "loop" in ast.unparse(node.value):
+            yield "loop.time"
+        if isinstance(node, ast.Call) and _dotted(node.func, names) == "poller.clock.Clock":
+            yield "Clock"
+
+
+def _is_turn(call: ast.Call) -> bool:
+    return [ast.unparse(one) for one in call.args] == ["0"] and ast.unparse(call.func) == "asyncio.sleep"
+
+
+def _dotted(node: ast.AST, names: dict[str, str]) -> str:
+    """The full name of what is used; empty where it is not that of an import."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, "")
+    if isinstance(node, ast.Attribute):
+        of = _dotted(node.value, names)
+        return f"{of}.{node.attr}" if of else ""
+    return ""
 
 
 def test_the_top_level_holds_nothing_else() -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
@@ -29,6 +28,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceUnavailable
 from poller.lifecycle import ended
 
@@ -317,8 +317,8 @@ class _Held(msgspec.Struct, frozen=True):
 class IssuedToken(Credential):
     """The credential of an issuer: the token that it made last, for as long as that is good."""
 
-    def __init__(self, issuer: Issuer, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take the issuer and a clock that only moves forward, in seconds."""
+    def __init__(self, issuer: Issuer, *, clock: Clock) -> None:
+        """Take the issuer and the clock of this process."""
         self.origin = issuer.origin
         self._issuer = issuer
         self._clock = clock
@@ -331,12 +331,12 @@ class IssuedToken(Credential):
         Raises:
             CredentialUnusable, SourceUnavailable: see :meth:`Issuer.issue`.
         """
-        if self._held is not None and self._clock() < self._held.renew_at:
+        if self._held is not None and self._clock.monotonic() < self._held.renew_at:
             return self._held.token
         try:
             return await self._fetch()
         except SourceUnavailable:
-            held, now = self._held, self._clock()
+            held, now = self._held, self._clock.monotonic()
             if held is None or now >= held.expires_at:
                 raise
             later = now + _NEXT_TRY.total_seconds()
@@ -359,7 +359,7 @@ class IssuedToken(Credential):
         self._issuer.check()
 
     async def _fetched(self) -> str:
-        asked_at = self._clock()
+        asked_at = self._clock.monotonic()
         issued = await self._issuer.issue()
         self._held = _Held(
             issued.value,

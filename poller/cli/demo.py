@@ -273,10 +273,10 @@ class _Stage:
         from poller.store.stream import followed
 
         feeds = {keys_of(settings, feed_id).events: feed_id for feed_id in settings.feed_ids}
-        async with blocking_client(url, block=_BLOCK) as client:
-            async for entries in followed(
-                client, dict.fromkeys(feeds, EARLIEST), block=_BLOCK, away=_ignore, clock=Clock()
-            ):
+        clock = Clock()
+        async with blocking_client(url, block=_BLOCK, clock=clock) as client:
+            start = dict.fromkeys(feeds, EARLIEST)
+            async for entries in followed(client, start, block=_BLOCK, away=_ignore, clock=clock):
                 for entry in entries:
                     self._read_entry(entry, feeds[entry.key])
                 self._news.set()

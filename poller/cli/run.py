@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from poller.clock import Clock
     from poller.config.settings import Settings
     from poller.control.diagnostics import CheckLine
     from poller.source.feed import RoundResult
@@ -39,6 +40,7 @@ def run(
     """Run the daemon until a signal stops it. It polls every feed and delivers to every subscription."""
     import gc
 
+    from poller.clock import Clock
     from poller.http.server import raise_descriptor_limit
     from poller.telemetry.tracing import configured_tracing
 
@@ -47,8 +49,9 @@ def run(
     raise_descriptor_limit()
     gc.freeze()  # modules stay until the end
     gc.set_threshold(_COLLECT_AFTER)
-    with configured_tracing(os.environ):
-        run_loop(_run_until_stopped(settings, roles))
+    clock = Clock()
+    with configured_tracing(os.environ, clock=clock):
+        run_loop(_run_until_stopped(settings, roles, clock))
 
 
 def roles_of(only: str | None) -> frozenset[str]:
@@ -66,13 +69,12 @@ def roles_of(only: str | None) -> frozenset[str]:
     return frozenset(roles)
 
 
-async def _run_until_stopped(settings: Settings, roles: frozenset[str]) -> None:
+async def _run_until_stopped(settings: Settings, roles: frozenset[str], clock: Clock) -> None:
     from poller import app as daemon
-    from poller.clock import Clock
     from poller.lifecycle import stopped_by_signals
 
     with stopped_by_signals() as stop:
-        await daemon.run(settings, os.environ, stop=stop, clock=Clock(), roles=roles)
+        await daemon.run(settings, os.environ, stop=stop, clock=clock, roles=roles)
 
 
 @app.command(example="once acme/contractTypes --json")
@@ -91,8 +93,9 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
         if json:
             write_json(result.public)
 
-    with configured_tracing(os.environ):
-        all_good = await run_once(settings, os.environ, feed_ids, clock=Clock(), report=report)
+    clock = Clock()
+    with configured_tracing(os.environ, clock=clock):
+        all_good = await run_once(settings, os.environ, feed_ids, clock=clock, report=report)
     if not json:
         _write_results(sorted(results, key=lambda result: feed_ids.index(result.feed)))
     return all_good

@@ -150,7 +150,7 @@ async def _follow(settings: Settings, streams: Mapping[str, str], start: str, sh
         if not await _is_polled(store, settings):
             warn("no process polls; new events come after `poller run` or `poller once`")
         silent = True
-        async with blocking_client(store.url, block=_BLOCK) as client:
+        async with blocking_client(store.url, block=_BLOCK, clock=store.clock) as client:
             async for entries in followed(client, positions, block=_BLOCK, away=_warn_away, clock=store.clock):
                 if silent and not entries:
                     silent = False

@@ -113,11 +113,11 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
                 kept.running = False
                 yield _not_started(directory)
                 return
-            url = EmbeddedServer(directory).url
+            url = EmbeddedServer(directory, clock=clock).url
         except ConfigurationError as error:
             yield CheckLine("error", "store", str(error))
             return
-    client = command_client(url)  # an invalid URL is a wrong configuration, not an unavailable store
+    client = command_client(url, clock)  # an invalid URL is a wrong configuration, not an unavailable store
     try:
         async with client:
             findings = await check_store(client, process=clock)

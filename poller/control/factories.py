@@ -64,7 +64,7 @@ def client_of(
     )
     return ApiClient(
         source.base_url,
-        credential=credential_of(source.auth, environ, transport, source.timeout),
+        credential=credential_of(source.auth, environ, transport, source.timeout, clock),
         limits=ClientLimits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
         transport=transport,
         series=SourceSeries(source.name),
@@ -79,23 +79,25 @@ class CredentialParts(NamedTuple):
         environ: of the process.
         transport: for requests to another server than the one that gets the token.
         within: the time limit of one exchange with such a server.
+        clock: of this process.
     """
 
     environ: Mapping[str, str]
     transport: Transport
     within: timedelta
+    clock: Clock
 
 
 def _oauth2(asked: OAuth2Settings, parts: CredentialParts) -> Credential:
     client = OAuthClient(asked.token_url, asked.client_id, asked.client_secret_file, asked.scope, asked.audience)
-    return IssuedToken(ClientCredentials(client, transport=parts.transport, within=parts.within))
+    return IssuedToken(ClientCredentials(client, transport=parts.transport, within=parts.within), clock=parts.clock)
 
 
 CREDENTIALS: Final[Mapping[str, Callable[[Any, CredentialParts], Credential]]] = {
     "token_file": lambda path, _: FileToken(path),
     "token_env": lambda name, parts: EnvironmentToken(name, parts.environ),
     "oauth2": _oauth2,
-    "command": lambda words, _: IssuedToken(TokenCommand(words)),
+    "command": lambda words, parts: IssuedToken(TokenCommand(words), clock=parts.clock),
     "user": lambda *_: NoCredential(),  # with these two the sink of NATS logs in itself
     "credentials_file": lambda *_: NoCredential(),
     "none": lambda *_: NoCredential(),
@@ -104,7 +106,7 @@ CREDENTIALS: Final[Mapping[str, Callable[[Any, CredentialParts], Credential]]] =
 
 
 def credential_of(
-    auth: AuthSettings, environ: Mapping[str, str], transport: Transport, within: timedelta
+    auth: AuthSettings, environ: Mapping[str, str], transport: Transport, within: timedelta, clock: Clock
 ) -> Credential:
     """The credential that ``auth`` describes.
 
@@ -113,11 +115,12 @@ def credential_of(
         environ: as :class:`CredentialParts`.
         transport: likewise.
         within: likewise.
+        clock: likewise.
 
     Raises:
         ConfigurationError: a certificate file cannot be used.
     """
-    return CREDENTIALS[auth.kind](getattr(auth, auth.kind), CredentialParts(environ, transport, within))
+    return CREDENTIALS[auth.kind](getattr(auth, auth.kind), CredentialParts(environ, transport, within, clock))
 
 
 AUTO = "auto"
@@ -220,7 +223,7 @@ def sink_of(
     transport = Transport(settings.ca_file, settings.client_cert_file, settings.client_key_file)
     certificates = CertificateFiles(transport, "sink") if tls is None and transport != Transport() else None
     parts = SinkParts(
-        credential_of(settings.auth, environ, transport, settings.timeout),
+        credential_of(settings.auth, environ, transport, settings.timeout, clock),
         clock,
         tls=certificates.context() if certificates else tls,
         certificates=certificates,

@@ -27,7 +27,7 @@ from poller.daemon.cluster.membership import Configurations, Membership, StoreOb
 from poller.daemon.subscription_runner import RegistryWriter, RunnerContext, SubscriptionRunner, wanted
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
-from poller.lifecycle import ended, first_of, unless
+from poller.lifecycle import ended, first_of
 from poller.redis.errors import let_in
 from poller.store.consumer_state import ConsumerScripts
 from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
@@ -276,7 +276,7 @@ class DeliverRole:
                         task.result()
                 await self._refresh()
                 among = self._membership.among(ROLE)
-                await unless(stop, _LOOK_BESIDE if among and len(among.names) > 1 else _LOOK_AGAIN)
+                await self._shared.clock.wait(stop, _LOOK_BESIDE if among and len(among.names) > 1 else _LOOK_AGAIN)
         finally:
             self._membership.leave(ROLE)
             for name in list(self._running):
@@ -298,7 +298,7 @@ class DeliverRole:
                 break
             except StoreError as error:
                 self._away(error)
-                await unless(stop, _LOOK_AGAIN)
+                await self._shared.clock.wait(stop, _LOOK_AGAIN)
 
     async def _refresh(self) -> None:
         """Apply the changes of the registry."""
@@ -386,8 +386,8 @@ class DeliverRole:
     async def _listen(self) -> None:
         """Wake each feed consumer when its stream has new entries."""
         while True:
-            client = blocking_client(self._shared.store.url, block=_BLOCK)
-            let_in(client)  # as the schedule number was, at the start
+            client = blocking_client(self._shared.store.url, block=_BLOCK, clock=self._shared.clock)
+            let_in(client)  # as the one beside it was, at the start
             try:
                 async for fresh in arrivals(client, self._streams, block=_BLOCK, clock=self._shared.clock):
                     self._shared.watch.worked(_ARRIVALS)

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
 from poller.control.factories import credential_of, keys_of
@@ -102,10 +103,12 @@ _FILE: Final = "correct the file; until then the source's rounds fail; they cont
 _daemon_log = structlog.get_logger("poller.daemon")
 
 
-async def report_missing_credentials(sources: Iterable[SourceSettings], environ: Mapping[str, str]) -> None:
+async def report_missing_credentials(
+    sources: Iterable[SourceSettings], environ: Mapping[str, str], clock: Clock
+) -> None:
     """Log the sources whose credential is missing or unusable."""
     for source in sources:
-        credential = credential_of(source.auth, environ, Transport(), source.timeout)
+        credential = credential_of(source.auth, environ, Transport(), source.timeout, clock)
         try:
             await credential.check()
         except CredentialUnusable as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, Protocol
@@ -21,6 +21,7 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from poller.clock import Clock
 from poller.errors import AddressTaken, ConfigurationError
 
 # A connection of uvicorn that waits for no peer for ever, and holds one of a bounded number of places.
@@ -175,6 +176,7 @@ async def listening(
     host: str,
     port: int,
     *,
+    clock: Clock,
     longest_head: int = LONGEST_HEAD,
     request_seconds: float = REQUEST_SECONDS,
     stalled_seconds: float = STALLED_SECONDS,
@@ -186,6 +188,7 @@ async def listening(
         app: an ASGI 3 application.
         host: the address to listen on.
         port: the port; 0 for any that is free.
+        clock: of this process.
         longest_head: bytes of a request's line and headers at most.
         request_seconds: until a request that was begun has to be there, body included.
         stalled_seconds: that a client may take nothing of its answer.
@@ -196,7 +199,7 @@ async def listening(
         ConfigurationError: the address cannot be listened on.
     """
     most = most_connections() if most is None else most
-    connections = ConnectionLimit(most, clock=asyncio.get_running_loop().time)
+    connections = ConnectionLimit(most, clock=clock)
     with listener(host, port) as sock:
         protocol = partial(DeadlineProtocol, connections=connections, seconds=request_seconds, stalled=stalled_seconds)
         config = uvicorn.Config(
@@ -302,8 +305,8 @@ def most_connections() -> int:
 class ConnectionLimit:
     """Those of one listener."""
 
-    def __init__(self, most: int, *, clock: Callable[[], float]) -> None:
-        """Take how many there may be, and seconds that only go forward."""
+    def __init__(self, most: int, *, clock: Clock) -> None:
+        """Take how many there may be, and the clock of this process."""
         self._most = most
         self._clock = clock
         self._held: set[ClosableConnection] = set()
@@ -336,7 +339,7 @@ class ConnectionLimit:
         self._waiting.pop(one, None)
 
     def _say(self) -> None:
-        now = self._clock()
+        now = self._clock.monotonic()
         if self._said is None or now - self._said >= _SAID_AGAIN:
             self._said = now
             advice = "those that wait longest for their client are closed; see who opens them, or put a proxy in front"

@@ -54,16 +54,27 @@ EMBEDDED: Final = "#embedded"
 """At the end of a ``unix://`` URL: the server is this program's own, and another user's is refused."""
 
 
-def commands(url: str, *, protocol: Protocol | None = None, key_types: Mapping[str, str] = _NO_TYPES) -> Redis:
+def commands(
+    url: str,
+    *,
+    protocol: Protocol | None = None,
+    key_types: Mapping[str, str] = _NO_TYPES,
+    clock: Clock | None = None,
+) -> Redis:
     """A client for commands that do not block: five seconds for a reply, two for a connection."""
-    return connect(url, reply_timeout=REPLY_TIMEOUT, protocol=protocol, key_types=key_types)
+    return connect(url, reply_timeout=REPLY_TIMEOUT, protocol=protocol, key_types=key_types, clock=clock)
 
 
 def blocking(
-    url: str, *, block: timedelta, protocol: Protocol | None = None, key_types: Mapping[str, str] = _NO_TYPES
+    url: str,
+    *,
+    block: timedelta,
+    protocol: Protocol | None = None,
+    key_types: Mapping[str, str] = _NO_TYPES,
+    clock: Clock | None = None,
 ) -> Redis:
     """A client with connections of its own for XREAD and XREADGROUP that BLOCK at most ``block``."""
-    return connect(url, reply_timeout=block + REPLY_TIMEOUT, protocol=protocol, key_types=key_types)
+    return connect(url, reply_timeout=block + REPLY_TIMEOUT, protocol=protocol, key_types=key_types, clock=clock)
 
 
 def connect(
@@ -72,6 +83,7 @@ def connect(
     reply_timeout: timedelta,
     protocol: Protocol | None = None,
     key_types: Mapping[str, str] = _NO_TYPES,
+    clock: Clock | None = None,
 ) -> Redis:
     """A client that never repeats a command and returns bytes.
 
@@ -82,6 +94,7 @@ def connect(
         reply_timeout: how long to wait for a reply.
         protocol: beats the URL's own option; 2 where neither says.
         key_types: the type of a key by what follows its last colon, for errors about a key of another type.
+        clock: of this process; a new one by default.
 
     Raises:
         ConfigurationError: the URL or a file that it names cannot be used.
@@ -101,6 +114,7 @@ def connect(
                 reply_timeout=reply_timeout,
                 key_types=key_types,
             ),
+            clock=clock or Clock(),
         )
     taken = arguments(url)
     check_files(taken, shown=shown(url))

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +35,8 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as Unreachable
 from redis.typing import EncodableT, KeyT, ScriptTextT
 
+from poller.clock import Clock
+
 _ANSWER: Final = 1.0  # seconds for one server to report the assignment of slots
 _BETWEEN_LOOKS: Final = 0.1  # seconds
 
@@ -48,9 +49,9 @@ class ClusterNodes:
         seeds: Sequence[Address],
         make: Callable[[Address], Redis],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock,
     ) -> None:
-        """Take some of the servers, what makes a client of one, and seconds that only go forward."""
+        """Take some of the servers, what makes a client of one, and the clock of this process."""
         self._seeds = tuple(seeds)
         self._make = make
         self._clock = clock
@@ -117,7 +118,7 @@ class ClusterNodes:
         return self._slots
 
     def _is_refresh_due(self) -> bool:
-        rested = self._clock() - self._looked_at >= _BETWEEN_LOOKS
+        rested = self._clock.monotonic() - self._looked_at >= _BETWEEN_LOOKS
         return rested and (self._doubted or self._slots is None)
 
     async def _refresh(self) -> None:
@@ -132,7 +133,7 @@ class ClusterNodes:
             raise
         else:
             self._knowing = None
-        self._looked_at = self._clock()
+        self._looked_at = self._clock.monotonic()
         await self._drop_others()
 
     async def _read_slots(self) -> Slots:
@@ -418,18 +419,18 @@ class ClusterClient(Redis):
         seeds: Sequence[Address],
         make: Callable[[Address], Redis],
         *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock,
     ) -> None:
         """Take what it works with.
 
         Args:
             seeds: some of the servers.
             make: a client of one of them.
-            sleep: waits for this number of seconds.
+            clock: of this process.
         """
         super().__init__(connection_pool=_Nowhere(seeds))
-        self.nodes = ClusterNodes(seeds, make)
-        self._sleep = sleep
+        self.nodes = ClusterNodes(seeds, make, clock=clock)
+        self._clock = clock
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to where its first key is, or to any primary if it has none.
@@ -463,7 +464,7 @@ class ClusterClient(Redis):
             except TryAgainError:
                 if not left:
                     raise
-                await self._sleep(pause)
+                await self._clock.sleep(pause)
                 where, asking, pause = await self.nodes.primary_of(slot), False, pause * 2
             except ClusterDownError:
                 self.nodes.failed(where)

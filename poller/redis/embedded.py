@@ -45,8 +45,8 @@ from urllib.parse import quote
 
 import structlog
 
+from poller.clock import Clock
 from poller.errors import ConfigurationError, PollerError, StoreUnavailable
-from poller.lifecycle import unless
 from poller.redis.client import EMBEDDED
 from poller.redis.data_directory import (
     DATA,
@@ -91,7 +91,8 @@ class EmbeddedServer:
     loop: a server ends with the thread that started it.
     """
 
-    def __init__(self, data_dir: Path, *, fsync: Fsync = "always") -> None:
+    def __init__(self, data_dir: Path, *, clock: Clock, fsync: Fsync = "always") -> None:
+        self._clock = clock
         self._data_dir = data_dir.absolute()
         self._directory = self._data_dir  # once it was looked at, the directory in it that is this user's alone
         self._fsync: Fsync = fsync
@@ -134,7 +135,7 @@ class EmbeddedServer:
         A server that exits repeatedly, for example because its disk is full, is started at growing intervals; the
         reason is logged once.
         """
-        clock, pause, told = asyncio.get_running_loop().time, 0.0, ""
+        clock, pause, told = self._clock.monotonic, 0.0, ""
         while True:
             since = clock()
             await until_gone(self._socket)
@@ -147,7 +148,7 @@ class EmbeddedServer:
                 _log.warning("embedded server went", log=why, advice="it is started again; nothing is lost")
             elif not why:
                 _log.info("embedded server went", advice="it is started again; nothing is lost")
-            await unless(self._leaving, pause)
+            await self._clock.wait(self._leaving, pause)
             try:
                 async with self._turn:
                     await self._until_ready()
@@ -162,13 +163,13 @@ class EmbeddedServer:
         async with self._turn:
             child, self._child = self._child, None
             if child is not None:
-                await _ended(child)
+                await _ended(child, self._clock)
 
     async def _until_ready(self) -> None:
         self._directory = prepared(self._data_dir)
         _check_length(self._data_dir, self._socket)
         tried = mended = False
-        clock, limit = asyncio.get_running_loop().time, START_LIMIT
+        clock, limit = self._clock.monotonic, START_LIMIT
         begin = clock()
         while not self._leaving.is_set() and clock() - begin < limit.total_seconds():
             answer = await socket_state(self._socket)
@@ -183,7 +184,7 @@ class EmbeddedServer:
                 mended = tried
                 if await self._start_if_free(mending=mended):
                     tried, begin = True, clock()
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await self._clock.sleep(_LOOK_AGAIN_SECONDS)
         raise self._failure("is being stopped" if self._leaving.is_set() else "does not answer")
 
     async def _start_if_free(self, *, mending: bool) -> bool:
@@ -262,13 +263,13 @@ async def _mend(data: Path, *, anyway: bool) -> None:
         )
 
 
-async def _ended(child: subprocess.Popen[bytes]) -> None:
+async def _ended(child: subprocess.Popen[bytes], clock: Clock) -> None:
     """SIGTERM, which writes out what is left; SIGKILL after the time limit, or when the wait is cancelled."""
     child.terminate()
     try:
         async with asyncio.timeout(STOP_LIMIT.total_seconds()):
-            while child.poll() is None:  # noqa: ASYNC110 — a child's exit is no event without a thread or a signal handler
-                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            while child.poll() is None:
+                await clock.sleep(_LOOK_AGAIN_SECONDS)
     except TimeoutError:
         _log.warning("embedded server did not stop and is killed", pid=child.pid)
     finally:

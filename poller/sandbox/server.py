@@ -27,6 +27,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
+from poller.clock import Clock
 from poller.http.server import listening
 from poller.lifecycle import stopped_by_signals
 from poller.sandbox.api import SandboxRequest, SandboxResponse, WireMode, answer, refusal
@@ -233,7 +234,7 @@ async def serving(
         ConfigurationError: the address cannot be listened on.
     """
     app = application(history, token=token, rng=rng, now=now, respond=respond, choices=choices)
-    async with listening(with_connection(app), host, port, longest_head=_LONGEST_HEAD) as url:
+    async with listening(with_connection(app), host, port, clock=Clock(), longest_head=_LONGEST_HEAD) as url:
         changes = asyncio.create_task(
             repeat(lambda: mutate(history, rng, now()), per_second=changes_per_second), name="sandbox changes"
         )

@@ -34,14 +34,14 @@ _SHEBANG_SINCE: Final = 7  # major version, of Redis and of Valkey's claim to be
 _log = structlog.get_logger("poller.store")
 
 
-def command_client(url: str) -> Redis:
+def command_client(url: str, clock: Clock) -> Redis:
     """A client for commands that do not block; its errors name a key of another type."""
-    return commands(url, key_types=KEY_TYPES)
+    return commands(url, key_types=KEY_TYPES, clock=clock)
 
 
-def blocking_client(url: str, *, block: timedelta) -> Redis:
+def blocking_client(url: str, *, block: timedelta, clock: Clock) -> Redis:
     """A client for reads that BLOCK at most ``block``; its errors name a key of another type."""
-    return blocking(url, block=block, key_types=KEY_TYPES)
+    return blocking(url, block=block, key_types=KEY_TYPES, clock=clock)
 
 
 class OpenStore(msgspec.Struct, frozen=True):
@@ -78,15 +78,15 @@ async def opened_store(settings: Settings, *, clock: StoreClock) -> AsyncIterato
         StoreUnavailable: the embedded server does not start.
     """
     if settings.redis.url is not None:
-        async with _client(settings.redis.url) as client:
+        async with _client(settings.redis.url, clock) as client:
             yield OpenStore(settings.redis.url, client, clock)
         return
-    server = EmbeddedServer(settings.embedded.data_dir)
+    server = EmbeddedServer(settings.embedded.data_dir, clock=clock)
     try:
         await server.ensure()
         keeping = asyncio.create_task(server.keep(), name="embedded server")
         try:
-            async with _client(server.url) as client:
+            async with _client(server.url, clock) as client:
                 yield OpenStore(server.url, client, clock)
         finally:
             await ended(keeping)
@@ -113,8 +113,8 @@ def clock_of(settings: Settings, process: Clock) -> StoreClock:
 
 
 @asynccontextmanager
-async def _client(url: str) -> AsyncIterator[Redis]:
-    client = command_client(url)
+async def _client(url: str, clock: Clock) -> AsyncIterator[Redis]:
+    client = command_client(url, clock)
     try:
         yield client
     finally:

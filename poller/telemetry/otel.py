@@ -14,8 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import unquote
@@ -31,6 +30,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from poller import __version__
+from poller.clock import Clock
 from poller.errors import ConfigurationError
 from poller.telemetry.tracing import Attributes, Link, RecordedSpan, SpanScope, Tracer
 from poller.text import hidden, one_line, without_credentials
@@ -112,7 +112,7 @@ def collecting(
     asked: Sequence[str],
     environ: Mapping[str, str],
     *,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock,
     flush: float = FLUSH,
 ) -> Iterator[OtelTracer]:
     """A tracer whose spans are sent where they are ``asked`` for, until the end of the block.
@@ -120,7 +120,7 @@ def collecting(
     Args:
         asked: as :func:`poller.telemetry.tracing.exporters_of` says.
         environ: the environment, of which OpenTelemetry reads the process' own by itself.
-        clock: seconds that only go forward.
+        clock: of this process.
         flush: seconds that sending what is left may take.
 
     Raises:
@@ -169,8 +169,8 @@ def _shut(provider: TracerProvider, within: float) -> bool:
 class ExporterLogFilter(logging.Handler):
     """Takes the place of what these libraries would log by themselves."""
 
-    def __init__(self, secrets: tuple[str, ...], clock: Callable[[], float]) -> None:
-        """Take what is never shown, and seconds that only go forward."""
+    def __init__(self, secrets: tuple[str, ...], clock: Clock) -> None:
+        """Take what is never shown, and the clock of this process."""
         super().__init__(logging.WARNING)
         self._secrets = secrets
         self._clock = clock
@@ -186,7 +186,7 @@ class ExporterLogFilter(logging.Handler):
         """Log the record, or count it. The lock of a handler is held here."""
         if self.silent:
             return
-        now = self._clock()
+        now = self._clock.monotonic()
         if self._silent_until is not None and now < self._silent_until:
             self._left_out += 1
             return
@@ -203,7 +203,7 @@ class ExporterLogFilter(logging.Handler):
 
 
 @contextmanager
-def exporter_logs(environ: Mapping[str, str], clock: Callable[[], float]) -> Iterator[ExporterLogFilter]:
+def exporter_logs(environ: Mapping[str, str], clock: Clock) -> Iterator[ExporterLogFilter]:
     """While the block runs, what OpenTelemetry and its transports log goes through this filter.
 
     After it they speak as before, unless it was silenced: then something of them is left, and stays silent.

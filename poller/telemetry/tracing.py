@@ -38,6 +38,7 @@ from typing import Final, Self
 
 from yarl import URL
 
+from poller.clock import Clock
 from poller.errors import ConfigurationError, PollerError
 from poller.telemetry import unblock_opentelemetry
 
@@ -238,7 +239,7 @@ def exporters_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def configured_tracing(environ: Mapping[str, str]) -> Iterator[None]:
+def configured_tracing(environ: Mapping[str, str], *, clock: Clock) -> Iterator[None]:
     """Trace while the block runs, where the environment says so; at its end the rest is sent, within moments.
 
     Raises:
@@ -256,7 +257,7 @@ def configured_tracing(environ: Mapping[str, str]) -> Iterator[None]:
             f"the environment asks for traces ({_why(environ)}), and OpenTelemetry is not installed ({missing}): "
             "pip install 'poller[otel]', or set OTEL_SDK_DISABLED=true"
         ) from None
-    with otel.collecting(asked, environ) as tracer, using(tracer):
+    with otel.collecting(asked, environ, clock=clock) as tracer, using(tracer):
         yield
 
 

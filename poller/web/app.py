@@ -197,7 +197,7 @@ async def serve(
     told = False
     while not until.is_set():
         try:
-            async with listening(app, *address) as url:
+            async with listening(app, *address, clock=clock) as url:
                 _log.info("listening", page=f"{url}/")
                 await until.wait()
         except AddressTaken as taken:

@@ -52,7 +52,7 @@ class AppContext:
     @asynccontextmanager
     async def standing(self, store: OpenStore) -> AsyncIterator[None]:
         """Answer from this store while the block runs."""
-        async with command_client(store.url) as client:
+        async with command_client(store.url, self.clock) as client:
             let_in(client)  # as the one that the store was opened with
             self._store = OpenStore(store.url, client, store.clock)
             try:

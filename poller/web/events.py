@@ -181,7 +181,7 @@ class StreamNotifier:
 
     async def _watch(self, url: str) -> None:
         while True:
-            client = blocking_client(url, block=self._block)
+            client = blocking_client(url, block=self._block, clock=self._clock)
             let_in(client)  # as the one that the store was opened with
             try:
                 async for fresh in arrivals(client, self._keys, block=self._block, clock=self._clock):

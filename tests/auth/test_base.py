@@ -21,6 +21,7 @@ from poller.auth.base import (
     SingleFlight,
 )
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
+from tests.harness.clock import StubClock
 from tests.harness.waiting import turns
 from tests.source.clients import keep
 
@@ -117,7 +118,7 @@ class NumberedTokens(Issuer):
         self.fails: SourceError | None = None
         self.repeats = False
         self.takes = 0.0
-        self.credential = IssuedToken(self, clock=lambda: self.now)
+        self.credential = IssuedToken(self, clock=StubClock(monotonic=lambda: self.now))
 
     async def issue(self) -> Issued:
         self.made += 1

@@ -15,6 +15,7 @@ import pytest
 from poller.auth.base import IssuedToken
 from poller.auth.command import KEPT, KEPT_FOR, TokenCommand, run
 from poller.errors import CredentialUnusable
+from tests.harness.clock import StubClock
 from tests.harness.waiting import limited, turns
 
 LONG = timedelta(seconds=20)
@@ -162,7 +163,7 @@ async def test_a_token_is_kept_for_five_minutes_or_until_it_is_refused(tmp_path:
     runs = tmp_path / "runs"
     now = [0.0]
     script = f"echo x >> {runs}; printf 'token-%s' $(wc -l < {runs})"
-    credential = IssuedToken(TokenCommand(["sh", "-c", script]), clock=lambda: now[0])
+    credential = IssuedToken(TokenCommand(["sh", "-c", script]), clock=StubClock(monotonic=lambda: now[0]))
     assert [await credential.token() for _ in range(3)] == ["token-1"] * 3
     now[0] = KEPT_FOR.total_seconds() - 1
     assert await credential.token() == "token-1"

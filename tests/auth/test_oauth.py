@@ -28,6 +28,7 @@ from poller.auth.oauth import (
     lifetime_of,
     renewal,
 )
+from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
 from poller.http.transport import Transport
 from tests.source.api import Request, http, serving
@@ -243,7 +244,7 @@ async def test_the_sources_proxy_is_used_and_its_headers_are_not(secret_file: Pa
 async def test_concurrent_requests_ask_for_one_token(secret_file: Path) -> None:
     """Twenty at once, over a real endpoint."""
     async with serving(token()) as server:
-        credential = IssuedToken(issuer(server.url, secret_file))
+        credential = IssuedToken(issuer(server.url, secret_file), clock=Clock())
         assert await asyncio.gather(*(credential.token() for _ in range(20))) == ["t1"] * 20
         assert len(server.requests) == 1
 

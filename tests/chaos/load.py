@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from poller.lifecycle import ended, unless
+from poller.lifecycle import ended
+from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
     from random import Random

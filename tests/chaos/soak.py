@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from poller.lifecycle import ended, unless
+from poller.lifecycle import ended
 from tests.chaos.asking import answered
 from tests.chaos.lasting import LastingStore
 from tests.chaos.replicas import Replicas
@@ -25,6 +25,7 @@ from tests.chaos.staging import started_with
 from tests.chaos.steady import Steady, Watched
 from tests.harness.scene import RESOURCES, stream
 from tests.harness.subscribed import subscribed
+from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from poller.lifecycle import unless
 from tests.chaos.asking import PATIENCE, answered
 from tests.chaos.confided import told_secrets
 from tests.chaos.lasting import LastingStore
@@ -20,7 +19,7 @@ from tests.harness.after_loss import judge_after_loss
 from tests.harness.cluster import Cluster
 from tests.harness.sentinels import Sentinels
 from tests.harness.subscribed import SECRET, Wish
-from tests.harness.waiting import Deadline, until
+from tests.harness.waiting import Deadline, unless, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

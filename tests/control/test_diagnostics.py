@@ -250,7 +250,7 @@ async def test_an_address_is_free_or_a_pollers_or_somebody_elses(tmp_path: Path)
     assert (taken.severity, "POLLER_HTTP_BIND" in taken.text) == ("warning", True)
     [free] = await found(tmp_path, bind)
     assert (free.severity, free.text.endswith("is free")) == ("ok", True)
-    async with listening(application(Route("/readyz", ready)), "127.0.0.1", 0) as url:
+    async with listening(application(Route("/readyz", ready)), "127.0.0.1", 0, clock=Clock()) as url:
         bind = url.removeprefix("http://")
         [ours] = await found(tmp_path, bind)
         [another] = await check_service(settings(tmp_path, bind), {}, running=False)

@@ -39,7 +39,7 @@ async def test_each_kind_of_auth_gives_its_token(tmp_path: Path) -> None:
         for token, kind in kinds.items():
             auth = AuthSettings.model_validate(kind)
             environ = {"TOKEN": "from-variable"}
-            credential = credential_of(auth, environ, Transport(), 20 * SECOND)
+            credential = credential_of(auth, environ, Transport(), 20 * SECOND, Clock())
             assert await credential.token() == token
         assert server.requests[0].form == {"grant_type": "client_credentials", "scope": "s"}
 
@@ -94,7 +94,7 @@ def test_certificates_of_a_token_endpoint_that_cannot_be_used_are_the_operators_
     oauth2 = {"token_url": "https://a.invalid", "client_id": "c", "client_secret_file": str(tmp_path / "secret")}
     auth = AuthSettings.model_validate({"oauth2": oauth2})
     with pytest.raises(ConfigurationError, match="absent"):
-        credential_of(auth, {}, Transport(tmp_path / "absent"), SECOND)
+        credential_of(auth, {}, Transport(tmp_path / "absent"), SECOND, Clock())
 
 
 @pytest.mark.parametrize(

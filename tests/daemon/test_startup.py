@@ -12,6 +12,7 @@ from fakeredis import FakeAsyncRedis
 from structlog.testing import capture_logs
 
 from poller.app import run
+from poller.clock import Clock
 from poller.config.load import load
 from poller.control.factories import keys_of
 from poller.daemon.startup import prefixes_of, report_empty_store, report_missing_credentials
@@ -31,7 +32,7 @@ async def told(directory: Path, auth: str, **environ: str) -> list[tuple[str, st
     file = directory / "poller.toml"
     file.write_text(SOURCE.format(auth=auth) + FEED, "utf-8")
     with capture_logs() as said:
-        await report_missing_credentials(load(file, {}).sources, environ)
+        await report_missing_credentials(load(file, {}).sources, environ, Clock())
     assert all(line["source"] == "acme" for line in said)
     return [(line["log_level"], line["error"], line["advice"]) for line in said]
 

@@ -154,7 +154,7 @@ async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry
     """Granted later, over HTTP, by whoever has the key that was sent; another key changes nothing."""
     async with (
         receiving() as receiver,
-        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0) as web,
+        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
     ):
         receiver.answer = Reply(200)
         async with asking(registry, receiver, public_url=web) as (task, _), aiohttp.ClientSession() as http:
@@ -180,7 +180,7 @@ async def test_a_sink_may_call_back_before_it_answers(registry: Registry, answer
     """Law: a callback grants from the moment on at which it is offered, whatever the sink answers after it."""
     async with (
         receiving() as receiver,
-        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0) as web,
+        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
         aiohttp.ClientSession() as http,
     ):
         called: list[int] = []
@@ -200,7 +200,7 @@ async def test_a_callback_that_was_offered_earlier_still_grants(registry: Regist
     """Law: asking again, by this process or another, takes back no offer: the last four of them grant."""
     async with (
         receiving() as receiver,
-        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0) as web,
+        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
         aiohttp.ClientSession() as http,
     ):
         receiver.answer = Reply(200)

@@ -19,6 +19,7 @@ import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.redis.embedded import EmbeddedServer
 from tests.deploy.files import ROOT, roles_of
 from tests.harness.checker import judge
@@ -173,7 +174,7 @@ async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
 
 async def published(directory: Path) -> dict[str, list[bytes]]:
     """The events in the embedded store, by resource."""
-    server = EmbeddedServer(directory)
+    server = EmbeddedServer(directory, clock=Clock())
     await server.ensure()
     try:
         async with Redis.from_url(server.url) as client:

@@ -22,12 +22,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from poller.lifecycle import unless
 from tests.harness.commanded import commanded
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease
 from tests.harness.subscribed import Wish, subscribed
-from tests.harness.waiting import until
+from tests.harness.waiting import unless, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from poller.lifecycle import unless
 from tests.harness.processes import daemon
 from tests.harness.scene import scene
+from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from poller.lifecycle import unless
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import patience, unless, until
 from tests.proxy import proxied
 
 if TYPE_CHECKING:

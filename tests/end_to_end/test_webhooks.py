@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from poller.lifecycle import unless
 from tests.harness.delivered import GRACE
 from tests.harness.processes import daemon
 from tests.harness.subscribed import FEEDS, Wish, subscribed
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, unless
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

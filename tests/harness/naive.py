@@ -24,11 +24,11 @@ from poller.clock import Clock
 from poller.config.load import load
 from poller.control.factories import client_of, feed_of, keys_of
 from poller.failpoints import arm, reach
-from poller.lifecycle import unless
 from poller.source.round import run_round
 from poller.store.feed import MissingRecords, named_qualifications
 from poller.store.feed_state import FeedState, state_of
 from poller.store.snapshots import SnapshotCodec
+from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping

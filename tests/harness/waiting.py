@@ -13,7 +13,7 @@ import inspect
 import math
 import os
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -39,6 +39,14 @@ def strain() -> float:
     cpus = len(os.sched_getaffinity(0))
     average, _, _, threads, _ = Path("/proc/loadavg").read_text("ascii").split()
     return min(max(1.0, float(average) / cpus, int(threads.partition("/")[0]) / cpus), _MOST_STRAIN)
+
+
+async def unless(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event, at most so long; whether it came."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def lasting(seconds: float) -> str:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.http.server import MOST, ConnectionLimit, listening, most_connections
+from tests.harness.clock import FakeClock
 from tests.harness.waiting import patience, until
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def served(site: Site, most: int, *, stalled_seconds: float = NEVER) -> AsyncIterator[int]:
     """The port of it, with room for so many connections."""
     async with (
-        listening(site, "127.0.0.1", 0, most=most, stalled_seconds=stalled_seconds) as url,
+        listening(site, "127.0.0.1", 0, clock=Clock(), most=most, stalled_seconds=stalled_seconds) as url,
         patience("all to be answered or closed"),
     ):
         try:
@@ -95,7 +97,7 @@ def test_a_quarter_of_the_descriptors() -> None:
 
 def test_the_one_that_waits_longest_goes() -> None:
     """Law: whoever is being answered stays; of the others the first goes, and what it says bit by bit does not help."""
-    hold = ConnectionLimit(3, clock=lambda: 0.0)
+    hold = ConnectionLimit(3, clock=FakeClock())
     first, second, third, fourth, fifth, sixth = (Held() for _ in range(6))
     assert all(map(hold.has_room, (first, second, third)))
     hold.waits(first, for_client=False)

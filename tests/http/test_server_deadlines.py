@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from poller.clock import Clock
 from poller.http.server import listening
 from tests.harness.waiting import patience
 
@@ -39,7 +40,10 @@ class Site:
 @asynccontextmanager
 async def served(site: Site, seconds: float) -> AsyncIterator[int]:
     """The port of it, with so long for each request."""
-    async with listening(site, "127.0.0.1", 0, request_seconds=seconds) as url, patience("an answer, or the end"):
+    async with (
+        listening(site, "127.0.0.1", 0, clock=Clock(), request_seconds=seconds) as url,
+        patience("an answer, or the end"),
+    ):
         yield int(url.rpartition(":")[2])
 
 

@@ -18,11 +18,13 @@ from redis.crc import key_slot
 from redis.exceptions import ClusterDownError
 from redis.exceptions import ConnectionError as Unreachable
 
+from poller.clock import Clock
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.redis.client import CONNECTIONS, REPLY_TIMEOUT, commands, connect, scattered, servers
 from poller.redis.cluster import Address, ClusterClient, ClusterNodes, slot_of, slots_of
 from poller.redis.errors import translated
 from poller.redis.single import single_client
+from tests.harness.clock import StubClock
 from tests.harness.cluster import Cluster
 from tests.harness.waiting import strain, turns, until
 from tests.proxy import Proxy, proxied
@@ -129,7 +131,7 @@ async def test_a_slot_between_two_servers(url: str, cluster: Cluster) -> None:
         if len(pauses) == 2:
             await asyncio.to_thread(cluster.move_slot, "{s}", to)
 
-    async with _client(cluster, sleep=sleep) as client:
+    async with _client(cluster, clock=StubClock(sleep=sleep)) as client:
         for key in ("{s}1", "{s}2"):
             await client.set(key, "x")
         to = next(one for one in cluster.primaries if one is not cluster.primary_of("{s}"))
@@ -152,7 +154,7 @@ async def test_a_move_that_does_not_end_is_told(cluster: Cluster) -> None:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    async with _client(cluster, sleep=sleep) as client:
+    async with _client(cluster, clock=StubClock(sleep=sleep)) as client:
         await client.set("{s}1", "x")
         to = next(one for one in cluster.primaries if one is not cluster.primary_of("{s}"))
         await asyncio.to_thread(cluster.begin_move, "{s}", to)
@@ -274,16 +276,14 @@ async def test_a_silent_server_is_waited_for_as_long_as_said(url: str, cluster: 
         assert await append(client) > 1
 
 
-def _client(
-    cluster: Cluster, *, proxies: dict[int, Proxy] | None = None, sleep: object = asyncio.sleep
-) -> ClusterClient:
+def _client(cluster: Cluster, *, proxies: dict[int, Proxy] | None = None, clock: Clock | None = None) -> ClusterClient:
     """One whose way to the servers, or whose pauses, are the test's own."""
 
     def make(one: Address) -> Redis:
         port = int(proxies[one.port].place.rpartition(":")[2]) if proxies else one.port
         return single_client({"host": one.host, "port": port}, reply_timeout=REPLY_TIMEOUT)
 
-    return ClusterClient([Address("127.0.0.1", cluster.nodes[0].port)], make, sleep=sleep)  # type: ignore[arg-type]  # whichever it is
+    return ClusterClient([Address("127.0.0.1", cluster.nodes[0].port)], make, clock=clock or Clock())
 
 
 # Who has which slots is asked seldom, of whoever may know, by one at a time.
@@ -327,7 +327,7 @@ def slots(*primaries: Address) -> list[list[object]]:
 async def test_many_at_once_ask_once() -> None:
     """All wait for the one answer, and what is not doubted is not asked again."""
     told = Told({A: slots(A, B)})
-    nodes = ClusterNodes([A], told.client)
+    nodes = ClusterNodes([A], told.client, clock=Clock())
     assert await asyncio.gather(*(nodes.primary_of(place % 2) for place in range(100))) == [A, B] * 50
     assert told.asked == [A]
 
@@ -337,7 +337,7 @@ async def test_doubts_are_looked_into_ten_times_a_second() -> None:
     told = Told({A: slots(A), B: slots(B)})
     times = [number / 100 for number in range(12)]
     now = times[0]
-    nodes = ClusterNodes([A], told.client, clock=lambda: now)
+    nodes = ClusterNodes([A], told.client, clock=StubClock(monotonic=lambda: now))
     found = []
     for now in times:  # noqa: B007 -- the clock's
         found.append(await nodes.primary_of(0))
@@ -349,7 +349,7 @@ async def test_doubts_are_looked_into_ten_times_a_second() -> None:
 async def test_whoever_failed_is_asked_last() -> None:
     """And where nobody else answers, what was known holds."""
     told = Told({A: slots(A, B), B: Unreachable("away"), C: Unreachable("away")})
-    nodes = ClusterNodes([A, C], told.client, clock=map(float, count()).__next__)
+    nodes = ClusterNodes([A, C], told.client, clock=StubClock(monotonic=map(float, count()).__next__))
     await nodes.primary_of(0)
     told.answers[A] = Unreachable("away")
     nodes.failed(A)
@@ -360,7 +360,7 @@ async def test_whoever_failed_is_asked_last() -> None:
 
 async def test_a_slot_of_nobody_is_down() -> None:
     """Which may be better the next time."""
-    nodes = ClusterNodes([A], Told({A: slots(A)}).client)
+    nodes = ClusterNodes([A], Told({A: slots(A)}).client, clock=Clock())
     with pytest.raises(ClusterDownError):
         await nodes.primary_of(7)
 
@@ -368,7 +368,7 @@ async def test_a_slot_of_nobody_is_down() -> None:
 async def test_whoever_has_left_is_closed() -> None:
     """Unless somebody still waits for its answer; then with a later look."""
     told = Told({A: slots(B, C), B: slots(B)}, used={C})
-    nodes = ClusterNodes([A], told.client, clock=map(float, count()).__next__)
+    nodes = ClusterNodes([A], told.client, clock=StubClock(monotonic=map(float, count()).__next__))
     assert [getattr(one, "at", None) for one in await nodes.primaries()] == [B, C]
     told.answers[A] = slots(B)
     for closed in ([], [C]):

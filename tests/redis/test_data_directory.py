@@ -34,7 +34,7 @@ def command(*words: str) -> bytes:
 
 @asynccontextmanager
 async def embedded(directory: Path) -> AsyncIterator[EmbeddedServer]:
-    server = EmbeddedServer(directory)
+    server = EmbeddedServer(directory, clock=Clock())
     try:
         yield server
     finally:
@@ -370,7 +370,7 @@ async def test_a_directory_that_others_rule_is_refused(
     directory = make(tmp_path)
     before = _names(tmp_path)
     with pytest.raises(ConfigurationError, match=words):
-        await EmbeddedServer(directory).ensure()
+        await EmbeddedServer(directory, clock=Clock()).ensure()
     assert _names(tmp_path) == before
     (said,) = [one async for one in check(_settings(directory), {}, clock=Clock()) if one.subject == "store"]
     assert said.severity == "error"
@@ -479,7 +479,7 @@ async def test_data_does_not_move_under_a_server(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     await _with_data(directory)
     directory.chmod(0o2775)
-    server = EmbeddedServer(directory)
+    server = EmbeddedServer(directory, clock=Clock())
     with attempted(directory / "lock") as lock:
         assert lock is not None
         with pytest.raises(TimeoutError):
@@ -498,7 +498,7 @@ async def test_data_in_two_places_is_refused(tmp_path: Path) -> None:
     directory.chmod(0o2775)
     made(directory / "private" / "appendonlydir", 0o700)
     with pytest.raises(ConfigurationError, match=r"data both in .* and in .*: stop all processes"):
-        await EmbeddedServer(directory).ensure()
+        await EmbeddedServer(directory, clock=Clock()).ensure()
 
 
 @as_root
@@ -508,8 +508,8 @@ async def test_a_server_of_another_user_is_told_nothing(tmp_path: Path) -> None:
     with ExitStack() as stack:
         process = stack.enter_context(foreign_server(directory / "valkey.sock"))
         with pytest.raises(ConfigurationError, match="is user nobody's and would be given all records"):
-            await EmbeddedServer(directory).ensure()
-        async with commands(EmbeddedServer(directory).url) as client:
+            await EmbeddedServer(directory, clock=Clock()).ensure()
+        async with commands(EmbeddedServer(directory, clock=Clock()).url) as client:
             with pytest.raises(StoreUnavailable, match="is user nobody's; nothing was sent"), translated(client):
                 await client.set("record", "secret")
         (said,) = [one async for one in check(_settings(directory), {}, clock=Clock()) if one.subject == "store"]

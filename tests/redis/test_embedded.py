@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 
+from poller.clock import Clock
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.redis.client import commands
 from poller.redis.embedded import (
@@ -177,7 +178,7 @@ def _files(directory: Path, pattern: str) -> list[Path]:
 @asynccontextmanager
 async def embedded(directory: Path) -> AsyncIterator[EmbeddedServer]:
     """One in this process, to be ensured by the test; stopped at the end however the test ends."""
-    server = EmbeddedServer(directory)
+    server = EmbeddedServer(directory, clock=Clock())
     try:
         yield server
     finally:
@@ -200,7 +201,7 @@ async def test_nothing_acknowledged_is_lost_with_the_parent(directory: Path) -> 
         await first.killed()
     async with owner(directory) as second:
         assert (await second.ready())[0] != pid
-        assert await _value(EmbeddedServer(directory), "key") == b"value"
+        assert await _value(EmbeddedServer(directory, clock=Clock()), "key") == b"value"
     assert _starts(directory) == 2
 
 
@@ -224,7 +225,7 @@ async def test_the_server_is_killed_and_comes_back(directory: Path) -> None:
         again, whose = await only.ready()
         assert time.monotonic() - begin < strain()
         assert (again != pid, whose) == (True, "own")
-        assert await _value(EmbeddedServer(directory), "key") == b"value"
+        assert await _value(EmbeddedServer(directory, clock=Clock()), "key") == b"value"
 
 
 async def test_a_server_that_loads_for_long_is_waited_for(directory: Path) -> None:
@@ -247,7 +248,7 @@ async def test_a_server_that_loads_for_long_is_waited_for(directory: Path) -> No
         loop.time = lambda: real() + ahead  # type: ignore[method-assign] # the loop is no part of ours
         try:
             async with there:
-                await EmbeddedServer(directory).ensure()
+                await EmbeddedServer(directory, clock=Clock()).ensure()
         finally:
             loop.time = real  # type: ignore[method-assign] # put back
     assert answers == []
@@ -256,7 +257,7 @@ async def test_a_server_that_loads_for_long_is_waited_for(directory: Path) -> No
 @pytest.mark.parametrize("later", [1, 2, 3, 5, 8])
 async def test_a_stop_in_the_middle_of_a_start_leaves_no_server(directory: Path, later: int) -> None:
     """Law: whenever it comes, what was being started is ended with it, or is not started at all."""
-    server = EmbeddedServer(directory)
+    server = EmbeddedServer(directory, clock=Clock())
     starting = asyncio.create_task(server.ensure())
     await turns(later)
     await server.stop()
@@ -280,7 +281,7 @@ async def test_the_owner_leaves_and_another_brings_it_back(directory: Path, how:
         pid, whose = await staying.ready()
         assert time.monotonic() - begin < strain()
         assert (pid != seen[0][0], whose) == (True, "own")
-        assert await _value(EmbeddedServer(directory), "key") == b"value"
+        assert await _value(EmbeddedServer(directory, clock=Clock()), "key") == b"value"
         assert _servers(directory) == [pid]
 
 
@@ -376,7 +377,7 @@ async def test_a_stopped_server_is_not_brought_back_by_its_keeper(directory: Pat
 
 async def test_a_server_that_does_not_stop_is_killed(directory: Path) -> None:
     """SIGTERM is not obeyed: SIGKILL after five seconds, or as soon as the caller waits no longer."""
-    server = EmbeddedServer(directory)
+    server = EmbeddedServer(directory, clock=Clock())
     await server.ensure()
     os.kill(_servers(directory)[0], signal.SIGSTOP)
     with pytest.raises(TimeoutError):
@@ -407,7 +408,7 @@ async def test_an_answering_socket_is_adopted_and_loading_is_waited_for(director
 
     directory.mkdir()  # noqa: ASYNC240 — a test may block its loop for that long
     async with await asyncio.start_unix_server(answer, directory / "valkey.sock"):
-        server = EmbeddedServer(directory)
+        server = EmbeddedServer(directory, clock=Clock())
         await server.ensure()
         assert not answers
         assert not server.running_here
@@ -434,7 +435,7 @@ async def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
     broken.mkdir(parents=True)
     (broken / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.rdb seq 1 type b\n")
     with pytest.raises(StoreUnavailable, match=r"left immediately.*appendonly.aof.1.base.rdb") as failure:
-        await EmbeddedServer(directory).ensure()
+        await EmbeddedServer(directory, clock=Clock()).ensure()
     assert "\n" not in str(failure.value)
 
 
@@ -478,7 +479,7 @@ async def test_a_directory_that_cannot_be_used(tmp_path: Path, name: str, reason
     (tmp_path / "file").touch()
     (tmp_path / "d" / "lock").mkdir(parents=True)
     with pytest.raises(ConfigurationError, match=f"{reason}.*name a directory that this user may write to"):
-        await EmbeddedServer(tmp_path / name).ensure()
+        await EmbeddedServer(tmp_path / name, clock=Clock()).ensure()
 
 
 async def test_the_longest_path_works_and_the_next_does_not(tmp_path: Path) -> None:
@@ -489,7 +490,7 @@ async def test_the_longest_path_works_and_the_next_does_not(tmp_path: Path) -> N
         await server.ensure()
         assert await _value(server, "key") is None
     with pytest.raises(ConfigurationError, match=r"too long by 1 bytes.*choose a shorter path"):
-        await EmbeddedServer(tmp_path / ("d" * (room + 1))).ensure()
+        await EmbeddedServer(tmp_path / ("d" * (room + 1)), clock=Clock()).ensure()
 
 
 async def test_gone_is_told_at_once_where_nobody_is(tmp_path: Path) -> None:

@@ -443,7 +443,10 @@ async def test_requests_are_told_one_by_one() -> None:
 
 async def test_a_repetition_with_a_fresh_token_is_a_request_of_its_own() -> None:
     """Law: what was refused is seen beside it."""
-    async with serving(accepting("t2")) as api, client_of(api.url, credential=IssuedToken(Numbered())) as client:
+    async with (
+        serving(accepting("t2")) as api,
+        client_of(api.url, credential=IssuedToken(Numbered(), clock=Clock())) as client,
+    ):
         with recorded() as spans, round_span(FEED.id):
             await client.get("/x")
     said = [told(one) for one in spans.named("GET")]

@@ -47,7 +47,10 @@ def accepting(*tokens: str) -> Answer:
 async def test_a_refused_token_is_renewed_and_the_request_repeated() -> None:
     """Once, with the same path and parameters; whoever asked sees nothing of it."""
     issuer = Numbered()
-    async with serving(accepting("t2")) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
+    async with (
+        serving(accepting("t2")) as api,
+        client_of(api.url, credential=IssuedToken(issuer, clock=Clock())) as client,
+    ):
         assert await client.get("/x", (("a", "b"),)) == b"ok"
         assert await client.get("/x") == b"ok"
         assert [request.target for request in api.requests] == ["/x?a=b", "/x?a=b", "/x"]
@@ -64,7 +67,7 @@ async def test_concurrent_refusals_cause_one_renewal() -> None:
             await together.wait()
         return await accepting("t2")(request, writer)
 
-    async with serving(answer) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
+    async with serving(answer) as api, client_of(api.url, credential=IssuedToken(issuer, clock=Clock())) as client:
         assert await asyncio.gather(*(client.get("/x") for _ in range(4))) == [b"ok"] * 4
         assert len(api.requests) == 8
     assert issuer.made == 2
@@ -73,7 +76,7 @@ async def test_concurrent_refusals_cause_one_renewal() -> None:
 async def test_a_refused_fresh_token_is_a_refusal_that_says_so() -> None:
     """Two requests, no more: the credential is not the trouble, or cannot be helped."""
     issuer = Numbered()
-    async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
+    async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer, clock=Clock())) as client:
         refused = await failure_of(client)
         assert isinstance(refused, SourceRefused)
         assert refused.status == 401
@@ -115,7 +118,7 @@ async def test_without_a_credential_nothing_is_renewed() -> None:
 async def test_a_renewal_that_fails_is_what_is_told(error: Exception) -> None:
     """Refused or away, the issuer's failure is the request's; the next round asks again."""
     issuer = Numbered(error)
-    async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
+    async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer, clock=Clock())) as client:
         assert isinstance(await failure_of(client), type(error))
         assert issuer.made == 2
         assert len(api.requests) == 1
@@ -129,7 +132,7 @@ async def test_the_new_token_is_hidden_too() -> None:
 
     async with (
         serving(echo) as api,
-        ApiClient(api.url, credential=IssuedToken(Numbered()), clock=Clock()) as client,
+        ApiClient(api.url, credential=IssuedToken(Numbered(), clock=Clock()), clock=Clock()) as client,
     ):
         assert "bad Bearer [redacted]" in str(await failure_of(client))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from poller.clock import Clock
 from poller.redis.client import commands
 from poller.redis.embedded import EmbeddedServer, until_gone
 
@@ -43,7 +44,7 @@ async def _main(directory: Path) -> None:
     loop, leave = asyncio.get_running_loop(), asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, leave.set)
-    server = EmbeddedServer(directory)
+    server = EmbeddedServer(directory, clock=Clock())
     await server.ensure()
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)

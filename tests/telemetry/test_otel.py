@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 from opentelemetry.trace import TraceState
 
+from poller.clock import Clock
 from poller.errors import ConfigurationError
 from poller.telemetry import tracing
 from poller.telemetry.otel import OtelTracer, collecting
@@ -114,7 +115,11 @@ async def test_a_collector_that_hangs_costs_moments(otlp: pytest.MonkeyPatch, ca
     """Law: the end waits so long as it may, and gives up while its answer is still out; its rest is silent."""
     async with receiving(HANG) as collector:
         otlp.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        with collecting(("otlp",), os.environ, flush=0.05) as tracer, tracing.using(tracer), tracing.root("round"):
+        with (
+            collecting(("otlp",), os.environ, clock=Clock(), flush=0.05) as tracer,
+            tracing.using(tracer),
+            tracing.root("round"),
+        ):
             pass
         assert _sending()
         await collector.received(1)
@@ -131,7 +136,7 @@ def test_what_cannot_work_is_the_operators(otlp: pytest.MonkeyPatch, name: str, 
     """Law: a value that OpenTelemetry refuses is an error of the configuration."""
     otlp.setenv("OTEL_TRACES_EXPORTER", "otlp")
     otlp.setenv(name, value)
-    with pytest.raises(ConfigurationError, match="traces"), configured_tracing(os.environ):
+    with pytest.raises(ConfigurationError, match="traces"), configured_tracing(os.environ, clock=Clock()):
         pass
 
 
@@ -175,7 +180,7 @@ def _flag(carried: tracing.Carried) -> int:
 
 
 def _traced_once(links: int = 1) -> None:
-    with configured_tracing(os.environ), tracing.root("round", links=[(EVENT, {})] * links):
+    with configured_tracing(os.environ, clock=Clock()), tracing.root("round", links=[(EVENT, {})] * links):
         pass
 
 

@@ -17,6 +17,7 @@ from poller.errors import SourceUnavailable
 from poller.telemetry import tracing
 from poller.telemetry.otel import EVERY, exporter_logs, secrets_of
 from poller.telemetry.tracing import record_response, request_words, sent_again
+from tests.harness.clock import FakeClock
 from tests.harness.waiting import turns
 from tests.telemetry.recording import parent, recorded, told, traceparent
 
@@ -27,14 +28,6 @@ ENVIRON = {
 LOG = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 @pytest.fixture
 def said() -> Iterator[list[Any]]:
     with capture_logs() as lines:
@@ -43,13 +36,13 @@ def said() -> Iterator[list[Any]]:
 
 def test_one_in_a_minute(said: list[Any]) -> None:
     """Law: and the next says how many were left out; from the first moment on, whatever the clock shows."""
-    clock = Clock()
+    clock = FakeClock(monotonic=1000.0)
     with exporter_logs({}, clock):
         for _ in range(3):
             LOG.error("Failed to export %s batch", "span")
-        clock.seconds += EVERY - 1
+        clock.move(EVERY - 1)
         LOG.warning("once more")
-        clock.seconds += 1
+        clock.move(1)
         logging.getLogger("urllib3.connectionpool").warning("and again")
     assert [(line["event"], line["error"], line.get("left_out")) for line in said] == [
         ("tracing fails", "Failed to export span batch", None),
@@ -72,7 +65,7 @@ def test_one_in_a_minute(said: list[Any]) -> None:
 )
 def test_no_header_of_ours_is_in_it(text: str, said: list[Any]) -> None:
     """Law: neither as it is written, nor decoded, nor the credential in it alone; not in an exception either."""
-    with exporter_logs(ENVIRON, Clock()):
+    with exporter_logs(ENVIRON, FakeClock(monotonic=1000.0)):
         LOG.error("failed: %s", text)
     assert len(said) == 1
     assert "s3cret" not in said[0]["error"]
@@ -80,7 +73,7 @@ def test_no_header_of_ours_is_in_it(text: str, said: list[Any]) -> None:
 
 def test_exceptions_are_one_line(said: list[Any]) -> None:
     """Law: no traceback, which would show what it was called with."""
-    with exporter_logs(ENVIRON, Clock()):
+    with exporter_logs(ENVIRON, FakeClock(monotonic=1000.0)):
         LOG.error("Exception while exporting.", exc_info=ValueError("with s3cret-two\nand more"))
     assert said[0]["error"] == "Exception while exporting. ValueError: with [redacted] and more"
     assert "exc_info" not in said[0]
@@ -88,7 +81,7 @@ def test_exceptions_are_one_line(said: list[Any]) -> None:
 
 def test_debug_is_not_told(said: list[Any]) -> None:
     """Law: these libraries are heard from WARNING up, at whatever level we log."""
-    with exporter_logs({}, Clock()):
+    with exporter_logs({}, FakeClock(monotonic=1000.0)):
         LOG.info("sent")
         logging.getLogger("urllib3").debug("sent")
     assert not said
@@ -99,7 +92,7 @@ def test_silence_lasts(said: list[Any]) -> None:
     handlers = logging.getLogger("opentelemetry").handlers
     before = handlers[:], logging.getLogger("opentelemetry").propagate
     try:
-        with exporter_logs({}, Clock()) as complaints:
+        with exporter_logs({}, FakeClock(monotonic=1000.0)) as complaints:
             complaints.silence()
             LOG.error("too late")
         LOG.error("too late")
@@ -116,7 +109,7 @@ def test_they_speak_for_themselves_again() -> None:
     """Law: what was set for the block is as it was."""
     logger = logging.getLogger("opentelemetry")
     before = (logger.level, logger.propagate, logger.handlers[:])
-    with exporter_logs({}, Clock()):
+    with exporter_logs({}, FakeClock(monotonic=1000.0)):
         assert (logger.level, logger.propagate) == (logging.WARNING, False)
     assert (logger.level, logger.propagate, logger.handlers) == before
 

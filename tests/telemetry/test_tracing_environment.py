@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from poller.clock import Clock
 from poller.errors import ConfigurationError
 from poller.telemetry import tracing
 from poller.telemetry.tracing import configured_tracing, exporters_of
@@ -64,7 +65,7 @@ def test_what_cannot_be_had(environ: dict[str, str]) -> None:
 
 def test_not_asked_it_does_nothing() -> None:
     """Law: there is no tracer, then as before."""
-    with configured_tracing({}):
+    with configured_tracing({}, clock=Clock()):
         assert not tracing.on()
 
 

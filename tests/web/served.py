@@ -13,6 +13,7 @@ from typing import Any, Final
 import aiohttp
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.daemon.health import Readiness, StoreMonitor
@@ -87,7 +88,7 @@ async def served(
     readiness = Readiness(StoreMonitor("warn", clock=backing.clock))
     url = settings.redis.url or ""
     async with (
-        listening(site(backing, readiness, lambda: None), "127.0.0.1", 0) as web,
+        listening(site(backing, readiness, lambda: None), "127.0.0.1", 0, clock=Clock()) as web,
         aiohttp.ClientSession() as http,
         commands(url) as client,
     ):

@@ -58,7 +58,7 @@ async def echo(request: Request) -> Response:
 @pytest.fixture
 async def ask(readiness: Readiness) -> AsyncIterator[Asking]:
     site = application(*probe_routes(readiness), Route("/echo", echo, methods=["POST"]))
-    async with listening(site, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+    async with listening(site, "127.0.0.1", 0, clock=Clock()) as url, aiohttp.ClientSession() as http:
         yield lambda method, path, **more: http.request(method, url + path, **more)
 
 

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.config.settings import HttpSettings, ListenAddress
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.http.server import listening
@@ -145,7 +146,10 @@ async def test_the_probe_repeats_no_answer(tmp_path: Path, store_url: str) -> No
             clock=StubClock(now=lambda: NOW),
         )
         routes = routes_of(backing, readiness, lambda: None)
-        async with listening(application(*routes), "127.0.0.1", 0) as url, aiohttp.ClientSession() as client:
+        async with (
+            listening(application(*routes), "127.0.0.1", 0, clock=Clock()) as url,
+            aiohttp.ClientSession() as client,
+        ):
             for headers, told in (({}, anybody), ({"authorization": f"Bearer {READ}"}, True)):
                 async with client.get(f"{url}/readyz", headers=headers) as answer:
                     said = await answer.json()

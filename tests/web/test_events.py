@@ -360,7 +360,7 @@ async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> 
     routes: list[BaseRoute] = [*event_routes(backing, **how)]
     url = settings.redis.url
     async with (
-        listening(application(*routes), "127.0.0.1", 0) as web,
+        listening(application(*routes), "127.0.0.1", 0, clock=Clock()) as web,
         aiohttp.ClientSession() as http,
         commands(url) as client,
         backing.standing(OpenStore(url, client, store_clock())) if standing else nullcontext(),

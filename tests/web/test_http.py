@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from poller.clock import Clock
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.http.server import listening
 from poller.web.app import application
@@ -35,7 +36,7 @@ async def test_every_failure_is_a_problem() -> None:
         RuntimeError(SECRET): 500,
     }
     async with (
-        listening(application(*map(failing, errors)), "127.0.0.1", 0) as url,
+        listening(application(*map(failing, errors)), "127.0.0.1", 0, clock=Clock()) as url,
         aiohttp.ClientSession() as http,
     ):
         for error, status in errors.items():

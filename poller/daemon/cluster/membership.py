@@ -20,7 +20,7 @@ from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.orphans import ConfigurationDifference, claimed, differences, orphaned
 from poller.errors import StoreError, StoreUnavailable
-from poller.lifecycle import ended, unless
+from poller.lifecycle import ended
 from poller.store.keys import remembered_key
 from poller.store.lease import RELEASE_SECONDS
 from poller.store.members import MemberList, Members
@@ -165,7 +165,7 @@ class Membership:
             except StoreError as error:
                 self._failure.failed(str(error))
                 await self._clock.sleep(self._look_seconds)
-            await unless(self._wake, self._look_seconds)
+            await self._clock.wait(self._wake, self._look_seconds)
 
     async def _met(self) -> None:
         tell, self._tell = self._tell, False
