@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -566,9 +566,11 @@ async def test_a_server_that_sends_more_than_an_answer_is_left(begins: bytes, go
     assert outcome.error == "the connection was closed: the server sends far more than it was asked for"
 
 
-async def test_what_a_server_may_send_counts_anew_for_each_event() -> None:
-    """Law: a connection lives on, however many acknowledgements have come over it."""
-    connections: list[int] = []
+Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def acknowledging(answer: bytes, connections: list[int]) -> Serving:
+    """A server that acknowledges each event with these bytes, and counts its connections."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(1)
@@ -582,13 +584,30 @@ async def test_what_a_server_may_send_counts_anew_for_each_event() -> None:
                 number = words[-1]
             elif words[0] == b"HPUB":
                 await reader.readexactly(int(words[-1]) + 2)
-                answer = b'{"stream":"S","seq":1}' + b" " * 100_000
                 writer.write(b"MSG %b %b %d\r\n%b\r\n" % (words[2], number, len(answer), answer))
         writer.close()
 
+    return serve
+
+
+async def test_what_a_server_may_send_counts_anew_for_each_event() -> None:
+    """Law: a connection lives on, however many acknowledgements have come over it."""
+    connections: list[int] = []
+    serve = acknowledging(b'{"stream":"S","seq":1}' + b" " * 100_000, connections)
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         async with sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}") as sink:
             for number in range(6):
                 assert (await sink.send([event(number)])).is_delivered
     assert len(connections) == 1
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff", b"[]", b"null", b'{"error":"x"}', b"[" * 100_000])
+async def test_an_acknowledgement_that_is_none_is_a_clear_error(answer: bytes) -> None:
+    """Law: whatever answers an event, the attempt ends with an outcome, also what is nested too deep to be read."""
+    async with await asyncio.start_server(acknowledging(answer, []), "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}") as sink:
+            outcome = await sink.send([event()])
+    assert (outcome.kind, outcome.failure) == (OutcomeKind.RETRY, Failure.PROTOCOL)
+    assert outcome.error == "the answer is not one of JetStream"

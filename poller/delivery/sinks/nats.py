@@ -81,7 +81,8 @@ _JWT: Final = re.compile(r"-BEGIN NATS USER JWT-+\s+([\w.-]+)\s+-+END ")
 _SEED: Final = re.compile(r"-BEGIN USER NKEY SEED-+\s+(S[A-Z2-7]+)\s+-+END ")
 _MAY_BE_TLS: Final = frozenset({Failure.TLS, Failure.CLOSED, Failure.RESET})
 _SEED_BYTES: Final = 36  # two of prefix, the seed, two of checksum
-_REFUSALS: Final = (AddressRefused, SourceError, nats.errors.Error, OSError, ValueError, KeyError, TypeError)
+_NONSENSE: Final = (ValueError, KeyError, TypeError, RecursionError)  # of the client, which reads JSON as it comes
+_REFUSALS: Final = (AddressRefused, SourceError, nats.errors.Error, OSError, *_NONSENSE)
 
 
 def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> NatsSink:
