@@ -112,6 +112,7 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
     """
     from poller.control.orphans import differences, orphaned_feeds
     from poller.control.status import feed_statuses, member_statuses, store_status, subscription_statuses
+    from poller.control.subscriptions import registry_of
     from poller.store.keys import MemberKeys
     from poller.store.members import members_seen
 
@@ -119,10 +120,11 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
         await store.clock.ask(store.client)
     now = store.clock.now()
     all_feeds = await feed_statuses(store.client, settings, now=now)
-    subscribed = await subscription_statuses(store.client, settings, now=now)
+    kept = await registry_of(settings, store.client).all()
+    subscribed = await subscription_statuses(store.client, settings, now=now, kept=kept)
     seen = await members_seen(store.client, MemberKeys.of(settings.redis.prefix))
     members = member_statuses(seen.roles, all_feeds, subscribed)
-    found = await orphaned_feeds(store.client, settings, now=now, seen=seen)
+    found = await orphaned_feeds(store.client, settings, now=now, seen=seen, kept=kept)
     orphans = [one for one in found if only is None or one.feed in only]
     differing = differences(seen.configurations)
     shown = await store_status(store, settings.redis.durability)

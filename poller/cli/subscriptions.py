@@ -100,8 +100,8 @@ async def _read(settings: Settings) -> tuple[list[SubscriptionStatus], Subscript
 
     async with ready_store(settings) as store:
         now = store.clock.now()
-        found = await subscription_statuses(store.client, settings, now=now)
-        return found, await registry_of(settings, store.client).all(), now
+        kept = await registry_of(settings, store.client).all()
+        return await subscription_statuses(store.client, settings, now=now, kept=kept), kept, now
 
 
 def _settings_lines(one: SubscriptionSettings) -> Iterator[tuple[str, str]]:
@@ -345,9 +345,10 @@ async def _removable(settings: Settings, subscription: str) -> SubscriptionStatu
     from poller.store.session import ready_store
 
     async with ready_store(settings) as store:
-        refuse_filed(await registry_of(settings, store.client).all(), settings, subscription)
-        found = await subscription_statuses(store.client, settings, now=store.clock.now())
-        return next(one for one in found if one.subscription == subscription)
+        kept, only = await registry_of(settings, store.client).all(), [subscription]
+        refuse_filed(kept, settings, subscription)
+        (found,) = await subscription_statuses(store.client, settings, now=store.clock.now(), only=only, kept=kept)
+        return found
 
 
 async def _remove(settings: Settings, subscription: str) -> None:

@@ -332,7 +332,7 @@ def _subscription_status(
     name: str, outline: SubscriptionOutline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
 ) -> SubscriptionStatus:
     registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
-    health = health_in(kept, name)
+    health = _health(kept, name)
     permission = stored_state(kept.handshakes.get(name)) if outline.handshake else None
     refusal = ungranted(permission)
     failing_since = health.failing_since if refusal is None else _since(permission)
@@ -366,7 +366,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def health_in(kept: Subscriptions, name: str) -> Health:
+def _health(kept: Subscriptions, name: str) -> Health:
     """How a subscription does, over all of its feeds."""
     feeds = dict(kept.health.get(name, {}))
     subscription = health_of(feeds.pop(WHOLE, None))
