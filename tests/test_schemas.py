@@ -115,6 +115,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.thorough  # ten seconds, for what Ajv says of the same schemas
 def test_check_jsonschema_takes_every_schema(written: Path) -> None:
     """Law: each is a schema by its own dialect, whose patterns are ECMA-262's."""
     done = _check_jsonschema("--check-metaschema", *sorted(written.glob("*.schema.json")))

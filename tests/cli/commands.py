@@ -1,6 +1,6 @@
 """Commands of the program, each in a process of its own that is forked: see :mod:`tests.harness.forks`.
 
-What a test proves of the start itself, or of what runs on, takes :func:`tests.cli.conftest.started`.
+What a test proves of the start itself takes the fixture ``started_poller``.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from poller.sandbox.data import seed
 from poller.sandbox.history import RESOURCES, History
 from poller.sandbox.server import SEEDED_AT, serving
 from tests.cli.commands import Ended, environment, ran
+from tests.harness.forks import forks_for
 from tests.harness.waiting import limited
-from tests.programs import for_the_block
+from tests.programs import Running, for_the_block
 
 _LIMIT = 30.0  # seconds; a program that takes longer hangs
 
@@ -40,19 +41,11 @@ class Site(NamedTuple):
 
 
 @asynccontextmanager
-async def started(*arguments: str, cwd: Path, **extra: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def started(*arguments: str, cwd: Path, **extra: str) -> AsyncIterator[Running]:
     """The program while the block runs; killed at its end should it still be there."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "poller",
-        *arguments,
-        cwd=cwd,
-        env=environment(extra),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    forks = forks_for({})
+    assert forks is not None
+    process = await forks.start(arguments, cwd=cwd, environ=environment(extra), piped=(1, 2))
     async with for_the_block(process):
         yield process
 
@@ -72,7 +65,18 @@ def started_poller(tmp_path: Path) -> Poller:
     """The same by starting Python, as a user does."""
 
     async def run(*arguments: str, **extra: str) -> Ended:
-        async with started(*arguments, cwd=tmp_path, **extra) as process, limited(_LIMIT):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "poller",
+            *arguments,
+            cwd=tmp_path,
+            env=environment(extra),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with for_the_block(process), limited(_LIMIT):
             out, err = await process.communicate()
         assert process.returncode is not None
         return Ended(process.returncode, out.decode(), err.decode())

@@ -41,11 +41,9 @@ IN_THIS_ONE = [
 
 
 @pytest.mark.parametrize(("arguments", "environ", "code", "says"), OF_A_PROCESS)
-async def test_exit_codes(
-    started_poller: Poller, arguments: list[str], environ: dict[str, str], code: int, says: str
-) -> None:
+async def test_exit_codes(poller: Poller, arguments: list[str], environ: dict[str, str], code: int, says: str) -> None:
     """Wrong usage and configuration end with 2, failures with 1, each with one paragraph that names what is wrong."""
-    _as_expected(await started_poller(*arguments, **environ), code, says)
+    _as_expected(await poller(*arguments, **environ), code, says)
 
 
 @pytest.mark.parametrize(("arguments", "environ", "code", "says"), IN_THIS_ONE)
@@ -60,15 +58,15 @@ def _as_expected(ended: Ended, code: int, says: str) -> None:
     assert paragraph(ended.err) if code else not ended.err
 
 
-async def test_without_a_command_the_help_is_shown(started_poller: Poller) -> None:
+async def test_without_a_command_the_help_is_shown(started_poller: Poller, poller: Poller) -> None:
     """Without a command the program prints the page of ``--help`` and nothing else, with exit code 2."""
-    ended, asked = await started_poller(), await started_poller("--help")
+    ended, asked = await started_poller(), await poller("--help")
     assert (ended.code, ended.out, ended.err.strip()) == (2, "", asked.out.strip())
 
 
-async def test_traceback_on_demand(started_poller: Poller, tmp_path: Path) -> None:
+async def test_traceback_on_demand(poller: Poller, tmp_path: Path) -> None:
     """``--log-level debug`` shows where an error comes from."""
-    ended = await started_poller("--log-level", "debug", "-c", str(tmp_path / "absent.toml"), "once")
+    ended = await poller("--log-level", "debug", "-c", str(tmp_path / "absent.toml"), "once")
     assert ended.code == 2
     assert "Traceback" in ended.err
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from poller.cli.demo import stream_line, webhook_line
 from poller.cli.event_lines import EventData, EventView
 from tests.cli.conftest import Poller, started
 from tests.harness.waiting import limited, strain
+from tests.programs import Running
 
 MARK = "by webhook, signature ok"
 
@@ -41,11 +41,11 @@ async def test_demo(poller: Poller, place: Path) -> None:
     assert f"The demo ended: {len(streamed)} changes by stream, {len(posted)} by webhook." in ended.out
 
 
-def _interrupt(demo: Process) -> None:
+def _interrupt(demo: Running) -> None:
     demo.send_signal(signal.SIGINT)
 
 
-def _kill_receiver(demo: Process) -> None:
+def _kill_receiver(demo: Running) -> None:
     children = psutil.Process(demo.pid).children(recursive=True)
     next(child for child in children if "receiver.py" in " ".join(child.cmdline())).kill()
 
@@ -54,7 +54,7 @@ def _kill_receiver(demo: Process) -> None:
     ("act", "code", "out", "err"),
     [(_interrupt, 0, "The demo ended: ", ""), (_kill_receiver, 1, "", "the webhook receiver ended by itself")],
 )
-async def test_the_end(act: Callable[[Process], None], code: int, out: str, err: str, place: Path) -> None:
+async def test_the_end(act: Callable[[Running], None], code: int, out: str, err: str, place: Path) -> None:
     """Ctrl-C ends it with exit code 0, a receiver that dies with an error; no process and no file is left."""
     async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(25):
         assert demo.stdout is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from tests.cli.commands import Program
 from tests.cli.conftest import started
 from tests.harness.processes import sandbox
 from tests.harness.waiting import patience
+from tests.programs import Running
 from tests.receiver import Receiver, Reply, receiving
 from tests.servers import NotStarted
 
@@ -75,7 +75,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 
 
 @asynccontextmanager
-async def run(config: Path, **environ: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def run(config: Path, **environ: str) -> AsyncIterator[Running]:
     """The daemon for the time of the block; it is stopped in order."""
     async with started("run", "-c", str(config), cwd=config.parent, **environ) as daemon:
         try:

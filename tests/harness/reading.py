@@ -242,8 +242,12 @@ async def reading(  # noqa: D417 -- see the scene
 
 
 def _config(played: Scene, resources: Sequence[str], feed: str, source: str) -> Path:
-    """A feed asks again after a failure only within its interval: with a short one it does so at once or not at all."""
-    lines = ["[redis]", f'url = "{played.store}"', "[[sources]]", 'name = "acme"', f'base_url = "{played.source}"']
+    """A feed asks again after a failure only within its interval: with a short one it does so at once or not at all.
+
+    Nobody else wants the leases: they last, however long a busy machine takes over a record.
+    """
+    lines = ["[redis]", f'url = "{played.store}"', "[lease]", 'ttl = "10m"']
+    lines += ["[[sources]]", 'name = "acme"', f'base_url = "{played.source}"']
     lines += ['auth = { token_env = "API_TOKEN" }', source]
     for resource in resources:
         fields = json.dumps(sorted(SERVED[resource].fields))
