@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -127,29 +128,48 @@ class RetrySettings(Table):
     )
 
 
+class SubscriptionProtocol(StrEnum):
+    """The protocol of a sink, as the Subscriptions API names it."""
+
+    HTTP = "HTTP"
+    NATS = "NATS"
+
+
 class SinkKind(NamedTuple):
-    """What the configuration knows of a kind of sink.
+    """What the program knows of a kind of sink before it loads the module of it.
 
     Attributes:
         module: of :mod:`poller.delivery.sinks`.
-        tls: its scheme with TLS.
-        plain: its scheme without, which is for allowed addresses alone.
+        protocol: for the Subscriptions API.
+        tls: its scheme with TLS, or its only one.
+        plain: its scheme without TLS, which is for allowed addresses alone; "": there is none.
         check: of a URL; ValueError: it cannot be used.
         refuses: keys of a subscription that it has no use for.
         auth: the kinds of ``auth`` that it takes.
+        reach: why a URL that passed ``check`` may not be reached, fit to follow "expected …"; None: it may. Left out,
+            the address guard says it; one that connects to no host has to say it itself.
     """
 
     module: str
+    protocol: SubscriptionProtocol
     tls: str
     plain: str
     check: Callable[[str], str]
     refuses: frozenset[str] = frozenset()
-    auth: frozenset[str] = frozenset()
+    auth: frozenset[str] = frozenset({"none"})
+    reach: Callable[[str, AddressPolicy], str | None] | None = None
+
+    def forbidden(self, url: str, allowed: AddressPolicy) -> str | None:
+        """Why this URL may not be reached; None: it may."""
+        return self.reach(url, allowed) if self.reach else forbidden(url, allowed, tls=self.tls, plain=self.plain)
 
 
-_WEBHOOK: Final = SinkKind("webhook", "https", "http", check_url, auth=auth_kinds_of("webhook"))
+_WEBHOOK: Final = SinkKind(
+    "webhook", SubscriptionProtocol.HTTP, "https", "http", check_url, auth=auth_kinds_of("webhook")
+)
 _NATS: Final = SinkKind(
     "nats",
+    SubscriptionProtocol.NATS,
     "tls",
     "nats",
     check_nats_url,
@@ -158,6 +178,15 @@ _NATS: Final = SinkKind(
 )
 SINKS: Final[Mapping[str, SinkKind]] = {"https": _WEBHOOK, "http": _WEBHOOK, "tls": _NATS, "nats": _NATS}
 """The kinds of sinks by the scheme of their URL."""
+
+
+def sink_kind_of(url: str) -> SinkKind:
+    """The kind of sink that a URL names; of one that names none, a webhook."""
+    return SINKS.get(url.partition("://")[0].lower(), _WEBHOOK)
+
+
+def _schemes(takes: Callable[[SinkKind], bool]) -> list[str]:
+    return [f"{scheme}://" for scheme, kind in SINKS.items() if scheme == kind.tls and takes(kind)]
 
 
 def _check_sink(url: str) -> str:
@@ -242,40 +271,42 @@ class SubscriptionSettings(Table):
     @field_validator("ca_file", "client_cert_file")
     @classmethod
     def _over_tls(cls, file: Path | None, given: ValidationInfo) -> Path | None:
-        scheme = urlsplit(str(given.data.get("sink", "https://"))).scheme
-        if file is not None and scheme == (kind := SINKS[scheme]).plain:
+        url = str(given.data.get("sink", "https://"))
+        if file is not None and urlsplit(url).scheme == (kind := sink_kind_of(url)).plain:
             raise ValueError(f"expected only with a sink that is {kind.tls}://")
         return file
 
-    @field_validator("mode", "secret_files", "headers", "handshake")
+    @field_validator("mode", "secret_files", "headers", "handshake", "ca_file", "client_cert_file")
     @classmethod
     def _of_its_kind(cls, value: Any, given: ValidationInfo) -> Any:
-        kind = SINKS[urlsplit(str(given.data.get("sink", "https://"))).scheme]
-        if given.field_name in kind.refuses and value and value != "structured":
-            raise ValueError(f"expected only with a sink that is https://; one that is {kind.tls}:// takes none")
+        name, kind = given.field_name or "", sink_kind_of(str(given.data.get("sink", "https://")))
+        if name in kind.refuses and value and value != "structured":
+            takers = " or ".join(_schemes(lambda one: name not in one.refuses))
+            raise ValueError(f"expected only with a sink that is {takers}; one that is {kind.tls}:// takes none")
         return value
 
     @field_validator("auth")
     @classmethod
     def _auth_of_its_kind(cls, auth: SinkAuthSettings, given: ValidationInfo) -> SinkAuthSettings:
-        scheme = urlsplit(str(given.data.get("sink", "https://"))).scheme
-        if auth.kind not in SINKS[scheme].auth:
-            users = [f"{one}://" for one, kind in sorted(SINKS.items()) if auth.kind in kind.auth] or ["sources"]
-            raise ValueError(f"expected another kind than {auth.kind}, which is for {' and '.join(users)} alone")
-        return auth
+        kind = sink_kind_of(str(given.data.get("sink", "https://")))
+        if auth.kind in kind.auth:
+            return auth
+        if kind.auth <= {"none"}:
+            raise ValueError(f"expected none: a sink that is {kind.tls}:// takes no credential")
+        takers = sorted(f"{scheme}://" for scheme, one in SINKS.items() if auth.kind in one.auth) or ["sources"]
+        raise ValueError(f"expected another kind than {auth.kind}, which is for {' and '.join(takers)} alone")
 
     @property
     def is_signed(self) -> bool:
         """Whether its kind of sink takes signing secrets."""
-        return "secret_files" not in SINKS[urlsplit(self.sink).scheme].refuses
+        return "secret_files" not in sink_kind_of(self.sink).refuses
 
     @field_validator("sink")
     @classmethod
     def _reachable(cls, sink: str, given: ValidationInfo) -> str:
         if {"allow_private", "allow_hosts"} <= given.data.keys():  # else they are wrong themselves
             allowed = AddressPolicy.of(given.data["allow_hosts"], private=given.data["allow_private"])
-            kind = SINKS[urlsplit(sink).scheme]
-            expected = forbidden(sink, allowed, tls=kind.tls, plain=kind.plain)
+            expected = sink_kind_of(sink).forbidden(sink, allowed)
             if expected:
                 raise ValueError(f"expected {expected}")
         return sink

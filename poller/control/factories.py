@@ -21,7 +21,7 @@ from poller.auth.oauth import ClientCredentials, OAuthClient
 from poller.changes.canonical import without
 from poller.changes.plan import RemovalGuard
 from poller.clock import Clock
-from poller.config.http import AuthSettings, OAuth2Settings
+from poller.config.http import AuthSettings, OAuth2Settings, host_only
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
@@ -192,7 +192,7 @@ def subscription_of(settings: SubscriptionSettings, granted: Granted | None = No
         batching=batching,
         concurrency=settings.concurrency,
         rate=pace(granted, settings.rate) if granted else settings.rate,
-        sink=urlsplit(settings.sink).netloc.rpartition("@")[2],
+        sink=urlsplit(settings.sink).netloc.rpartition("@")[2] or host_only(settings.sink),
     )
 
 

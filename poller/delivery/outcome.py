@@ -38,12 +38,14 @@ class Failure(StrEnum):
     """Why a sink did not answer, or refused.
 
     ``ADDRESS`` and ``REQUEST`` come before a connection: the address guard refused it; its URL or a header cannot be
-    sent. ``CREDENTIAL`` is our own: the token cannot be had, so nothing was sent.
+    sent. ``CREDENTIAL`` is our own: the token cannot be had, so nothing was sent. ``LOCAL`` is of this machine:
+    it has no file, port, memory or space left.
     """
 
     ADDRESS = "address"
     REQUEST = "request"
     CREDENTIAL = "credential"
+    LOCAL = "local"
     DNS = "dns"
     REFUSED = "refused"
     TLS = "tls"

@@ -26,7 +26,7 @@ import msgspec
 from poller.auth.sink_credential import brought_of, kind_of, written
 from poller.config.errors import ConfigProblem, Key, shown_key, shown_value
 from poller.config.http import host_only, redacted, same_host
-from poller.config.subscriptions import SubscriptionSettings
+from poller.config.subscriptions import SubscriptionProtocol, SubscriptionSettings, sink_kind_of
 from poller.control.status import SubscriptionStatus
 from poller.store.subscriptions import Following, outline_of
 from poller.web.http import InvalidParameter, decoded
@@ -61,14 +61,16 @@ def shown_object(
         publickeys: of its signing secrets.
     """
     if one is None:
-        return SubscriptionObject(status.subscription, status.sink, _protocol(status.sink), None, {}, status)
+        return SubscriptionObject(
+            status.subscription, status.sink, sink_kind_of(status.sink).protocol, None, {}, status
+        )
     values: dict[str, Any] = one.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
     filters = list(values.get("filters", ()))
     source = _source(filters[0]) if filters else None
     return SubscriptionObject(
         id=one.id,
         sink=redacted(one.sink) if whole else host_only(one.sink),
-        protocol=_protocol(one.sink),
+        protocol=sink_kind_of(one.sink).protocol,
         protocolsettings=ProtocolSettings(dict.fromkeys(one.headers, HIDDEN)),
         config={name: values[name] for name in CONFIG if name in values},
         status=status,
@@ -113,8 +115,9 @@ def settings_values(
     if before and HIDDEN in wanted.sink and wanted.sink not in shown:
         wrong.append(InvalidParameter("sink", _SHOWN, host_only(wanted.sink)))
     wrong += wrong_credential(wanted, before, brought)
-    if wanted.protocol not in (None, _protocol(wanted.sink)):
-        wrong.append(InvalidParameter("protocol", f"expected {_protocol(wanted.sink)}, the protocol of this sink"))
+    protocol = sink_kind_of(wanted.sink).protocol
+    if wanted.protocol not in (None, protocol):
+        wrong.append(InvalidParameter("protocol", f"expected {protocol}, the protocol of this sink"))
     if wrong:
         return wrong
     filters = [*([] if wanted.source is None else [{"exact": {"source": wanted.source}}]), *wanted.filters]
@@ -175,11 +178,6 @@ def _secretive(wanted: SubscriptionRequest, before: SubscriptionSettings, brough
     hidden = HIDDEN in wanted.protocolsettings.headers.values()
     proof = before.auth.kind != "none" or before.client_cert_file is not None
     return hidden or proof or as_it_was(wanted, before, brought)
-
-
-def _protocol(sink: str) -> str:
-    """The protocol of CloudEvents that a sink's URL names."""
-    return "NATS" if sink.startswith(("nats://", "tls://")) else "HTTP"
 
 
 def _source(filter_: Mapping[str, Any]) -> str | None:
@@ -325,7 +323,7 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     types: tuple[str, ...] | None = None
     filters: tuple[Any, ...] = ()
     config: Mapping[str, Any] = {}
-    protocol: Literal["HTTP", "NATS"] | None = None
+    protocol: SubscriptionProtocol | None = None
     protocolsettings: ProtocolSettings = ProtocolSettings()
     sinkcredential: Mapping[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     status: Any = None
@@ -340,8 +338,8 @@ class SinkCredential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """That there is a credential, and nothing of it.
 
     Attributes:
-        credentialtype: ``ACCESSTOKEN`` or ``PLAIN``; of one that no request has brought the kind of its place:
-            ``token_file``, ``token_env``, ``oauth2`` or ``command``.
+        credentialtype: ``ACCESSTOKEN`` or ``PLAIN``; of one that no request has brought the kind of its place,
+            as in the configuration.
     """
 
     credentialtype: str

@@ -14,7 +14,8 @@ import trustme
 from poller.clock import Clock
 from poller.config.http import AUTH_KINDS, AuthSettings, OAuth2Settings, SinkAuthSettings
 from poller.config.sources import SourceSettings
-from poller.control.factories import CREDENTIALS, client_of, credential_of, feed_of
+from poller.config.subscriptions import SubscriptionSettings
+from poller.control.factories import CREDENTIALS, client_of, credential_of, feed_of, subscription_of
 from poller.errors import ConfigurationError
 from poller.http.transport import Transport
 from tests.source.api import Request, http, serving
@@ -215,3 +216,13 @@ def test_a_later_key_of_auth_counts_where_it_is_given() -> None:
     later = [{"query_key": "a"}, {"query_key": "b"}, {"oauth2": OAUTH2 | {"tenant": "a"}}, {"oauth2": OAUTH2}]
     texts = [LaterAuth.model_validate(auth).binding for auth in later]
     assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("https://sink.example.org:8443/s3cret", "sink.example.org:8443"), ("local:///var/s3cret", "local:///…")],
+)
+def test_a_sink_is_named_in_the_log_without_its_path(url: str, shown: str) -> None:
+    """By its host; one that has none by its scheme."""
+    settings = SubscriptionSettings.model_validate({"id": "a", "sink": "https://sink.example.org"})
+    assert subscription_of(settings.model_copy(update={"sink": url})).sink == shown

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
+import os
 import socket
 import ssl
 import tracemalloc
@@ -444,3 +446,9 @@ async def test_no_part_of_the_token_comes_back_in_a_complaint(before: bytes) -> 
             outcome = await posted(receiver.url, credential=EnvironmentToken("T", {"T": token}))
         assert (outcome.status or outcome.failure) in (500, Failure.NOT_HTTP)
         assert not any(token[start : start + 6] in outcome.error for start in range(len(token) - 5))
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL])
+def test_what_this_machine_lacks_is_no_failure_of_the_network(number: int) -> None:
+    """Nothing is known of the sink then; the text says what there is none left of."""
+    assert failure_of(OSError(number, "?")) == (Failure.LOCAL, os.strerror(number))

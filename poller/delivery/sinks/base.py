@@ -1,7 +1,7 @@
 """What a sink is: one interface for every kind of destination.
 
 To add a kind of sink: a module beside this one with a class that implements :class:`Sink` and a function ``open_sink``
-(:data:`OpenSink`), and a line in ``SINKS`` of :mod:`poller.config.subscriptions`, which knows the URL schemes.
+(:data:`OpenSink`), and a ``SinkKind`` in ``SINKS`` of :mod:`poller.config.subscriptions`, by the schemes of its URLs.
 
 **Invariants**
 
@@ -17,13 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Literal, NamedTuple, Self
-from urllib.parse import urlsplit
 
 import msgspec
 
 from poller.auth.base import Credential
 from poller.clock import Clock
-from poller.config.subscriptions import SINKS, SubscriptionSettings
+from poller.config.subscriptions import SubscriptionSettings, sink_kind_of
 from poller.delivery.cloudevent import Envelope
 from poller.delivery.outcome import Failure, Outcome
 from poller.http.ssrf import address_of, misspelling
@@ -161,6 +160,6 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> Sink:
     Raises:
         ConfigurationError: its settings cannot be used, or a package is not installed.
     """
-    module = import_module(f"poller.delivery.sinks.{SINKS[urlsplit(settings.sink).scheme].module}")
+    module = import_module(f"poller.delivery.sinks.{sink_kind_of(settings.sink).module}")
     made: OpenSink = module.open_sink
     return made(settings, parts)

@@ -275,6 +275,9 @@ _BY_NUMBER: Final = {
     errno.ECONNRESET: Failure.RESET,
     errno.EPIPE: Failure.RESET,
     errno.ECONNABORTED: Failure.RESET,
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.ENOSPC), Failure.LOCAL
+    ),
 }
 
 

@@ -1,0 +1,47 @@
+"""Laws of the kinds of sinks that the configuration knows."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from poller.config.http import AUTH_KINDS
+from poller.config.subscriptions import SINKS, SinkKind, SubscriptionProtocol, SubscriptionSettings, sink_kind_of
+from poller.http.ssrf import AddressPolicy
+
+
+@pytest.mark.parametrize("scheme", SINKS)
+def test_each_scheme_leads_to_a_module_that_opens_sinks(scheme: str) -> None:
+    """A URL that the configuration accepts can be opened, and refuses and takes keys that there are."""
+    kind = SINKS[scheme]
+    assert scheme in (kind.tls, kind.plain)
+    assert sink_kind_of(f"{scheme}://h/x") is kind
+    assert callable(import_module(f"poller.delivery.sinks.{kind.module}").open_sink)
+    assert kind.refuses <= SubscriptionSettings.model_fields.keys()
+    assert kind.auth <= AUTH_KINDS.keys()
+    assert "none" in kind.auth
+
+
+def test_every_protocol_has_a_kind_of_sink() -> None:
+    """What a request to the Subscriptions API may name, it can have."""
+    assert {kind.protocol for kind in SINKS.values()} == set(SubscriptionProtocol)
+
+
+@pytest.mark.parametrize(("url", "protocol"), [("", "HTTP"), ("other://h", "HTTP"), ("NATS://h/x", "NATS")])
+def test_a_url_of_no_kind_counts_as_a_webhooks(url: str, protocol: str) -> None:
+    """Such as one that a later version has stored."""
+    assert sink_kind_of(url).protocol == protocol
+
+
+def test_a_kind_without_a_host_says_itself_what_it_may_reach() -> None:
+    """The address guard, which is for hosts, is not asked then."""
+
+    def reach(url: str, allowed: AddressPolicy) -> str | None:
+        return None if allowed.private else f"{url} only with allow_private"
+
+    local = SinkKind("local", SubscriptionProtocol.HTTP, "local", "", str, reach=reach)
+    assert local.forbidden("local:///x", AddressPolicy()) == "local:///x only with allow_private"
+    assert local.forbidden("local:///x", AddressPolicy.of((), private=True)) is None
+    guarded = local._replace(reach=None)
+    assert guarded.forbidden("local:///x", AddressPolicy()) == "a URL that begins with local:// and a host"
