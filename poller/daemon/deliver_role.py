@@ -24,7 +24,7 @@ from poller.control.orphans import waiting_at
 from poller.control.subscriptions import filed
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import Configurations, Membership, StoreObserver
-from poller.daemon.subscription_runner import RegistryWriter, RunnerContext, SubscriptionRunner, wanted
+from poller.daemon.subscription_runner import RegistryWriter, RunnerContext, SubscriptionRunner, active_inputs
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of
@@ -250,7 +250,7 @@ class DeliverRole:
             if asking and running is not asking and running.sink == asking.sink
         ]
         for one in others:
-            self._running[one].noted(until)
+            self._running[one].pause_until(until)
         return others
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -322,8 +322,8 @@ class DeliverRole:
             self._seen = marks
             if self._running:
                 pauses = await self._registry.pauses()
-                for name, running in self._running.items():
-                    running.noted(pauses.until.get(name), resumed=pauses.resumed.get(name, 0))
+                for running in self._running.values():
+                    running.follow_pauses(pauses)
             self._failure.worked()
             self._shared.watch.worked(_REGISTRY)
         except StoreError as error:
@@ -363,12 +363,12 @@ class DeliverRole:
 
     def _carry_out(self, kept: Subscriptions) -> None:
         """Stop removed and changed subscriptions, then start those that are not running."""
-        now_wanted = wanted(kept)
+        active = active_inputs(kept)
         for name, running in list(self._running.items()):
             # One that is paused here and not in the registry was paused and resumed between two reads.
-            if now_wanted.get(name) != running.made_of or self._feeds[name] != running.feeds or running.resting:
+            if active.get(name) != running.inputs or self._feeds[name] != running.feeds or running.resting:
                 self._leave(name)
-        for name in now_wanted:
+        for name in active:
             if name not in self._running:
                 after = self._leaving.get(name)
                 self._running[name] = SubscriptionRunner(name, kept, self._shared, feeds=self._feeds[name], after=after)

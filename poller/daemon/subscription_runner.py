@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import datetime
 from fractions import Fraction
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import structlog
@@ -41,7 +41,7 @@ from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.lease import RELEASE_SECONDS, nonce_of
 from poller.store.registry import Registry
 from poller.store.session import OpenStore
-from poller.store.subscriptions import WHOLE, Paused, Registered, Subscriptions
+from poller.store.subscriptions import WHOLE, Paused, Registered, SinkPauses, Subscriptions
 from poller.telemetry.metrics import no_attempts_of
 from poller.text import one_line
 
@@ -53,9 +53,23 @@ _FILES_AGAIN: Final = 2.0  # seconds before settings are tried again whose files
 
 _log = structlog.get_logger("poller.delivery")
 
-MadeOf = tuple[bytes, tuple[str, ...], bytes | None]
-"""A subscription's settings in JSON, the signing secrets that no file holds, and what a request has brought for its
-sink."""
+
+class RunnerInputs(NamedTuple):
+    """What a subscription's delivery is made of; another value means that it is begun again.
+
+    Attributes:
+        settings: as they are stored, in JSON.
+        secrets: the signing secrets that no file holds.
+        credential: what a request has brought for the sink; None: nothing.
+    """
+
+    settings: bytes
+    secrets: tuple[str, ...]
+    credential: bytes | None
+
+    def __repr__(self) -> str:
+        """Without anything that may be secret."""
+        return "RunnerInputs(…)"
 
 
 class RunnerContext(msgspec.Struct, frozen=True):
@@ -68,7 +82,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
         scripts: of its client.
         registry: where the subscriptions are kept.
         notes: what outlives this process.
-        sharing: the leases of the pairs.
+        sharing: the leases of the feed consumers.
         member: this process's name.
         watch: is informed when the store is away.
         clock: the store's.
@@ -86,10 +100,10 @@ class RunnerContext(msgspec.Struct, frozen=True):
     clock: Clock
 
 
-def wanted(kept: Subscriptions) -> dict[str, MadeOf]:
-    """The subscriptions that are to be delivered: all that do not rest."""
+def active_inputs(kept: Subscriptions) -> dict[str, RunnerInputs]:
+    """The inputs of the subscriptions that are to be delivered: all that are not paused."""
     return {
-        name: (bytes(registered.settings), tuple(kept.secrets.get(name, ())), kept.credentials.get(name))
+        name: RunnerInputs(bytes(registered.settings), kept.secrets.get(name, ()), kept.credentials.get(name))
         for name, registered in kept.registered.items()
         if name not in kept.paused
     }
@@ -116,7 +130,7 @@ class SubscriptionRunner:
             feeds: those that are delivered to it.
             after: what has to end before.
         """
-        self.made_of = wanted(kept)[name]
+        self.inputs = active_inputs(kept)[name]
         self.feeds = feeds
         self.sink = kept.registered[name].outline.sink
         self.stores: list[ConsumerStore] = []
@@ -124,7 +138,7 @@ class SubscriptionRunner:
         self._resumed = kept.pauses.resumed.get(name, 0)
         self._name = name
         self._shared = shared
-        self._pairs: dict[str, FeedConsumer] = {}
+        self._consumers: dict[str, FeedConsumer] = {}
         self._owned: list[LeaseKeeper] = []
         self._subscriber: EndpointState | None = None
         self._idle_because: str | None = None
@@ -133,25 +147,25 @@ class SubscriptionRunner:
 
     def news(self, feed: str) -> None:
         """Something new has come in this feed's stream."""
-        if pair := self._pairs.get(feed):
-            pair.news()
+        if consumer := self._consumers.get(feed):
+            consumer.news()
 
     def reload(self) -> None:
         """An operator has scheduled deliveries, or a replay."""
-        for pair in self._pairs.values():
-            pair.reload()
+        for consumer in self._consumers.values():
+            consumer.reload()
 
-    def noted(self, until: datetime | None, *, resumed: int | None = None) -> None:
-        """Pause the sink until then, as the registry says; any process may have written it.
-
-        Args:
-            until: by the store's clock; None: nothing is said.
-            resumed: when an operator last ended such a pause, in milliseconds of it; None: that is as it was.
-        """
-        if resumed is not None and resumed != self._resumed:
+    def follow_pauses(self, pauses: SinkPauses) -> None:
+        """Pause or resume the sink as the registry says; any process may have written it."""
+        resumed = pauses.resumed.get(self._name, 0)
+        if resumed != self._resumed:
             self._resumed, self.paused_until = resumed, None
             if self._subscriber:
                 self._subscriber.resume()
+        self.pause_until(pauses.until.get(self._name))
+
+    def pause_until(self, until: datetime | None) -> None:
+        """Pause the sink until then, by the store's clock; None: no pause is known."""
         if until is not None and until != self.paused_until and self._subscriber:
             self._subscriber.paused_elsewhere(until)
         self.paused_until = until
@@ -167,14 +181,13 @@ class SubscriptionRunner:
         return self._subscriber.error if self._subscriber else self._idle_because
 
     async def recall(self, feed: str, subscriber: EndpointState) -> None:
-        """Hear what the registry says now: of pauses, and of how it does at a feed that another process had before.
+        """Read what the registry says now: of pauses, and of its health at a feed that another process had before.
 
         Raises:
             StoreError: see :meth:`poller.store.registry.Registry.pauses`.
         """
         registry = self._shared.registry
-        pauses = await registry.pauses()
-        self.noted(pauses.until.get(self._name), resumed=pauses.resumed.get(self._name, 0))
+        self.follow_pauses(await registry.pauses())
         subscriber.took(feed, health_of(await registry.health(self._name, feed)))
 
     async def stop(self) -> None:
@@ -197,7 +210,7 @@ class SubscriptionRunner:
             try:
                 fresh = fresh or await self._shared.registry.all()
                 self._shared.watch.worked(self._name)
-                if self._name in wanted(fresh):
+                if self._name in active_inputs(fresh):
                     await self._deliver(fresh)
                 else:  # paused or removed on the way; the reader of the registry ends this
                     await self._stop.wait()
@@ -218,12 +231,12 @@ class SubscriptionRunner:
                 await self._shared.clock.wait(self._stop, _FILES_AGAIN)
 
     async def _deliver(self, kept: Subscriptions) -> None:
-        written, secrets, brought = self.made_of
-        settings = decode_subscription(written)
+        settings = decode_subscription(self.inputs.settings)
         for found in check_choices(self._shared.settings, settings):
             _log.warning("subscription matches nothing", subscription=self._name, reason=found.text)
-        self.noted(kept.pauses.until.get(self._name), resumed=kept.pauses.resumed.get(self._name, 0))
+        self.follow_pauses(kept.pauses)
         environ, clock = self._shared.environ, self._shared.clock
+        secrets, brought = self.inputs.secrets, self.inputs.credential
         make = partial(sink_of, settings, environ, brought=brought, secrets=secrets, clock=clock)
         sink, granted = make(), None
         if health_of(kept.health.get(self._name, {}).get(WHOLE)).unsent:
@@ -283,11 +296,11 @@ class SubscriptionRunner:
 
     def _owned_of(self, feed: str, subscriber: EndpointState, known: Registered) -> LeaseKeeper:
         store = self._store_of(feed, known)
-        pair = FeedConsumer(feed, subscriber, store, clock=self._shared.clock)
-        self._pairs[feed] = pair
+        consumer = FeedConsumer(feed, subscriber, store, clock=self._shared.clock)
+        self._consumers[feed] = consumer
         self.stores.append(store)
         return LeaseKeeper(
-            _Informed(pair, self, subscriber),
+            _InformedConsumer(consumer, self, subscriber),
             store.lease,
             subscription=self._name,
             watch=self._shared.watch,
@@ -297,7 +310,7 @@ class SubscriptionRunner:
         )
 
     def _shares(self, subscriber: EndpointState) -> None:
-        """Use the part of the sink's limits that the pairs here are of all."""
+        """Use the part of the sink's limits that the consumers here are of all."""
         here = sum(owned.is_active for owned in self._owned)
         if here:
             subscriber.share(Fraction(here, len(self._owned)))
@@ -323,21 +336,21 @@ class SubscriptionRunner:
         )
 
 
-class _Informed:
-    """A pair that begins with what was noted last, be it by another process, and leaves noted what it knows."""
+class _InformedConsumer:
+    """A feed consumer that starts with what is stored of its health, and stores it when it ends."""
 
-    def __init__(self, pair: FeedConsumer, running: SubscriptionRunner, subscriber: EndpointState) -> None:
-        self.feed = pair.feed
-        self.ready = pair.ready
-        self.stop = pair.stop
-        self._pair = pair
+    def __init__(self, consumer: FeedConsumer, running: SubscriptionRunner, subscriber: EndpointState) -> None:
+        self.feed = consumer.feed
+        self.ready = consumer.ready
+        self.stop = consumer.stop
+        self._consumer = consumer
         self._running = running
         self._subscriber = subscriber
 
     async def run(self) -> None:
         await self._running.recall(self.feed, self._subscriber)
         try:
-            await self._pair.run()
+            await self._consumer.run()
             with suppress(StoreError):  # some attempts are missing in the counts then
                 await self._subscriber.store_health(self.feed)
         finally:
