@@ -22,9 +22,8 @@ from redis.exceptions import RedisError
 from poller.changes.records import Record, record_reader
 from poller.clock import Clock
 from poller.config.load import load
-from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.signing import new_secret
-from poller.delivery.sinks.base import SinkEvent
+from poller.delivery.sinks.base import Failure, Outcome, SinkEvent
 from poller.delivery.sinks.webhook import SignedRequests, WebhookSink
 from poller.http.ssrf import AddressPolicy
 from poller.lifecycle import at_once

@@ -268,9 +268,8 @@ class _Stage:
     async def _read(self, settings: Settings, url: str) -> None:
         from poller.clock import Clock
         from poller.control.factories import keys_of
-        from poller.store.entry_id import EARLIEST
         from poller.store.session import blocking_client
-        from poller.store.stream import followed
+        from poller.store.stream import EARLIEST, followed
 
         feeds = {keys_of(settings, feed_id).events: feed_id for feed_id in settings.feed_ids}
         clock = Clock()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from poller.config.settings import Settings
     from poller.config.subscriptions import SubscriptionSettings
     from poller.control.status import SubscriptionStatus
-    from poller.delivery.outcome import Outcome
+    from poller.delivery.sinks.base import Outcome
     from poller.store.subscriptions import Paused, Subscriptions
 
 _ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")

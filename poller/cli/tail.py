@@ -112,7 +112,7 @@ def start_of(start: str, now: datetime) -> str:
     Raises:
         ConfigurationError: it is none of these, and no moment.
     """
-    from poller.store.entry_id import before
+    from poller.store.stream import before
 
     if start in (_NOW, _EARLIEST):
         return start
@@ -162,8 +162,7 @@ async def _follow(settings: Settings, streams: Mapping[str, str], start: str, sh
 
 
 async def _position(store: OpenStore, key: str, start: str) -> str:
-    from poller.store.entry_id import EARLIEST
-    from poller.store.stream import last_id
+    from poller.store.stream import EARLIEST, last_id
 
     if start == _NOW:
         return await last_id(store.client, key)

@@ -18,9 +18,9 @@ from poller.errors import PollerError
 from poller.store import dead_letters
 from poller.store import dead_letters as given_up
 from poller.store.dead_letters import DeadLetterEntry, DeadLetterId, DeadLetterSummary, Listed, Moved, Opened, Owner
-from poller.store.entry_id import EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.registry import Registry
+from poller.store.stream import EntryId
 from poller.store.subscriptions import require_registered
 
 

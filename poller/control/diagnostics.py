@@ -37,8 +37,7 @@ from poller.control.orphans import HERE, differences, orphaned_feeds, stated
 from poller.control.problems import way_out
 from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Awaiting, Granted, origin, request_of, state_after, stored_state, ungranted
-from poller.delivery.outcome import Failure
-from poller.delivery.sinks.base import Permission, PermissionRequest
+from poller.delivery.sinks.base import Failure, Permission, PermissionRequest
 from poller.errors import (
     AddressTaken,
     ConfigurationError,

@@ -29,14 +29,13 @@ from poller.redis.client import servers
 from poller.redis.errors import translated
 from poller.store.clock import StoreClock
 from poller.store.consumer_state import forget_feed
-from poller.store.entry_id import EARLIEST, EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name, nonce_of
 from poller.store.members import MemberConfiguration, MemberList, Members, members_seen
 from poller.store.recovery import known_feeds, store_unread
 from poller.store.retention import groups_of
 from poller.store.stats import Backlog, Pair, backlogs
-from poller.store.stream import last_id
+from poller.store.stream import EARLIEST, EntryId, last_id
 from poller.store.subscriptions import UNREADABLE, Registered, Subscriptions, health_field
 
 SEARCH_SECONDS: Final = 1.0

@@ -24,10 +24,10 @@ from poller.control.subscriptions import registered, registry_of
 from poller.delivery.cloudevent import envelope_of
 from poller.errors import ConfigurationError, PollerError
 from poller.store import replay as replays
-from poller.store.entry_id import EntryId, before
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.registry import Registry
 from poller.store.replay import ReplayedEntry, ReplaySpan
+from poller.store.stream import EntryId, before
 from poller.text import one_line
 
 EARLIEST = "-"

@@ -25,8 +25,7 @@ from poller.delivery.cloudevent import envelope_of
 from poller.delivery.endpoint_health import Health, resumed
 from poller.delivery.handshake import Granted, stored_state, ungranted
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce, operational_event
-from poller.delivery.outcome import Outcome
-from poller.delivery.sinks.base import Preview, SinkEvent
+from poller.delivery.sinks.base import Outcome, Preview, SinkEvent
 from poller.errors import PollerError, StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.errors import translated
 from poller.store.consumer_state import forget

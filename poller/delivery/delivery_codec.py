@@ -15,9 +15,9 @@ import msgspec
 
 from poller.clock import rfc3339
 from poller.delivery.cloudevent import envelope_of, record_of
-from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Tries
-from poller.store.entry_id import EntryId
+from poller.delivery.sinks.base import Outcome
+from poller.store.stream import EntryId
 
 _EXCERPT: Final = 256  # bytes of an answer
 _COUNTED: Final = 6  # digits of the number of a redelivery; the id of a replay has more

@@ -40,7 +40,6 @@ from poller.delivery.cloudevent import Event, envelope_of, record_of
 from poller.delivery.delivery_codec import Attempt, Delivery, StoredDeadLetter, encode
 from poller.delivery.filters import Subscription, wants
 from poller.delivery.key_queues import KeyQueues, QueuedEntry
-from poller.delivery.outcome import Outcome
 from poller.delivery.retry import (
     PAUSE_FLOOR,
     DeadLetter,
@@ -52,9 +51,10 @@ from poller.delivery.retry import (
     next_tries,
     step_after,
 )
+from poller.delivery.sinks.base import Outcome
 from poller.store.consumer_state import Entry, Settlement
-from poller.store.entry_id import EntryId, before
 from poller.store.replay import ReplayedEntry, ReplayPosition, ReplaySpan
+from poller.store.stream import EntryId, before
 
 GONE: Final = "the stream does not hold its event any more: retention.max_bytes removed it, or another program"
 

@@ -27,10 +27,9 @@ from poller.delivery.cloudevent import Envelope, Event, envelope_of
 from poller.delivery.delivery_tracker import GONE, AttemptReport, AttemptResult, DeliveryTracker
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.key_queues import QueuedEntry
-from poller.delivery.outcome import Outcome, OutcomeKind
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold
 from poller.delivery.retry import Step as Next
-from poller.delivery.sinks.base import SinkEvent
+from poller.delivery.sinks.base import Outcome, OutcomeKind, SinkEvent
 from poller.errors import StoreUnavailable
 from poller.failpoints import reach
 from poller.lifecycle import ended

@@ -35,9 +35,8 @@ import structlog
 from poller.clock import Clock
 from poller.delivery.endpoint_health import EndpointHealth, Health
 from poller.delivery.filters import Subscription
-from poller.delivery.outcome import Outcome, OutcomeKind
 from poller.delivery.retry import CREDENTIAL_WAIT
-from poller.delivery.sinks.base import Sink, SinkEvent
+from poller.delivery.sinks.base import Outcome, OutcomeKind, Sink, SinkEvent
 from poller.limits import AdaptiveRate, RateLimiter, part_of
 
 MANY_FAILURES: Final = 20

@@ -37,8 +37,8 @@ from poller.delivery.filters import meets_baseline
 from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.failpoints import reach
 from poller.store.consumer_state import Entry, Settlement
-from poller.store.entry_id import EntryId
 from poller.store.replay import ReplaySpan
+from poller.store.stream import EntryId
 
 _PAUSE: Final = 1.0  # seconds before a store that failed is asked again
 

@@ -24,7 +24,7 @@ from poller.config.subscriptions import FilterSettings
 from poller.delivery.cloudevent import ATTRIBUTES, Envelope
 from poller.delivery.retry import RetryPolicy
 from poller.store.consumer_state import Entry
-from poller.store.entry_id import EntryId
+from poller.store.stream import EntryId
 
 Predicate = Callable[[Envelope], bool]
 _Comparison = Callable[[str, str], bool]

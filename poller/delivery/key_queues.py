@@ -25,7 +25,7 @@ from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-from poller.store.entry_id import EntryId
+from poller.store.stream import EntryId
 
 T = TypeVar("T")
 

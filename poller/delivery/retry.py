@@ -40,7 +40,7 @@ from typing import Final
 
 import msgspec
 
-from poller.delivery.outcome import Outcome, OutcomeKind
+from poller.delivery.sinks.base import Outcome, OutcomeKind
 
 PAUSE_FLOOR: Final = timedelta(seconds=1)
 PAUSE_CAP: Final = timedelta(hours=24)

@@ -42,12 +42,12 @@ from poller.clock import Clock
 from poller.errors import GroupGone
 from poller.redis.client import until_answered
 from poller.redis.errors import translated
-from poller.store.entry_id import EARLIEST
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import BEGINNING, StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, replay_of
 from poller.store.scripts import in_any_case, lua
+from poller.store.stream import EARLIEST
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"

@@ -34,10 +34,10 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.redis.errors import translated
-from poller.store.entry_id import EntryId
 from poller.store.feed import QUARANTINE_BYTES, rejected_digest
 from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.scripts import DROP, lua
+from poller.store.stream import EntryId
 
 _AT_ONCE: Final = 16  # entries in one answer: at most 1 MiB of records
 _ID: Final = re.compile(r"([\w/-]+):(?:([a-z0-9][a-z0-9-]{0,63}):)?(\d{1,20}-\d{1,20})", re.ASCII)

@@ -49,7 +49,6 @@ from redis.asyncio import Redis
 from poller.clock import Clock, milliseconds_of, moment_of, rfc3339
 from poller.errors import StoreError
 from poller.redis.errors import translated
-from poller.store.entry_id import EARLIEST, EntryId, before
 from poller.store.feed_state import (
     ANEW_AT,
     BEGUN_AFTER,
@@ -65,7 +64,7 @@ from poller.store.feed_state import (
 )
 from poller.store.keys import ConsumerKeys
 from poller.store.scripts import lua
-from poller.store.stream import last_id
+from poller.store.stream import EARLIEST, EntryId, before, last_id
 
 ORDER: Final = "order"
 STREAM: Final = "stream"

@@ -39,9 +39,9 @@ from redis.commands.core import AsyncScript
 from poller.clock import milliseconds_of, moment_of, rfc3339
 from poller.errors import Fenced
 from poller.redis.errors import translated
-from poller.store.entry_id import EARLIEST, FIRST_ID, EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.scripts import in_any_case, lua
+from poller.store.stream import EARLIEST, FIRST_ID, EntryId
 
 FENCED: Final = b"FENCED"
 REPLAY: Final = "replay:"

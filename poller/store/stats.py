@@ -24,12 +24,12 @@ from poller.changes.plan import RoundCounts
 from poller.clock import milliseconds_of
 from poller.redis.errors import translated
 from poller.store.commands import FeedPause, pause_of
-from poller.store.entry_id import EntryId
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import owner_of
 from poller.store.retention import SAMPLES, StreamExtent
 from poller.store.scripts import lua
+from poller.store.stream import EntryId
 
 QUICK_SAMPLES: Final = 20
 """Nodes of a stream, of which the size of all is estimated: 10 µs. See :data:`~poller.store.retention.SAMPLES`."""

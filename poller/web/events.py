@@ -44,9 +44,8 @@ from poller.control.factories import keys_of
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.errors import let_in, translated
-from poller.store.entry_id import EntryId
 from poller.store.session import blocking_client
-from poller.store.stream import arrivals
+from poller.store.stream import EntryId, arrivals
 from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import EVENT_READERS
 from poller.web.context import AppContext

@@ -20,8 +20,7 @@ from structlog.testing import capture_logs
 from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.factories import sink_of
-from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.sinks.base import SinkEvent
+from poller.delivery.sinks.base import Failure, Outcome, SinkEvent
 from poller.errors import ConfigurationError
 from tests.delivery.events import pair, spelled
 from tests.receiver import receiving

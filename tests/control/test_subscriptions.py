@@ -20,8 +20,8 @@ from poller.control.orphans import stated
 from poller.control.subscriptions import TYPE, NotGranted, SampleResult, filed, registry_of, sample
 from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Granted, Refused, encoded
-from poller.delivery.outcome import Failure
 from poller.delivery.signing import new_secret
+from poller.delivery.sinks.base import Failure
 from poller.errors import ConfigurationError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, group_of, operations_key
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from poller.daemon.round_runner import _report
 from poller.delivery.delivery_tracker import AttemptReport
 from poller.delivery.dispatcher import STEPS, report
-from poller.delivery.outcome import Failure
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, Step
+from poller.delivery.sinks.base import Failure
 from poller.source.feed import RoundMode, RoundResult
 from poller.telemetry.logs import redacted
 from poller.telemetry.metrics import RoundCosts

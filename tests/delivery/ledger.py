@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from poller.errors import GroupGone, StoreUnavailable
 from poller.store.consumer_state import Entry, Settlement
-from poller.store.entry_id import EntryId
+from poller.store.stream import EntryId
 
 T = TypeVar("T")
 

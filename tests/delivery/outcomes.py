@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from poller.delivery.outcome import Failure, Outcome, OutcomeKind
+from poller.delivery.sinks.base import Failure, Outcome, OutcomeKind
 from poller.delivery.sinks.webhook import meaning_of
 
 NOON: Final = datetime(2025, 3, 1, 12, tzinfo=UTC)

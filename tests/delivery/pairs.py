@@ -17,9 +17,8 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import FeedConsumer
 from poller.delivery.filters import Predicate, Subscription
-from poller.delivery.outcome import Outcome
 from poller.delivery.retry import RetryPolicy
-from poller.delivery.sinks.base import Sink
+from poller.delivery.sinks.base import Outcome, Sink
 from poller.lifecycle import ended
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.keys import ConsumerKeys, FeedKeys

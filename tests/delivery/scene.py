@@ -17,8 +17,8 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import ConsumerStorage, FeedConsumer
 from poller.delivery.filters import Subscription
-from poller.delivery.outcome import Outcome
 from poller.delivery.retry import RetryPolicy
+from poller.delivery.sinks.base import Outcome
 from poller.errors import StoreUnavailable
 from tests.delivery.outcomes import answered
 from tests.delivery.sinks import PythonSink

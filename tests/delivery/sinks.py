@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from poller.clock import Clock
-from poller.delivery.outcome import Outcome, OutcomeKind
-from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, Sink, SinkEvent
+from poller.delivery.sinks.base import Outcome, OutcomeKind, Permission, PermissionRequest, Preview, Sink, SinkEvent
 from poller.delivery.sinks.webhook import WebhookSink
 from poller.http.ssrf import AddressPolicy
 

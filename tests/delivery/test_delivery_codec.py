@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from poller.delivery.delivery_codec import Delivery, deliveries_of, encode
-from poller.delivery.outcome import Failure
 from poller.delivery.retry import Tries
+from poller.delivery.sinks.base import Failure
 from tests.delivery.outcomes import answered, unanswered
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)

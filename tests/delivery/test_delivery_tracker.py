@@ -19,10 +19,10 @@ from poller.delivery.delivery_tracker import GONE, DeliveryTracker, ReplayProgre
 from poller.delivery.feed_consumer import EntryReader
 from poller.delivery.filters import Batching, Subscription
 from poller.delivery.key_queues import QueuedEntry
-from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import Retry, RetryPolicy, Tries
-from poller.store.entry_id import EntryId, before
+from poller.delivery.sinks.base import Failure, Outcome
 from poller.store.replay import ReplayPosition, ReplaySpan
+from poller.store.stream import EntryId, before
 from tests.delivery.events import entry as written
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger, at_once

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from poller.delivery.delivery_tracker import AttemptReport
 from poller.delivery.dispatcher import STEPS, count, report
-from poller.delivery.outcome import Failure
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Step, Withhold
+from poller.delivery.sinks.base import Failure
 from poller.telemetry.metrics import AttemptSeries, attempts_of, no_attempts_of
 from tests.delivery.outcomes import answered, unanswered
 from tests.telemetry.series import grown

@@ -22,10 +22,9 @@ from poller.delivery.endpoint import (
     EndpointState,
 )
 from poller.delivery.endpoint_health import Health
-from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import CREDENTIAL_WAIT
 from poller.delivery.signing import SecretUnusable
-from poller.delivery.sinks.base import SinkEvent
+from poller.delivery.sinks.base import Failure, Outcome, SinkEvent
 from poller.errors import CredentialUnusable, StoreUnavailable
 from poller.limits import FIRST_PAUSE
 from tests.delivery.events import pair, spelled

@@ -16,8 +16,8 @@ from poller.clock import Clock
 from poller.delivery.delivery_codec import deliveries_of, letter_of
 from poller.delivery.endpoint_health import Health
 from poller.delivery.filters import Batching
-from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import RetryPolicy
+from poller.delivery.sinks.base import Failure, Outcome
 from poller.errors import Fenced
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from poller.delivery.delivery_codec import Delivery, deliveries_of, delivery_again, encode, letter_of
 from poller.delivery.feed_consumer import MOST_PARKED, WINDOW
-from poller.delivery.outcome import Outcome
+from poller.delivery.sinks.base import Outcome
 from poller.redis.client import commands
 from poller.store import dead_letters as given_up
 from poller.store import replay as replays

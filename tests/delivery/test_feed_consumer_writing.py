@@ -13,8 +13,8 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer
 from poller.delivery.filters import Subscription
-from poller.delivery.outcome import Outcome
 from poller.delivery.retry import RetryPolicy
+from poller.delivery.sinks.base import Outcome
 from poller.lifecycle import ended
 from poller.store.consumer_state import Entry, Settlement
 from poller.store.replay import ReplaySpan

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.formats`; the ``cloudevents`` SDK is the second opinion."""
+"""Laws of :mod:`poller.delivery.cloudevent`; the ``cloudevents`` SDK is the second opinion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.delivery.formats import BATCH_TYPE, STRUCTURED_TYPE, Mode, Request, RequestForm, header_text
+from poller.delivery.cloudevent import BATCH_TYPE, STRUCTURED_TYPE, Mode, Request, RequestForm, header_text
 from poller.delivery.signing import Signer, new_secret
 from tests.changes.samples import FEW, OBJECTS
 from tests.changes.samples import spelled as json_text

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.delivery.key_queues import KeyQueues, QueuedEntry
-from poller.store.entry_id import EntryId
+from poller.store.stream import EntryId
 
 
 def waiting(number: int, key: str = "K", *, fresh: bool = True) -> QueuedEntry[int]:

@@ -25,8 +25,7 @@ from poller.control.factories import sink_of
 from poller.control.subscriptions import sample
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_codec import delivery_again, encode, letter_of
-from poller.delivery.outcome import Failure, OutcomeKind
-from poller.delivery.sinks.base import SinkEvent, SinkParts, open_sink
+from poller.delivery.sinks.base import Failure, OutcomeKind, SinkEvent, SinkParts, open_sink
 from poller.delivery.sinks.nats import Login, NatsSink, user_credentials
 from poller.errors import ConfigurationError, CredentialUnusable
 from poller.http.ssrf import AddressPolicy

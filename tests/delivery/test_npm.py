@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from poller.delivery.formats import Mode, RequestForm
+from poller.delivery.cloudevent import Mode, RequestForm
 from poller.delivery.signing import Signer, new_secret, public_key
 from tests.delivery.events import entry, pair
 from tests.delivery.test_signing import SVIX_SECRET

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.outcome`."""
+"""Laws of :mod:`poller.delivery.sinks.base`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from poller.delivery.outcome import Outcome, OutcomeKind
+from poller.delivery.sinks.base import Outcome, OutcomeKind
 
 
 def test_a_wait_is_one_of_an_overloaded_sink() -> None:

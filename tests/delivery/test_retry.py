@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import (
     BUSY_PATIENCE,
     PAUSE_CAP,
@@ -26,6 +25,7 @@ from poller.delivery.retry import (
     next_tries,
     step_after,
 )
+from poller.delivery.sinks.base import Failure, Outcome
 from tests.delivery.outcomes import NOON, answered, unanswered
 
 SECOND = timedelta(seconds=1)

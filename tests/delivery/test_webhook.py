@@ -11,7 +11,7 @@ import pytest
 from poller import __version__
 from poller.auth.base import Credential, EnvironmentToken, FileToken
 from poller.auth.sink_credential import Authorization
-from poller.delivery.outcome import Failure
+from poller.delivery.sinks.base import Failure
 from poller.delivery.sinks.webhook import KEPT
 from tests.delivery.sinks import TYPE, loopback, posted, sink_of
 from tests.harness.clock import NOON, FakeClock

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from poller.delivery.outcome import Failure
+from poller.delivery.sinks.base import Failure
 from poller.delivery.sinks.connection import GuardedResolver
 from poller.errors import AddressRefused
 from poller.http.ssrf import AddressPolicy, system_lookup

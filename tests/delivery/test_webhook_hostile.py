@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from poller.auth.base import EnvironmentToken
-from poller.delivery.outcome import Failure
+from poller.delivery.sinks.base import Failure
 from poller.delivery.sinks.connection import ReceivedBytes as Bytes
 from poller.delivery.sinks.connection import SinkProtocol, current, failure_of
 from poller.delivery.sinks.webhook import KEPT, READ, SEND_AGAIN

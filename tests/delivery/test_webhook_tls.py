@@ -14,7 +14,7 @@ import pytest
 import trustme
 import uvloop
 
-from poller.delivery.outcome import Failure
+from poller.delivery.sinks.base import Failure
 from tests.delivery.sinks import loopback, posted
 from tests.receiver import PATIENCE, Raw, receiving
 

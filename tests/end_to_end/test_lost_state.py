@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from poller.store.entry_id import EntryId
+from poller.store.stream import EntryId
 from tests.harness.checker import judge
 from tests.harness.json_values import read
 from tests.harness.processes import daemon

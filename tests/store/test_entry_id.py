@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.store.entry_id`."""
+"""Laws of :mod:`poller.store.stream`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.store.entry_id import FIRST_ID, LAST_ID, EntryId, before
+from poller.store.stream import FIRST_ID, LAST_ID, EntryId, before
 
 LARGEST = 2**64 - 1
 PARTS = st.one_of(st.integers(0, LARGEST), st.sampled_from([0, 1, LARGEST - 1, LARGEST]))

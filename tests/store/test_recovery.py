@@ -17,7 +17,6 @@ from poller.clock import Clock
 from poller.redis.client import commands
 from poller.store.commands import RoundRequest, request_round
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
-from poller.store.entry_id import EntryId
 from poller.store.feed_state import ANEW_AT, DELTA_TOKEN, LOST, LOST_AT, READ_AT, FeedState
 from poller.store.keys import ConsumerKeys
 from poller.store.recovery import (
@@ -33,6 +32,7 @@ from poller.store.recovery import (
     loss_of,
     overhear,
 )
+from poller.store.stream import EntryId
 from tests.harness.clock import StubClock
 from tests.store.test_feed import KEYS, begun
 from tests.store.test_lost_parts import FEED, Process

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.store.entry_id import EntryId
 from poller.store.retention import StreamExtent, TrimToLength, TrimUpTo, holder, next_step, pressing
+from poller.store.stream import EntryId
 
 PLACES = st.builds(EntryId, st.integers(0, 6), st.sampled_from([0, 1, 2, 2**64 - 1]))
 STREAMS = st.sets(PLACES.filter(lambda place: place > (0, 0)), min_size=1)

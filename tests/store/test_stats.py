@@ -11,11 +11,11 @@ from poller.changes.plan import RoundCounts
 from poller.clock import moment_of
 from poller.errors import StoreError
 from poller.redis.client import commands
-from poller.store.entry_id import EntryId
 from poller.store.feed_state import FeedState
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.retention import StreamExtent
 from poller.store.stats import Backlog, FeedStats, backlogs, feed_stats
+from poller.store.stream import EntryId
 
 FEEDS: Final = tuple(f"acme/{name}" for name in ("a", "b", "c"))
 NAMES: Final = ("one", "two", "none")

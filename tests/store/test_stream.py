@@ -12,8 +12,7 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.redis.client import blocking, commands, connect
-from poller.store.entry_id import EARLIEST
-from poller.store.stream import Entry, append, arrivals, follow, last_id
+from poller.store.stream import EARLIEST, Entry, append, arrivals, follow, last_id
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience
 from tests.stores import Stores

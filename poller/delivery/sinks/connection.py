@@ -36,7 +36,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 
-from poller.delivery.outcome import Failure
+from poller.delivery.sinks.base import Failure
 from poller.errors import AddressRefused, SourceError
 from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses
 

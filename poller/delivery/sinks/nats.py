@@ -47,9 +47,18 @@ from poller.auth.base import Credential, EnvironmentToken, SecretFile, SingleFli
 from poller.auth.sink_credential import PlainCredential, read_credential
 from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.formats import STRUCTURED_TYPE
-from poller.delivery.outcome import Failure, Outcome, OutcomeKind
-from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, Sink, SinkEvent, SinkParts
+from poller.delivery.cloudevent import STRUCTURED_TYPE
+from poller.delivery.sinks.base import (
+    Failure,
+    Outcome,
+    OutcomeKind,
+    Permission,
+    PermissionRequest,
+    Preview,
+    Sink,
+    SinkEvent,
+    SinkParts,
+)
 from poller.delivery.sinks.connection import MAY_WANT_A_CERTIFICATE, failure_of
 from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable, SourceError
 from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses, forbidden

@@ -50,10 +50,19 @@ from poller.auth.sink_credential import Authorization, authorization_of
 from poller.clock import Clock
 from poller.config.http import path_secrets
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.formats import Mode, Request, RequestForm
-from poller.delivery.outcome import Failure, Outcome, OutcomeKind
+from poller.delivery.cloudevent import Mode, Request, RequestForm
 from poller.delivery.signing import SIGNATURE_HEADERS, Signer, check_secret
-from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, Sink, SinkEvent, SinkParts
+from poller.delivery.sinks.base import (
+    Failure,
+    Outcome,
+    OutcomeKind,
+    Permission,
+    PermissionRequest,
+    Preview,
+    Sink,
+    SinkEvent,
+    SinkParts,
+)
 from poller.delivery.sinks.connection import (
     FAILURES,
     MAY_WANT_A_CERTIFICATE,
@@ -151,7 +160,7 @@ class SignedRequests:
         """The request that carries these events.
 
         Raises:
-            ValueError: see :meth:`poller.delivery.formats.RequestForm.request`.
+            ValueError: see :meth:`poller.delivery.cloudevent.RequestForm.request`.
             CredentialUnusable: a secret file cannot be read.
             SecretUnusable: it holds no secret; says which.
         """
