@@ -114,6 +114,41 @@ def without_credentials(text: str) -> str:
     return text
 
 
+_SECRET_LOOK: Final = re.compile(
+    SIGNING_SECRET.pattern
+    + r"|-----BEGIN|\b(?:bearer|basic) |\beyJ|(?<![A-Za-z])(?:gh[opusr]_|glpat-|sk-|sk_|pk_|xox[abp]-|AKIA)",
+    re.IGNORECASE,
+)
+_SECRET_BEGINS: Final = re.compile(
+    SIGNING_SECRET.pattern
+    + r"|-----BEGIN|(?:bearer|basic) |eyJ[\w-]{10}|(?:gh[opusr]_|glpat-|sk[-_]|pk_|xox[abp]-|AKIA)[\w-]{12,}\Z",
+    re.IGNORECASE,
+)
+_RUN: Final = re.compile(r"[A-Za-z0-9_+/=-]{20,}")
+_LONG_PART: Final = re.compile(r"(?:^|/)[A-Za-z0-9_+=-]{20,}")
+_DIGIT: Final = re.compile(r"[0-9]")
+_LETTER: Final = re.compile(r"[A-Za-z]")
+
+
+def looks_secret(text: str) -> bool:
+    """Whether something in it has the form of a secret, or is long and looks drawn at random."""
+    return bool(_SECRET_LOOK.search(text)) or any(_looks_random(run[0]) for run in _RUN.finditer(text))
+
+
+def is_secret(text: str) -> bool:
+    """Whether all of it has the form of a secret that nothing else has."""
+    return bool(_SECRET_BEGINS.match(text.strip()))
+
+
+def _looks_random(run: str) -> bool:
+    """Whether it has a long part, with letters and digits from there on.
+
+    One pattern that looks ahead from each character would take time by the square of the length.
+    """
+    part = _LONG_PART.search(run)
+    return part is not None and bool(_DIGIT.search(run, part.start()) and _LETTER.search(run, part.start()))
+
+
 def one_line(text: str) -> str:
     """Foreign text fit for a message: white space joined, printable, at most :data:`SHOWN` characters and a mark."""
     text = "".join(filter(str.isprintable, " ".join(text[: 4 * SHOWN].split())))

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -31,6 +32,7 @@ import msgspec
 from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceUnavailable
 from poller.lifecycle import ended
+from poller.text import looks_secret
 
 
 class AppliedCredential(msgspec.Struct, frozen=True):
@@ -116,7 +118,8 @@ class EnvironmentToken(Credential):
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         """Take the variable's name and the environment to look in."""
-        self.origin = f"the environment variable {name}"
+        shown = "…" if name != name.upper() and looks_secret(name) else name  # a secret, where its name is expected
+        self.origin = f"the environment variable {shown}"
         self._name = name
         self._environ = environ
 
@@ -221,6 +224,15 @@ _OTHERS: Final = 0o007
 _Stamp = tuple[int, int, int, int]
 
 
+NO_FILE: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG, errno.ENOTDIR})
+"""Errors that say that there is no such file."""
+
+
+def may_be_secret(path: Path) -> bool:
+    """Whether a secret may have been written where a path is expected; "/" in one makes directories of its parts."""
+    return looks_secret(path.name) or any(part.isalnum() and looks_secret(part) for part in path.parts)
+
+
 class SecretFile:
     """The file's text, which a rotation replaces at any time."""
 
@@ -247,6 +259,11 @@ class SecretFile:
                 self._text, self._seen = self._read()
         except (OSError, UnicodeDecodeError) as error:
             self._seen = None  # the next file may look like the last one, down to its inode
+            if isinstance(error, OSError) and error.errno in NO_FILE and may_be_secret(self._path):
+                raise CredentialUnusable(
+                    f"the {self._what} cannot be read: there is no such file; what stands in place of its path looks "
+                    "like a secret and is not shown"
+                ) from None
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise self._unusable(str(reason)) from None
         if not self._text:

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from poller.auth.base import Issued, Issuer, checked
+from poller.auth.base import NO_FILE, Issued, Issuer, checked, may_be_secret
 from poller.errors import CredentialUnusable
 
 KEPT: Final = 64 * 1024  # bytes of each output; the rest is read and dropped
@@ -118,6 +118,11 @@ class TokenCommand(Issuer):
             seconds = self._within.total_seconds()
             raise CredentialUnusable(f"{self.origin} has not ended within {seconds:g} s and was killed") from None
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in NO_FILE and may_be_secret(Path(self._command[0])):
+                raise CredentialUnusable(
+                    "the command cannot be run: there is none; what stands in its place looks like a secret and is not "
+                    "shown"
+                ) from None
             reason = error.strerror if isinstance(error, OSError) else "its arguments cannot be passed on"
             raise CredentialUnusable(f"{self.origin} cannot be run: {reason}") from None
         return Issued(self._token(ended), renew_after=KEPT_FOR, valid_for=KEPT_FOR)

@@ -17,23 +17,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from poller.config.http import host_only, redacted
-from poller.text import SIGNING_SECRET
+from poller.text import looks_secret
 
 LONGEST: Final = 60
 _ENOUGH: Final = 3
 
 _SECRET_WORD: Final = re.compile(r"token|secret|passw|pwd|credential|auth|private|key|headers|command|bearer|signature")
 _INNOCENT: Final = frozenset({"allow_private", "delta_token"})
-_SECRET_LOOK: Final = re.compile(
-    SIGNING_SECRET.pattern
-    + r"|-----BEGIN|\b(?:bearer|basic) |\beyJ|(?<![A-Za-z])(?:gh[opusr]_|glpat-|sk-|sk_|pk_|xox[abp]-|AKIA)",
-    re.IGNORECASE,
-)
-_RUN: Final = re.compile(r"[A-Za-z0-9_+/=-]{20,}")
-_LONG_PART: Final = re.compile(r"(?:^|/)[A-Za-z0-9_+=-]{20,}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_DIGIT: Final = re.compile(r"[0-9]")
-_LETTER: Final = re.compile(r"[A-Za-z]")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -85,7 +76,7 @@ def _hidden(problem: ConfigProblem, name: str | None) -> bool:
 
 
 def _shown_part(part: str) -> str:
-    if len(part) > LONGEST or _looks_secret(part) or "@" in part:
+    if len(part) > LONGEST or looks_secret(part) or "@" in part:
         return "…"
     return part if _BARE.fullmatch(part) else json.dumps(part)
 
@@ -98,23 +89,10 @@ def _shown_value(value: Any, secrets: Collection[str]) -> str | None:
         return f"[{', '.join(shown)}{', …' if len(value) > _ENOUGH else ''}]"
     if not isinstance(value, str):
         return json.dumps(value) if isinstance(value, bool | int | float) and abs(value) < 10**LONGEST else None
-    if any(secret in value for secret in secrets) or _looks_secret(_UUID.sub("", value)):
+    if any(secret in value for secret in secrets) or looks_secret(_UUID.sub("", value)):
         return '"…"'
     text = redacted(value)
     return json.dumps(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…", ensure_ascii=False)
-
-
-def _looks_secret(text: str) -> bool:
-    return bool(_SECRET_LOOK.search(text)) or any(_looks_random(run[0]) for run in _RUN.finditer(text))
-
-
-def _looks_random(run: str) -> bool:
-    """Whether it has a long part, with letters and digits from there on.
-
-    One pattern that looks ahead from each character would take time by the square of the length.
-    """
-    part = _LONG_PART.search(run)
-    return part is not None and bool(_DIGIT.search(run, part.start()) and _LETTER.search(run, part.start()))
 
 
 Key = tuple[str | int, ...]

@@ -161,7 +161,9 @@ class SinkKind(NamedTuple):
 
     def forbidden(self, url: str, allowed: AddressPolicy) -> str | None:
         """Why this URL may not be reached; None: it may."""
-        return self.reach(url, allowed) if self.reach else forbidden(url, allowed, tls=self.tls, plain=self.plain)
+        if self.reach:
+            return self.reach(url, allowed)
+        return forbidden(url, allowed, tls=self.tls, plain=self.plain)
 
 
 _WEBHOOK: Final = SinkKind(

@@ -37,7 +37,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from poller.text import SIGNING_SECRET
+from poller.text import is_secret
 
 LONGEST: Final = timedelta(days=3650)
 LARGEST: Final = 1024**5
@@ -250,7 +250,7 @@ def _path(value: object) -> Path:
         return value
     if not isinstance(value, str) or not value.strip() or re.search(r"[\x00-\x1f]", value):
         raise ValueError(_EXPECTED_PATH)
-    if SIGNING_SECRET.match(value.lstrip()):  # a secret that was pasted here would be shown as a path is
+    if is_secret(value):  # a secret that was pasted here would be shown as a path is
         raise ValueError(_EXPECTED_PATH)
     return Path(value)
 

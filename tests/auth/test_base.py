@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from poller.auth.base import (
+    Credential,
     EnvironmentToken,
     FileToken,
     Issued,
@@ -20,6 +21,8 @@ from poller.auth.base import (
     SecretFile,
     SingleFlight,
 )
+from poller.auth.command import TokenCommand
+from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns
@@ -428,3 +431,39 @@ async def test_who_asks_while_the_work_is_being_ended_has_it_done_anew(later: in
     await turns(later)
     work.go.set()
     assert await work.flight() == 2
+
+
+PASTED = [
+    "whsec_c2VjcmV0c2VjcmV0",
+    "whsk_c2VjcmV0c2VjcmV0",
+    "eyJhbGciOiJIUzI1NiJ9.e30.x",
+    "ghp_0123456789abcdef",
+    "a1" * 16,
+    "q7Zk2pVx9LmN4rTbC8wYd/J6hGf3sQ",
+    "1lZ-x_2kqk-9PmVt0wLr5bNc",
+    "x" * 300 + "1",
+]
+
+
+@pytest.mark.parametrize("secret", PASTED)
+async def test_a_secret_in_place_of_its_file_variable_or_command_is_not_shown(secret: str, tmp_path: Path) -> None:
+    """What is not there is named in the message, unless it looks like what should have been there."""
+    credentials: list[Credential] = [FileToken(tmp_path / secret), IssuedToken(TokenCommand([secret]), clock=Clock())]
+    if secret.isidentifier():
+        credentials.append(EnvironmentToken(secret, {}))
+    for credential in credentials:
+        with pytest.raises(CredentialUnusable) as refused:
+            await credential.token()
+        assert not [part for part in secret.split("/") if part in str(refused.value)]
+
+
+@pytest.mark.parametrize("name", ["acme", "acme-token.txt", "rostering_signing_secret"])
+async def test_a_file_that_is_missing_is_named(name: str, tmp_path: Path) -> None:
+    """So that an operator can put it there; what is there is named in any case."""
+    with pytest.raises(CredentialUnusable, match=name):
+        await FileToken(tmp_path / name).token()
+    random = keep(tmp_path / PASTED[4], "")
+    with pytest.raises(CredentialUnusable, match=PASTED[4]):
+        await FileToken(random).token()
+    with pytest.raises(CredentialUnusable, match="ACME_TOKEN_OF_2024_FOR_ROSTERING"):
+        await EnvironmentToken("ACME_TOKEN_OF_2024_FOR_ROSTERING", {}).token()

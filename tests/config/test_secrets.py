@@ -122,6 +122,27 @@ def test_a_signing_secret_is_no_path(scheme: str, complaints: Complaints) -> Non
     assert secret[6:] not in line
 
 
+@pytest.mark.parametrize("key", ["token_file", "oauth2", "user", "credentials_file"])
+@pytest.mark.parametrize("secret", [one for one in SECRETS if one != "a1" * 16])
+def test_no_other_secret_is_a_path(key: str, secret: str, complaints: Complaints) -> None:
+    """What has the form of a secret and of nothing else is refused wherever a file is expected."""
+    inner = {
+        "oauth2": f'{{ token_url = "https://a.example.org", client_id = "a", client_secret_file = "{secret}" }}',
+        "user": f'{{ name = "a", password_file = "{secret}" }}',
+    }.get(key, f'"{secret}"')
+    sink = SUBSCRIPTION.replace("https://r.example.org/hooks", "tls://r.example.org/hooks")
+    (line,) = complaints(f"{SOURCE}{FEED}{sink}auth = {{ {key} = {inner} }}\n")
+    assert line.endswith("expected the path of a file or directory")
+    assert secret not in line
+
+
+@pytest.mark.parametrize("path", ["/run/secrets/whsec_acme", "./eyJ.pem", "sk-prod.pem", "pk_client.crt", "bearer"])
+def test_paths_that_only_begin_like_one_are_paths(path: str, loaded: Loader) -> None:
+    """A file is called as its owner likes."""
+    settings = loaded(f'{SOURCE}auth = {{ token_file = "{path}" }}\n{FEED}')
+    assert str(settings.sources[0].auth.token_file).endswith(path.removeprefix("./"))
+
+
 @runs(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(
     st.text(alphabet="abcdef:/@?#", min_size=8, max_size=20), st.sampled_from(["POLLER_BASE_URL", "REDIS_URL", "PORT"])
