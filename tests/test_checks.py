@@ -83,6 +83,7 @@ _OWN_CLOCKS = {
 _DRAWING = {"random", "secrets", "time"}
 _NAMED = {
     "asyncio.sleep",
+    "asyncio.timeout_at",
     "datetime.now",
     "datetime.today",
     "datetime.utcnow",

@@ -6,7 +6,7 @@ than any other command may.
 **Invariants**
 
 - A command is sent once, whatever the URL. Only code that can tell whether its command was carried out sends it again,
-  such as the commit, which recognises its own digest. See :mod:`poller.redis.single`, :mod:`poller.redis.sentinel` and
+  such as the commit, which recognises its own digest. See :mod:`poller.redis.single`, :mod:`poller.redis.single` and
   :mod:`poller.redis.cluster`.
 - Keys, scripts and feeds are unknown here.
 """
@@ -24,8 +24,7 @@ from poller.clock import Clock
 from poller.errors import StoreUnavailable
 from poller.redis.cluster import ClusterClient
 from poller.redis.errors import check_files, translated
-from poller.redis.sentinel import sentinel_client
-from poller.redis.single import CONNECT_TIMEOUT, CONNECTIONS, EmbeddedConnection, single_client
+from poller.redis.single import CONNECT_TIMEOUT, CONNECTIONS, EmbeddedConnection, sentinel_client, single_client
 from poller.redis.url import CLUSTER, SENTINEL, arguments, kind_of, place_of, shown
 
 __all__ = [

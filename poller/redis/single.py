@@ -1,4 +1,4 @@
-"""A client of one Redis server that never repeats a command.
+"""A client of one Redis server that never repeats a command: a fixed server, or the primary that Sentinels name.
 
 **Invariants**
 
@@ -7,6 +7,9 @@
 - The number of connections is limited. A command beyond the limit waits for a free connection.
 - A connection whose server says that it is not a primary is closed, and the next command opens a new one, possibly to
   another server.
+- The Sentinels are asked at each connection, and the server must confirm that it is a primary before any other command.
+  If a Sentinel does not answer, or answers wrongly, the next one is asked.
+- Once another server has confirmed that, no connection to the earlier one is used any more. Replicas are not used.
 """
 
 from __future__ import annotations
@@ -23,12 +26,15 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.connection import HiredisRespSerializer
+from redis.exceptions import AuthenticationError, MasterDownError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as Disconnected
-from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as Unanswered
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.typing import EncodableT
 
+from poller.redis.cluster import Address
 from poller.redis.data_directory import foreign_peer
+from poller.redis.url import StoreAddress
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 CONNECTIONS: Final = 64
@@ -165,3 +171,133 @@ class EmbeddedConnection(OurConnection):
         if peer is not None and (user := foreign_peer(peer)) is not None:
             raise Disconnected(f"the server on this socket is {user}'s; nothing was sent to it")
         await super().on_connect_check_health(check_health=check_health)
+
+
+_ANSWER: Final = timedelta(milliseconds=500)
+"""For a Sentinel: one that is away may cost no more before the next is asked."""
+_CONNECTIONS: Final = 4
+
+
+class Sentinels:
+    """The Sentinels of one service."""
+
+    def __init__(self, place: StoreAddress) -> None:
+        """Take where they are; nothing is connected."""
+        self._service = place.service
+        self._asked = [
+            single_client(
+                {**place.watching, "host": one.host, "port": one.port}, reply_timeout=_ANSWER, connections=_CONNECTIONS
+            )
+            for one in place.hosts
+        ]
+        self.verified: Address | None = None
+        """The server that was named and confirmed as the primary most recently; None after a failure."""
+
+    async def primary(self) -> Address:
+        """The primary that the first answering Sentinel names.
+
+        Raises:
+            redis.exceptions.AuthenticationError: none answers, and one refuses the credentials.
+            redis.exceptions.ConnectionError: none answers; the message says why.
+        """
+        reasons: list[str] = []
+        refused: AuthenticationError | None = None
+        for one in list(self._asked):
+            try:
+                async with asyncio.timeout(_ANSWER.total_seconds()):
+                    return await self._answer_of(one)
+            except (RedisError, OSError) as error:  # OSError: TimeoutError is one
+                reasons.append(f"{_where(one)}: {str(error) or type(error).__name__}")
+                refused = error if isinstance(error, AuthenticationError) else refused
+                self._last(one)
+        if refused is not None:
+            raise AuthenticationError("; ".join(reasons))
+        raise Disconnected(f"no Sentinel names a primary of {self._service!r} ({'; '.join(reasons)})")
+
+    def doubt(self) -> None:
+        """Note that the last answer was wrong: another Sentinel is asked first."""
+        self._last(self._asked[0])
+
+    async def aclose(self) -> None:
+        """Close all connections to them."""
+        await asyncio.gather(*(one.aclose() for one in self._asked))
+
+    async def _answer_of(self, one: Redis) -> Address:
+        asking: Any = one.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+        named = cast("Sequence[bytes] | None", await asking)
+        if named is None:
+            raise Disconnected("knows no such service")
+        return Address(named[0].decode(), int(named[1]))
+
+    def _last(self, one: Redis) -> None:
+        self._asked.remove(one)
+        self._asked.append(one)
+
+
+def _where(one: Redis) -> str:
+    place = one.connection_pool.connection_kwargs
+    return str(Address(place["host"], place["port"]))
+
+
+def sentinel_client(place: StoreAddress, *, reply_timeout: timedelta, key_types: Mapping[str, str]) -> Redis:
+    """A client of the current primary; see :func:`poller.redis.single.single_client`."""
+    sentinels = Sentinels(place)
+
+    class OfSentinels(_OfSentinels):
+        asked = sentinels
+
+    def pool(**arguments: Any) -> BlockingConnectionPool:
+        made = _Pool(**arguments)
+        made.asked = sentinels
+        made.place = f"{place.service} of {','.join(map(str, place.hosts))}"
+        return made
+
+    return single_client(
+        place.arguments, reply_timeout=reply_timeout, mixin=OfSentinels, pool=pool, key_types=key_types
+    )
+
+
+class _OfSentinels(OurConnection):
+    """A connection to the primary that the Sentinels name; goes before a TCP connection class."""
+
+    asked: Sentinels
+
+    async def _connect(self) -> None:
+        ours = cast("Connection", self)
+        ours.host, ours.port = await self.asked.primary()
+        await super()._connect()  # type: ignore[no-untyped-call, safe-super]  # that of the class it is mixed into
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 -- as there
+        await super().on_connect_check_health(check_health=check_health)
+        await self.send_command("ROLE", check_health=check_health)
+        role = (await self.read_response())[0]
+        if role != b"master":
+            self.asked.doubt()
+            raise Disconnected(f"{self._host_error()} was named as the primary and is a {role.decode()}")
+        to = cast("Connection", self)
+        self.asked.verified = Address(to.host, to.port)
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """After a failure the primary is unknown, and connections that are idle may lead to the same silence."""
+        try:
+            return await super().read_response(*args, **kwargs)
+        except (Disconnected, Unanswered):
+            self.asked.verified = None
+            raise
+
+
+class _Pool(BlockingConnectionPool):
+    """A pool that gives out no connection to a former primary."""
+
+    asked: Sentinels
+    place: str = ""
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        to = cast("Connection", connection)
+        if connection.is_connected and (to.host, to.port) != self.asked.verified:
+            await connection.disconnect(nowait=True)
+        await super().ensure_connection(connection)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.asked.aclose()

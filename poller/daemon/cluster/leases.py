@@ -105,7 +105,7 @@ class LeaseBalancer:
             while True:
                 self._wake.clear()
                 await self._tried()
-                await _until(self._wake, self._lots.next_look)
+                await self._clock.wait(self._wake, self._lots.next_look - self._clock.monotonic())
         finally:
             if self._handing:
                 await asyncio.wait(self._handing, timeout=RELEASE_SECONDS)
@@ -232,14 +232,6 @@ class LeaseBalancer:
         if now != self._reported and (now[1] or self._reported):
             self._reported = now
             _log.info("share", role=self._role, own=now[0], of=now[1], processes=now[2])
-
-
-async def _until(event: asyncio.Event, moment: float) -> None:
-    try:
-        async with asyncio.timeout_at(moment):
-            await event.wait()
-    except TimeoutError:
-        pass
 
 
 # A feed consumer runs from when its lease is acquired until it is handed back, which waits for deliveries in flight. A
