@@ -1,17 +1,16 @@
-"""Credentials: where the token of a request comes from, and how it is sent.
+"""Credentials: tokens from files and environment variables, and tokens that an issuer makes.
 
 **Invariants**
 
-* A credential is asked for each request, so a token that is replaced is used from then on. When the API refuses a token
-  with 401, the credential is asked once for each request whether there is another one.
-* A token that has to be fetched is fetched when it is first needed, again some time before it expires, and immediately
-  when the API refuses it; never twice at the same time. While it is still good, a fetch that fails is no failure: it is
-  repeated a little later, and the old token serves.
-* Concurrent calls that want the same thing share one piece of work and its result, the error too. A caller that is
-  cancelled leaves the others undisturbed; when the last one has left, the work is cancelled.
-* A file that every user of the machine can read or write holds no secret, so it is refused; the group may read, as
-  where containers mount secrets. What counts is the file that a link leads to: Kubernetes replaces secrets by moving
-  links.
+* Each request gets the credential's present token, so a replaced token is used immediately. If the API refuses a token
+  with 401, the request asks the credential once for another one.
+* An issued token is fetched when it is first needed, again before it expires, and immediately when the API refuses it;
+  never twice at the same time. While the old token is valid, a failed fetch is no failure: it is repeated a little
+  later.
+* Concurrent calls for the same token share one fetch and its result, errors included. A cancelled caller does not
+  disturb the others; when the last one is cancelled, so is the fetch.
+* A file that every user of the machine can read or write is refused; the group may read it, as in containers. The
+  permissions of a link's target count: Kubernetes replaces secrets by moving links.
 * The value of a credential is never part of a message.
 """
 
@@ -36,12 +35,12 @@ from poller.text import looks_secret
 
 
 class AppliedCredential(msgspec.Struct, frozen=True):
-    """What of a credential goes with one request.
+    """The parts of a credential that a request sends.
 
     Attributes:
         headers: of the request.
-        params: of its query, behind those that it has.
-        secrets: what no message may repeat, although an answer may.
+        params: added to its query.
+        secrets: must not appear in messages, although a response may repeat them.
     """
 
     headers: Mapping[str, str] = {}
@@ -49,16 +48,16 @@ class AppliedCredential(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Without what is secret."""
+        """The names without the values."""
         return "AppliedCredential(…)"
 
 
 class Credential(ABC):
-    """Something that gives a token for each request, or none where the API needs none.
+    """Gives a token for each request; None: the API needs none.
 
     Attributes:
-        origin: where it comes from, in words fit for a message.
-        needs_restart: whether the token stays the same for as long as the process lives.
+        origin: where the token comes from, for messages.
+        needs_restart: whether a new token requires a restart of the process.
     """
 
     origin: str
@@ -66,39 +65,39 @@ class Credential(ABC):
 
     @abstractmethod
     async def token(self) -> str | None:
-        """The token now.
+        """The present token.
 
         Raises:
-            CredentialUnusable: it cannot be had.
-            SourceUnavailable: it cannot be had now; later it may.
+            CredentialUnusable: there is no usable token.
+            SourceUnavailable: there is none now; a later call may succeed.
         """
 
     @abstractmethod
     async def renew(self, rejected: str) -> bool:
-        """Whether :meth:`token` gives another one than this, which the API has just refused with 401.
+        """Get another token after a 401. False: :meth:`token` still returns the refused one.
 
-        Calls for the same token share one attempt to get another.
+        Calls with the same token share one attempt.
 
         Raises:
             CredentialUnusable, SourceUnavailable: as :meth:`token`.
         """
 
     def apply(self, token: str | None) -> AppliedCredential:
-        """How this token, which :meth:`token` has given, is sent: as a bearer token (RFC 6750)."""
+        """The parts of a request that send this token: by default a bearer token (RFC 6750)."""
         if not token:
             return AppliedCredential()
         return AppliedCredential({"Authorization": f"Bearer {token}"}, secrets=(token,))
 
     async def check(self) -> None:  # noqa: B027 -- some have nothing to check
-        """Check what can be checked before it is needed, without a program or another server.
+        """Check the configuration of the credential, without running a program or contacting a server.
 
         Raises:
-            CredentialUnusable: it cannot be had as things are.
+            CredentialUnusable: the credential cannot be used.
         """
 
 
 class NoCredential(Credential):
-    """For an API that asks for none."""
+    """The credential for an API that needs none."""
 
     origin = "a request without a credential"
 
@@ -107,7 +106,7 @@ class NoCredential(Credential):
         return None
 
     async def renew(self, rejected: str) -> bool:  # noqa: ARG002 -- the interface's signature
-        """No: there is nothing to renew."""
+        """False: there is no other token."""
         return False
 
 
@@ -117,7 +116,7 @@ class EnvironmentToken(Credential):
     needs_restart = True
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
-        """Take the variable's name and the environment to look in."""
+        """Read this variable of this environment."""
         shown = "…" if name != name.upper() and looks_secret(name) else name  # a secret, where its name is expected
         self.origin = f"the environment variable {shown}"
         self._name = name
@@ -128,7 +127,7 @@ class EnvironmentToken(Credential):
         return checked(self._environ.get(self._name, ""), self.origin)
 
     async def renew(self, rejected: str) -> bool:
-        """Whether the variable has another value by now."""
+        """Whether the variable has another value now."""
         return await self.token() != rejected
 
     async def check(self) -> None:
@@ -140,7 +139,7 @@ class FileToken(Credential):
     """A token in a file, read again whenever the file changes."""
 
     def __init__(self, path: Path) -> None:
-        """Take the file's path; it is read when the first token is asked for."""
+        """Read this file when the first token is needed."""
         self._file = SecretFile(path, "token")
         self.origin = self._file.origin
 
@@ -149,9 +148,9 @@ class FileToken(Credential):
         return checked(self._file.text(), self.origin)
 
     async def renew(self, rejected: str) -> bool:
-        """Whether the file, read again, holds another token.
+        """Read the file again. True: it holds another token.
 
-        A rotation may have been quicker than the clock's tick.
+        The file is read even if it looks unchanged: a rotation may be faster than the clock's resolution.
         """
         return checked(self._file.text(reread=True), self.origin) != rejected
 
@@ -161,10 +160,10 @@ class FileToken(Credential):
 
 
 def checked(text: str, origin: str) -> str:
-    """The token that this text is, without surrounding white space.
+    """The text as a token, without surrounding white space.
 
     Raises:
-        CredentialUnusable: it is none, for it could not stand in a header; the text is not shown.
+        CredentialUnusable: the text is not fit for a header; it is not shown.
     """
     token = text.strip()
     if not token:
@@ -178,10 +177,10 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Work that concurrent callers share: a call starts it or joins it."""
+    """Shares one run of some work between concurrent callers."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        """Take the work."""
+        """Share this work."""
         self._work = work
         self._task: asyncio.Task[T] | None = None
         self._waiting = 0
@@ -190,7 +189,7 @@ class SingleFlight(Generic[T]):
         """The work's result.
 
         Raises:
-            Exception: whatever the work raises.
+            Exception: that the work raises.
         """
         if self._task is None:
             self._task, self._waiting = asyncio.create_task(self._work()), 0
@@ -206,7 +205,7 @@ class SingleFlight(Generic[T]):
 
     async def _left(self, task: asyncio.Task[T]) -> None:
         if task is not self._task:
-            return  # it has landed
+            return  # the work has ended
         self._waiting -= 1
         if not self._waiting:
             self._task = None
@@ -216,10 +215,10 @@ class SingleFlight(Generic[T]):
         if task is self._task:
             self._task = None
         if not task.cancelled():
-            task.exception()  # seen, even where all who asked were cancelled meanwhile
+            task.exception()  # retrieve the error, even if all callers were cancelled
 
 
-_LARGEST: Final = 64 * 1024  # bytes; no token or client secret comes near
+_LARGEST: Final = 64 * 1024  # bytes; far more than any token or client secret
 _OTHERS: Final = 0o007
 _Stamp = tuple[int, int, int, int]
 
@@ -234,10 +233,10 @@ def may_be_secret(path: Path) -> bool:
 
 
 class SecretFile:
-    """The file's text, which a rotation replaces at any time."""
+    """A file with a secret, which may be replaced at any time."""
 
     def __init__(self, path: Path, what: str) -> None:
-        """Take the file's path and the word for what it holds; it is read when the text is first asked for."""
+        """Read this file when its text is first needed; ``what``: its content, for messages."""
         self.origin = f"the file {path}"
         self._path = path
         self._what = what
@@ -245,20 +244,20 @@ class SecretFile:
         self._text = ""
 
     def text(self, *, reread: bool = False) -> str:
-        """The content without surrounding white space; read again when the file has changed.
+        """The content without surrounding white space; a changed file is read again.
 
         Args:
             reread: read the file even if it looks unchanged.
 
         Raises:
-            CredentialUnusable: it is missing, unreadable, open to every user, too large, not UTF-8 or empty.
+            CredentialUnusable: the file is missing, unreadable, open to every user, too large, not UTF-8 or empty.
         """
         try:
             seen = self._stamp(os.stat(self._path))  # noqa: PTH116 -- microseconds on a local file, for each request
             if reread or seen != self._seen:
                 self._text, self._seen = self._read()
         except (OSError, UnicodeDecodeError) as error:
-            self._seen = None  # the next file may look like the last one, down to its inode
+            self._seen = None  # the next file may have the same size, times and inode
             if isinstance(error, OSError) and error.errno in NO_FILE and may_be_secret(self._path):
                 raise CredentialUnusable(
                     f"the {self._what} cannot be read: there is no such file; what stands in place of its path looks "
@@ -272,7 +271,7 @@ class SecretFile:
 
     def _read(self) -> tuple[str, _Stamp]:
         with self._path.open("rb") as file:
-            seen = self._stamp(os.fstat(file.fileno()))  # of what was opened, whatever the path leads to by now
+            seen = self._stamp(os.fstat(file.fileno()))  # of the opened file, even if the path leads elsewhere by now
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise self._unusable(f"it is larger than {_LARGEST} bytes")
@@ -292,11 +291,11 @@ class SecretFile:
         return CredentialUnusable(f"the {self._what} cannot be read from {self.origin}: {reason}")
 
 
-_NEXT_TRY: Final = timedelta(seconds=5)  # between fetches that fail while the old token is still good
+_NEXT_TRY: Final = timedelta(seconds=5)  # between failing fetches while the old token is valid
 
 
 class Issued(msgspec.Struct, frozen=True):
-    """A token, and how long after it was asked for it is to be renewed, and cannot be used any more."""
+    """An issued token, with the times after its request when it is renewed and when it expires."""
 
     value: str
     renew_after: timedelta
@@ -304,10 +303,10 @@ class Issued(msgspec.Struct, frozen=True):
 
 
 class Issuer(ABC):
-    """Something that makes tokens.
+    """Issues tokens.
 
     Attributes:
-        origin: what it is, in words fit for a message.
+        origin: the issuer, for messages.
     """
 
     origin: str
@@ -317,8 +316,8 @@ class Issuer(ABC):
         """A new token.
 
         Raises:
-            CredentialUnusable: there is none to be had.
-            SourceUnavailable: there is none now; later there may be.
+            CredentialUnusable: no token can be issued.
+            SourceUnavailable: none can be issued now; a later call may succeed.
         """
 
     def check(self) -> None:  # noqa: B027 -- some have nothing to check
@@ -332,10 +331,10 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class IssuedToken(Credential):
-    """The credential of an issuer: the token that it made last, for as long as that is good."""
+    """The credential of an issuer: its last token, as long as that is valid."""
 
     def __init__(self, issuer: Issuer, *, clock: Clock) -> None:
-        """Take the issuer and the clock of this process."""
+        """Use this issuer and the clock of this process."""
         self.origin = issuer.origin
         self._issuer = issuer
         self._clock = clock
@@ -343,7 +342,7 @@ class IssuedToken(Credential):
         self._fetch = SingleFlight(self._fetched)
 
     async def token(self) -> str | None:
-        """The token held, or a new one.
+        """The held token, or a new one.
 
         Raises:
             CredentialUnusable, SourceUnavailable: see :meth:`Issuer.issue`.
@@ -361,18 +360,18 @@ class IssuedToken(Credential):
             return held.token
 
     async def renew(self, rejected: str) -> bool:
-        """Whether there is another token than the one that the API refused.
+        """Get another token than the refused one. True: there is one.
 
         Raises:
             CredentialUnusable, SourceUnavailable: see :meth:`Issuer.issue`.
         """
         if self._held is not None and self._held.token != rejected:
-            return True  # another request that was refused has renewed it already
+            return True  # another refused request has renewed it already
         self._held = None
         return await self._fetch() != rejected
 
     async def check(self) -> None:
-        """Check what the issuer needs; no token is made."""
+        """Check the issuer; no token is issued."""
         self._issuer.check()
 
     async def _fetched(self) -> str:

@@ -1,11 +1,12 @@
-"""A token that a program of the operator prints: no shell, no input, bounded in time and output.
+"""Tokens printed by a program of the operator, run without shell and input, with limits of time and output.
 
 **Invariants**
 
-* When the run is over, nothing of it is left: the program has a process group of its own, which is killed when the time
-  is up or the caller is cancelled.
-* The first line of standard output is the token, and nothing else of it is used. An error shows the name of the program
-  alone, neither its arguments nor what it printed, which may quote a token that was good a minute ago.
+* A run leaves no process: the program has its own process group, which is killed at the time limit or when the caller
+is
+  cancelled.
+* The first line of standard output is the token; the rest is ignored. An error shows only the name of the program,
+  neither its arguments nor its output, which may contain a recent token.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ import msgspec
 from poller.auth.base import NO_FILE, Issued, Issuer, checked, may_be_secret
 from poller.errors import CredentialUnusable
 
-KEPT: Final = 64 * 1024  # bytes of each output; the rest is read and dropped
+KEPT: Final = 64 * 1024  # bytes of each output; the rest is read and discarded
 _CHUNK: Final = 64 * 1024
 
 
 class ProgramOutput(msgspec.Struct, frozen=True):
-    """Result of a program: exit code (negative: the signal), beginning of stdout, end of stderr."""
+    """The result of a program: exit code (negative: the signal), start of stdout, end of stderr."""
 
     code: int
     out: bytes
@@ -41,8 +42,8 @@ async def run(command: Sequence[str], *, within: timedelta) -> ProgramOutput:
     """Run a program until it has exited and its outputs are closed.
 
     Raises:
-        TimeoutError: it took longer.
-        OSError, ValueError: it cannot be started.
+        TimeoutError: the program took longer.
+        OSError, ValueError: the program cannot be started.
     """
     async with asyncio.timeout(within.total_seconds()), AsyncExitStack() as stack:
         out, its_out = await stack.enter_async_context(_pipe())
@@ -58,7 +59,7 @@ async def run(command: Sequence[str], *, within: timedelta) -> ProgramOutput:
             first, last = await asyncio.gather(_head(out), _tail(err))
             return ProgramOutput(await process.wait(), first, last)
         except asyncio.CancelledError:
-            with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+            with suppress(ProcessLookupError, PermissionError):  # macOS reports the latter for a group of zombies
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             raise
@@ -66,7 +67,7 @@ async def run(command: Sequence[str], *, within: timedelta) -> ProgramOutput:
 
 @asynccontextmanager
 async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, FileIO]]:
-    # Pipes of our own: asyncio's keep a process "running" for as long as any descendant holds one.
+    # Own pipes: with asyncio's, a process counts as running as long as any descendant holds one.
     ours, its = (FileIO(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
     reader = asyncio.StreamReader()
     with its:
@@ -98,16 +99,16 @@ KEPT_FOR: Final = timedelta(minutes=5)
 
 
 class TokenCommand(Issuer):
-    """An issuer: each token is one run of the command."""
+    """An issuer that runs the command for each token."""
 
     def __init__(self, command: Sequence[str], *, within: timedelta = TIME_LIMIT) -> None:
-        """Take the program with its arguments, and how long a run may take."""
+        """Run this program with these arguments, at most this long."""
         self.origin = f"the command {Path(command[0]).name}"
         self._command = tuple(command)
         self._within = within
 
     async def issue(self) -> Issued:
-        """A new token, good until the API refuses it or :data:`KEPT_FOR` is over.
+        """A new token, valid until the API refuses it or :data:`KEPT_FOR` is over.
 
         Raises:
             CredentialUnusable: the command cannot be run, fails, takes too long, or prints no token.
@@ -138,10 +139,7 @@ class TokenCommand(Issuer):
 
 
 def _complaint(ended: ProgramOutput) -> str:
-    """A note on where to read more, without the command's words.
-
-    What a command says of its failure may hold an older token.
-    """
+    """The advice to run the command by hand, without its output, which may contain an older token."""
     if not ended.err.strip():
         return ""
-    return "; what it says on standard error may hold a secret and is not shown: run it by hand"
+    return "; its standard error may hold a secret and is not shown: run it by hand"

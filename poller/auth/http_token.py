@@ -1,10 +1,9 @@
-"""Tokens of the HTTP service: the read token, the admin token, and whether anybody may read at all.
+"""Tokens of the HTTP service: the read token and the admin token.
 
 **Invariants**
 
-- A token comes from the environment or from a file. The file's content counts as it is now, and its permissions are
-  held to the rules of every secret's file.
-- Comparing takes the same time wherever two tokens differ.
+- A token comes from the environment or from a file. The rules for secret files hold.
+- Comparison takes constant time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from poller.errors import CredentialUnusable
 LOCALHOST: Final = "localhost"
 CLOSED: Final = (
     f"set http.read_token_file to a file with a token (or {READ_TOKEN} or {READ_TOKEN}_FILE in the environment) and "
-    "start the daemon again; http.open_reads = true lets everybody read who reaches the port"
+    "restart the daemon; with http.open_reads = true, everyone who reaches the port may read"
 )
 
 
@@ -33,20 +32,20 @@ class ServiceToken:
     """A bearer token of this service."""
 
     def __init__(self, what: str, file: Path | None, literal: str = "") -> None:
-        """Take the words for messages, the file, and what the environment says, which comes first; "" for nothing."""
+        """Begin with the name for messages, the file, and the environment's value, which takes precedence; "": none."""
         self.what = what
         self._literal = literal.strip()
         self._file = None if file is None or self._literal else SecretFile(file, what)
 
     def __bool__(self) -> bool:
-        """Whether one is set, be it readable or not."""
+        """Whether a token is set, readable or not."""
         return bool(self._literal) or self._file is not None
 
     def text(self) -> str:
-        """The token as it is now.
+        """The present token.
 
         Raises:
-            CredentialUnusable: there is none, or its file cannot be used.
+            CredentialUnusable: no token is set, or its file cannot be used.
         """
         if self._file is not None:
             return self._file.text()
@@ -64,27 +63,27 @@ class ServiceToken:
 
 
 def read_token(settings: HttpSettings, environ: Mapping[str, str]) -> ServiceToken:
-    """The token that reads."""
+    """The token that permits reading."""
     return ServiceToken("read token", settings.read_token_file, environ.get(READ_TOKEN, ""))
 
 
 def admin_token(settings: HttpSettings, environ: Mapping[str, str]) -> ServiceToken:
-    """The token that changes, and reads."""
+    """The token that permits changes and reading."""
     return ServiceToken("admin token", settings.admin_token_file, environ.get(ADMIN_TOKEN, ""))
 
 
 def is_closed(settings: HttpSettings, environ: Mapping[str, str]) -> bool:
-    """Whether requests from other machines read nothing, whatever they send along."""
+    """Whether requests from other machines can read nothing, even with a token."""
     everybody = settings.open_reads or settings.bind is None or is_loopback(settings.bind.host)
     return not everybody and not read_token(settings, environ)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this address or name means this machine alone; other names are not resolved."""
+    """Whether this is a loopback address or ``localhost``; other names are not resolved."""
     return host.lower() == LOCALHOST or (is_address(host) and ip_address(host).is_loopback)
 
 
 def _same(one: str, other: str) -> bool:
-    """In the same time wherever they differ, and however long they are."""
+    """Whether two texts are equal, in a time that does not depend on their content."""
     digests = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (one, other))
     return hmac.compare_digest(*digests)

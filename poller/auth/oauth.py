@@ -4,17 +4,19 @@ RFC 6749, sections 4.4, 5.1 and 5.2; RFC 6750.
 
 **Invariants**
 
-* The client's secret is read from its file for each new token, goes to the token endpoint alone, and is in no message,
-  however it is spelled; nothing of a token is in an error.
-* The client proves itself by HTTP Basic, which every server has to accept (2.3.1); where a server answers
-  ``invalid_client``, once by parameters of the form. What worked is tried first from then on.
-* An answer is bounded before it is in memory, decoded, as those of the API are.
-* The endpoint is reached as the source is: its certificates, proxy and time limit, but without its extra headers.
-* A missing ``token_type`` and a lifetime that is text are accepted. Another kind of token, which would not work, is
-  refused, and so is an ``error`` with status 200.
-* A lifetime that is missing or makes no sense counts as five minutes: a token that dies earlier is noticed by its first
-  401. None counts as longer than a day. A token is renewed 60 s before its end, or after 80 % of its lifetime where
-  that is later.
+* The client secret is read from its file for each new token and sent only to the token endpoint. No message contains
+it,
+  in any spelling; no error contains a part of a token.
+* The client authenticates by HTTP Basic, which every server must accept (2.3.1); after ``invalid_client``, once by form
+  parameters. The method that worked is tried first from then on.
+* A response has a size limit, before and after decompression, like those of the API.
+* The endpoint is reached with the source's certificates, proxy and time limit, but without its extra headers.
+* A missing ``token_type`` and a lifetime as text are accepted. Other types of tokens are refused, and so is an
+``error``
+  with status 200.
+* A missing or invalid lifetime counts as five minutes; a token that expires earlier is noticed by its first 401. No
+  lifetime counts as longer than a day. A token is renewed 60 s before its end, or after 80 % of its lifetime if that is
+  later.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _TRANSIENT_ERRORS: Final = frozenset({"temporarily_unavailable", "server_error",
 
 
 class TokenResponse(msgspec.Struct, frozen=True):
-    """Status and body. ``secrets`` are what the request held, in every spelling in which it may come back."""
+    """The response of a token endpoint. ``secrets``: those of the request, in every spelling that may be echoed."""
 
     status: int
     body: bytes
@@ -59,7 +61,7 @@ class TokenResponse(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The body's members; none where it is no JSON object."""
+        """The members of the body; empty: it is no JSON object."""
         try:
             found = msgspec.json.decode(self.body.removeprefix(BOM_UTF8))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
@@ -68,16 +70,16 @@ class TokenResponse(msgspec.Struct, frozen=True):
 
     @property
     def refuses_client(self) -> bool:
-        """Whether it says that the client is unknown or has not proven itself in a way that the server takes."""
+        """Whether the server rejects the client or its authentication method."""
         return self.status in _CLIENT_REFUSED and self.fields.get("error") == "invalid_client"
 
 
 def issued(answer: TokenResponse, origin: str) -> Issued:
-    """The token of this answer.
+    """The token of a response.
 
     Raises:
-        CredentialUnusable: it holds none that can be used.
-        SourceUnavailable: it holds none, but a later one may.
+        CredentialUnusable: the response has no usable token.
+        SourceUnavailable: the response has none, but a later one may.
     """
     fields = answer.fields
     error = fields.get("error")
@@ -94,7 +96,7 @@ def issued(answer: TokenResponse, origin: str) -> Issued:
 
 
 def lifetime_of(expires_in: object) -> timedelta:
-    """How long a token is good for whose answer has this ``expires_in``."""
+    """The lifetime of a token with this ``expires_in``."""
     try:
         seconds = math.nan if isinstance(expires_in, bool) else float(expires_in)  # type: ignore[arg-type] # it may be
     except (TypeError, ValueError):
@@ -107,12 +109,12 @@ def lifetime_of(expires_in: object) -> timedelta:
 
 
 def renewal(lifetime: timedelta) -> timedelta:
-    """How long after it was asked for a token of this lifetime is renewed."""
+    """The time after its request when a token of this lifetime is renewed."""
     return max(lifetime * _SHARE, lifetime - _MARGIN)
 
 
 def _refusal(answer: TokenResponse, error: object, origin: str) -> SourceError:
-    # Only what is meant to be read: in the rest the secret may come back in an unforeseen spelling.
+    # Only the fields for people: the rest may contain the secret in an unforeseen spelling.
     told = [str(part) for part in (error, answer.fields.get("error_description")) if part]
     said = one_line(hidden(": ".join(told), *_all_secrets(answer)))
     text = f"{origin} has answered {answer.status}" + (f": {said}" if said else "")
@@ -128,12 +130,12 @@ def _all_secrets(answer: TokenResponse) -> tuple[str, ...]:
     return (*answer.secrets, *(token for token in tokens if isinstance(token, str)))
 
 
-_LARGEST: Final = 64 * 1024  # bytes of an answer
+_LARGEST: Final = 64 * 1024  # bytes of a response
 _Proof = Literal["basic", "form"]
 
 
 class OAuthClient(msgspec.Struct, frozen=True):
-    """Who asks where for what."""
+    """A registered OAuth client: token endpoint, id, secret file, scope and audience."""
 
     token_url: str
     client_id: str
@@ -143,10 +145,10 @@ class OAuthClient(msgspec.Struct, frozen=True):
 
 
 class ClientCredentials(Issuer):
-    """An issuer: each token is one exchange with the token endpoint, at most two where the first proof is not taken."""
+    """An issuer that requests tokens by the client credentials grant."""
 
     def __init__(self, client: OAuthClient, *, transport: Transport, within: timedelta) -> None:
-        """Take what to ask for, the source's transport, and how long one whole exchange may take.
+        """Request tokens for this client through the source's transport, within this time.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
@@ -163,8 +165,8 @@ class ClientCredentials(Issuer):
         """A new token.
 
         Raises:
-            CredentialUnusable: the secret cannot be read, or the server refuses or answers nonsense.
-            SourceUnavailable: no answer, or one that may be better later.
+            CredentialUnusable: the secret cannot be read, or the server refuses, or its response is invalid.
+            SourceUnavailable: no response, or an error that may pass.
         """
         secret, proof = self._secret.text(), self._proof
         answer = await self._ask(proof, secret)
@@ -172,13 +174,13 @@ class ClientCredentials(Issuer):
             proof = "form"
             answer = await self._ask(proof, secret)
         if answer.refuses_client:
-            self._proof = "basic"  # what used to work does no more: begin again next time
+            self._proof = "basic"  # the method that worked fails now: start over next time
         made = issued(answer, self.origin)
         self._proof = proof
         return made
 
     def check(self) -> None:
-        """Whether the file holds a client secret; the server is not asked."""
+        """Check that the file holds a client secret; the server is not contacted."""
         self._secret.text()
 
     async def _ask(self, proof: _Proof, secret: str) -> TokenResponse:

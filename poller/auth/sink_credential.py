@@ -1,16 +1,14 @@
 """A sink credential from a request, as in the CloudEvents Subscriptions API (0.1-wip).
 
-Two kinds are known. An access token is sent as it is, also when it has expired, for only the sink knows; a name and a
-secret are sent as RFC 7617 has it (``Basic``). Nothing is refreshed: a refresh token is a credential for a server other
-than the sink. The client that brought the token brings the next one.
+Two kinds exist. An access token is sent as it is, even after its expiry, because only the sink decides; a name and a
+secret are sent as ``Basic`` (RFC 7617). Tokens are not refreshed: a refresh token is a credential for a server other
+than the sink. The client that sent the token sends the next one.
 
 **Invariants**
 
-* The value that is made is fit for a header.
-* No ``repr`` shows any part of it. An error names the key and what is expected there, never the value.
-* Pure. Where the credential is kept is not known here.
-
-Pure. Refuses to know where it is kept.
+* The resulting value is fit for a header.
+* No ``repr`` shows any part of it. An error names the key and what is expected, never the value.
+* Pure: this module does not know where the credential is stored.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ LONGEST: Final = 8192
 
 TOKEN: Final = "expected printable ASCII without spaces, 1 to 8192 characters"  # noqa: S105 -- words about one
 NAMES: Final = 8
-"""Characters from which on a name is taken for a secret: some are keys, and shorter ones are words."""
+"""The shortest name that is treated as a secret: longer names may be keys, shorter ones are words."""
 
 KIND: Final = "expected ACCESSTOKEN or PLAIN"
-NOT_REFRESHED: Final = f"{KIND}: tokens are not refreshed here, so bring the next access token with a request"
+NOT_REFRESHED: Final = f"{KIND}: tokens are not refreshed here; send the next access token with a request"
 EXPECTED: Final[Mapping[str, str]] = {
     "accesstoken": TOKEN,
     "accesstokenexpiresutc": "expected a moment with its offset (RFC 3339), such as 2026-03-02T08:15:00Z",
@@ -68,11 +66,11 @@ class _Silent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class AccessTokenCredential(_Silent, frozen=True, tag="ACCESSTOKEN"):
-    """A token that was had before.
+    """An access token.
 
     Attributes:
         accesstoken: the token.
-        accesstokenexpiresutc: when it counts as expired; None: not known.
+        accesstokenexpiresutc: its expiry; None: unknown.
         accesstokentype: of OAuth 2.
     """
 
@@ -85,8 +83,8 @@ class PlainCredential(_Silent, frozen=True, tag="PLAIN"):
     """A name and a secret.
 
     Attributes:
-        identifier: the name; without a colon, for one ends it.
-        secret: what proves it.
+        identifier: the name, without a colon.
+        secret: the password.
     """
 
     identifier: _Name
@@ -102,12 +100,12 @@ _KINDS: Final[Mapping[Any, type[SinkCredentialValue]]] = {
 
 
 class Authorization(msgspec.Struct, frozen=True):
-    """What a sink is sent.
+    """The Authorization header for a sink.
 
     Attributes:
         value: of the header.
-        secrets: what is not to be repeated when the sink does.
-        expires: when a token counts as expired.
+        secrets: must not appear in messages, even if the sink repeats them.
+        expires: the expiry of a token; None: unknown.
     """
 
     value: str
@@ -121,14 +119,14 @@ class Authorization(msgspec.Struct, frozen=True):
         return []
 
     def remark(self, now: datetime) -> str:
-        """What is to be said when a sink does not accept it now (UTC); "" where nothing is known."""
+        """A remark for the error when a sink refuses the header at this time (UTC); "": none."""
         if self.expires is None or now < self.expires:
             return ""
         return f"the access token expired at {self.expires.isoformat(timespec='seconds').replace('+00:00', 'Z')}"
 
 
 def brought_of(given: Mapping[str, Any]) -> SinkCredentialValue | dict[str, str]:
-    """The credential that a request means; or what is wrong with it: by key, "" for all, what is expected there."""
+    """The credential of a request, or its errors: by key ("": the whole), what is expected."""
     kind = _kind(given)
     if kind is None:
         refreshed = given.get("credentialtype") == "REFRESHTOKEN"
@@ -141,12 +139,12 @@ def brought_of(given: Mapping[str, Any]) -> SinkCredentialValue | dict[str, str]
 
 
 def written(one: SinkCredentialValue) -> bytes:
-    """As it is kept, in JSON."""
+    """The stored form, JSON."""
     return msgspec.json.encode(one)
 
 
 def kind_of(kept: bytes) -> str:
-    """Its credentialtype; "?" where this version cannot use it."""
+    """The credentialtype of a stored credential; "?": this version cannot use it."""
     try:
         return str(read_credential(kept).__struct_config__.tag)
     except ConfigurationError:

@@ -324,7 +324,7 @@ def _decoded(text: str, where: str) -> Any:
     except (msgspec.DecodeError, RecursionError):
         raise ConfigurationError(f"{where}: expected a JSON object") from None
     if repeated:
-        raise ConfigurationError(f"{where}: {', '.join(repeated)}: expected once: this key stands twice")
+        raise ConfigurationError(f"{where}: {', '.join(repeated)}: expected once: this key occurs twice")
     return value
 
 

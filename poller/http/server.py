@@ -1,9 +1,16 @@
-"""An ASGI application on a socket, within a running loop.
+"""HTTP server: serves an ASGI application within a running event loop.
 
 **Invariants**
 
 - Once the address is known, connections are answered; after the block no socket and no task is left.
 - Signals are not handled here.
+- From the connection, and from the first byte of a later request, a request has :data:`REQUEST_SECONDS` to arrive with
+  its body; then the connection is closed. The time of a response has no limit.
+- A client that reads nothing of its response for :data:`STALLED_SECONDS` is disconnected, also after the connection was
+  closed on this side.
+- A listener holds a quarter of the descriptors of this process, :data:`MOST` at most; the others are for the store,
+  sources and sinks. When it is full, the connection that has waited longest for its client is closed; if all clients
+  wait for responses, a new connection gets 503 and is closed.
 """
 
 from __future__ import annotations
@@ -24,17 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from poller.clock import Clock
 from poller.errors import AddressTaken, ConfigurationError
 
-# A connection of uvicorn that waits for no peer for ever, and holds one of a bounded number of places.
-#
-# **Invariants.**
-#
-# - From the connection on, and from the first byte of a later request on, there are :data:`REQUEST_SECONDS` until all
-# of
-#   its head and body is there; then the connection is closed. How long an answer takes is no matter of this.
-# - A client that takes nothing of its answer for :data:`STALLED_SECONDS` is let go, and so is one that has not taken
-# the
-#   rest of it so long after the connection was closed here.
-# - While there is no room (:mod:`poller.http.server`), a connection that waits for its client may be dropped.
+# A connection of uvicorn with time limits.
 
 REQUEST_SECONDS: Final = 20.0
 STALLED_SECONDS: Final = 60.0
@@ -45,7 +42,7 @@ _NO_ROOM: Final = (
 
 
 class DeadlineProtocol(H11Protocol):
-    """One connection."""
+    """A connection with time limits for its client."""
 
     def __init__(
         self,
@@ -55,7 +52,7 @@ class DeadlineProtocol(H11Protocol):
         stalled: float = STALLED_SECONDS,
         **more: Any,
     ) -> None:
-        """Take what uvicorn gives, all connections of the listener, and how long each kind of waiting may take."""
+        """Begin with uvicorn's arguments, all connections of the listener, and the time limits."""
         super().__init__(*given, **more)
         self._all = connections
         self._seconds = seconds
@@ -65,11 +62,11 @@ class DeadlineProtocol(H11Protocol):
         self._leaving: asyncio.TimerHandle | None = None
 
     def drop(self) -> None:
-        """Close it now, whatever has not been sent yet."""
+        """Close the connection now, even with unsent data."""
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """It is there, and the first request is due."""
+        """The connection is open; start the time of the first request."""
         super().connection_made(transport)
         if self._all.has_room(self):
             self._expect()
@@ -78,24 +75,24 @@ class DeadlineProtocol(H11Protocol):
             self._close()
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request has come, or all of it."""
+        """Data of a request has arrived."""
         super().data_received(data)
         self._check_deadline()
 
     def on_response_complete(self) -> None:
-        """One was answered; some of the next may have come before that."""
+        """A request was answered; data of the next one may have arrived already."""
         super().on_response_complete()
         self._check_deadline()
 
     def pause_writing(self) -> None:
-        """The client does not take what is sent as fast as it is sent."""
+        """The client reads more slowly than data is sent."""
         super().pause_writing()
         if self._taking is None:
             self._taking = self.loop.call_later(self._stalled, self.drop)
         self._wait()
 
     def resume_writing(self) -> None:
-        """It has taken most of it."""
+        """The client has read most of the data."""
         super().resume_writing()
         if self._taking is not None:
             self._taking.cancel()
@@ -103,12 +100,12 @@ class DeadlineProtocol(H11Protocol):
         self._wait()
 
     def timeout_keep_alive_handler(self) -> None:
-        """No further request has come."""
+        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._part()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone, and nothing is due any more."""
+        """The connection is closed; stop its timer."""
         super().connection_lost(exc)
         self._all.forget(self)
         self._relax()
@@ -126,7 +123,7 @@ class DeadlineProtocol(H11Protocol):
         self._part()
 
     def _wait(self) -> None:
-        """Note for whom it waits: for its client to say more or to take more, or the client for an answer."""
+        """Record whether the connection waits for its client, or the client for a response."""
         slow = self._taking is not None
         self._all.waits(self, for_client=slow or self.conn.their_state in {h11.SEND_BODY, h11.IDLE})
 
@@ -144,19 +141,19 @@ class DeadlineProtocol(H11Protocol):
         self._part()
 
     def _part(self) -> None:
-        """What is closed here and still has something to send has so long to send it."""
+        """Start the time in which a closed connection may send its remaining data."""
         if self._leaving is None and self.transport.is_closing():
             self._leaving = self.loop.call_later(self._stalled, self.drop)
 
 
 LONGEST_HEAD: Final = 32 * 1024  # bytes of a request's line and headers
 _GRACE_SECONDS: Final = 2
-_KEEP_ALIVE_SECONDS: Final = 75  # as common servers have it; a client of 5 s finds its connection closed under load
+_KEEP_ALIVE_SECONDS: Final = 75  # as in common servers; 5 s is too short under load
 _BACKLOG: Final = 2048
 
 
 class _SilentServer(uvicorn.Server):
-    """uvicorn that leaves signals alone and tells when it listens."""
+    """A uvicorn server that does not handle signals and reports when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -182,21 +179,21 @@ async def listening(
     stalled_seconds: float = STALLED_SECONDS,
     most: int | None = None,
 ) -> AsyncIterator[str]:
-    """Serve an application while the block runs; gives the base URL, without a slash at its end.
+    """Serve an application while the block runs. Yields the base URL, without a slash at its end.
 
     Args:
         app: an ASGI 3 application.
         host: the address to listen on.
-        port: the port; 0 for any that is free.
+        port: the port; 0: any free one.
         clock: of this process.
-        longest_head: bytes of a request's line and headers at most.
-        request_seconds: until a request that was begun has to be there, body included.
-        stalled_seconds: that a client may take nothing of its answer.
-        most: connections at a time; None: as many as the limit of descriptors allows.
+        longest_head: the greatest size of a request's line and headers, in bytes.
+        request_seconds: the time for a request to arrive, body included.
+        stalled_seconds: the time that a client may read nothing of its response.
+        most: the greatest number of connections; None: as many as the limit of descriptors allows.
 
     Raises:
-        AddressTaken: another process listens there.
-        ConfigurationError: the address cannot be listened on.
+            AddressTaken: another process listens on this address.
+            ConfigurationError: the address cannot be used.
     """
     most = most_connections() if most is None else most
     connections = ConnectionLimit(most, clock=clock)
@@ -206,12 +203,12 @@ async def listening(
             app,
             interface="asgi3",
             http=protocol,  # type: ignore[arg-type] # it is called, no more
-            backlog=max(1, most // 4),  # this many are accepted in one turn of the loop, before any can be refused
+            backlog=max(1, most // 4),  # accepted in one turn of the loop, before any can be refused
             h11_max_incomplete_event_size=longest_head,
             lifespan="off",
             ws="none",
             log_config=None,
-            log_level="error",  # a client that sends no HTTP is answered 400, and is no warning to anybody
+            log_level="error",  # a client that sends no HTTP gets 400, without a warning
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -226,7 +223,7 @@ async def listening(
             if served.done():
                 served.result()
             shown = f"[{host}]" if ":" in host else host
-            sock.listen(_BACKLOG)  # this many may wait to be accepted: uvicorn has set this to its own backlog
+            sock.listen(_BACKLOG)  # this many may wait to be accepted; uvicorn has set its own backlog
             yield f"http://{shown}:{sock.getsockname()[1]}"
         finally:
             started.cancel()
@@ -235,14 +232,14 @@ async def listening(
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """A listening socket.
 
     Raises:
-        AddressTaken: another one does.
-        ConfigurationError: it cannot.
+        AddressTaken: another process listens on this address.
+        ConfigurationError: the address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only where the protocol is spelled out; without it every small answer takes 40 ms more.
+    # asyncio sets TCP_NODELAY only if the protocol is given; without it every small response takes 40 ms more.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -255,28 +252,26 @@ def listener(host: str, port: int) -> socket.socket:
         raise kind(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
 
 
-# A listener holds a quarter of the descriptors of this process, :data:`MOST` at most; the others are kept for the
-# store, sources and sinks. When it is full, the connection closes that has waited longest for its client; where every
-# client waits for an answer, the new one is answered 503 and closed.
+# The limit of connections.
 
 MOST: Final = 256
 _QUARTER: Final = 4
-_ENOUGH: Final = 65_536  # descriptors; a limit of millions is no use
-_USUAL: Final = 1024  # where the limit is not known
+_ENOUGH: Final = 65_536  # descriptors; more are useless
+_USUAL: Final = 1024  # if the limit is unknown
 _SAID_AGAIN: Final = 60.0  # seconds
 
 _log = structlog.get_logger("poller.http")
 
 
 class ClosableConnection(Protocol):
-    """A connection that can be given up."""
+    """A connection that can be closed to make room."""
 
     def drop(self) -> None:
-        """Close it now, whatever has not been sent yet."""
+        """Close the connection now, even with unsent data."""
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process may have."""
+    """The number of descriptors that this process may have."""
     try:
         import resource  # noqa: PLC0415  # Windows has none
     except ImportError:
@@ -286,7 +281,7 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Have as many descriptors as this process may give itself, up to what is any use."""
+    """Raise the process's limit of descriptors as far as permitted and useful."""
     try:
         import resource  # noqa: PLC0415  # Windows has none
     except ImportError:
@@ -298,15 +293,15 @@ def raise_descriptor_limit() -> None:
 
 
 def most_connections() -> int:
-    """How many connections a listener may hold."""
+    """The number of connections that a listener may hold."""
     return max(1, min(MOST, descriptor_limit() // _QUARTER))
 
 
 class ConnectionLimit:
-    """Those of one listener."""
+    """The connections of one listener, up to a limit."""
 
     def __init__(self, most: int, *, clock: Clock) -> None:
-        """Take how many there may be, and the clock of this process."""
+        """Begin with the limit and the clock of this process."""
         self._most = most
         self._clock = clock
         self._held: set[ClosableConnection] = set()
@@ -314,7 +309,7 @@ class ConnectionLimit:
         self._said: float | None = None
 
     def has_room(self, one: ClosableConnection) -> bool:
-        """Hold a new connection, which waits for its client; False: there is no room, and no other could go."""
+        """Hold a new connection, which waits for its client. False: no room, and no other can be closed."""
         if len(self._held) >= self._most:
             self._say()
             longest = next(iter(self._waiting), None)
@@ -327,14 +322,14 @@ class ConnectionLimit:
         return True
 
     def waits(self, one: ClosableConnection, *, for_client: bool) -> None:
-        """Note whether a connection waits for its client, or its client for an answer."""
+        """Record whether a connection waits for its client, or its client for a response."""
         if not for_client:
             self._waiting.pop(one, None)
         elif one in self._held:
             self._waiting.setdefault(one)
 
     def forget(self, one: ClosableConnection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self._held.discard(one)
         self._waiting.pop(one, None)
 
@@ -342,5 +337,5 @@ class ConnectionLimit:
         now = self._clock.monotonic()
         if self._said is None or now - self._said >= _SAID_AGAIN:
             self._said = now
-            advice = "those that wait longest for their client are closed; see who opens them, or put a proxy in front"
+            advice = "connections that wait longest are closed; check who opens them, or put a proxy in front"
             _log.warning("no room for more HTTP connections", most=self._most, advice=advice)

@@ -1,13 +1,15 @@
-"""Guard of sink addresses: only public ones may be connected to.
+"""Address guard against SSRF: sinks may have public addresses only.
 
 **Invariants**
 
-* Only what the registries name globally reachable unicast may be connected to; every other address has a reason.
-  :attr:`ipaddress.IPv4Address.is_global` alone is not enough: it takes multicast, NAT64 and 6to4, which lead to any
-  IPv4 address, and unassigned ranges for global. So the tables here decide, and the rest of IPv6 is refused.
-* Pure, but for the look-up of names at the end.
-
-Two kinds of refusal: what an operator may want after all (a service beside the daemon), and what no sink can have.
+* Only addresses that the registries list as globally reachable unicast are permitted; every refusal has a reason.
+  :attr:`ipaddress.IPv4Address.is_global` is not enough: for it, multicast, NAT64, 6to4 (which lead to any IPv4 address)
+  and unassigned ranges are global. So the tables here decide, and other IPv6 addresses are refused.
+* Refusals are of two kinds: addresses that an operator may allow (a service beside the daemon), and addresses that no
+  sink can have.
+* The name of a sink is resolved only here, and each address is checked. Connections go to a checked address without a
+  second look-up, so a name server that changes its answer gains nothing. One forbidden address refuses the host.
+* Pure, but for the look-up of names.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _NOWHERE: Final = (
     ("ff00::/8", "a multicast address"),
     ("100::/64", "a discard address"),
 )
-"""What no sink can have, whatever is allowed, unless a network is named that holds it."""
+"""Addresses that no sink can have, unless a network with them is allowed."""
 
 _INWARDS: Final = (
     ("0.0.0.0/8", 'an address of "this network"'),
@@ -73,7 +75,7 @@ _INWARDS: Final = (
     ("fe80::/10", "a link-local address"),
     ("fec0::/10", "a site-local address"),
 )
-"""What leads inwards, or cannot be distinguished from what does: refused unless allowed. The first match names it."""
+"""Internal addresses, and others like them: refused unless allowed. The first match gives the reason."""
 
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _NOWHERE_TABLE: Final = tuple((ip_network(network), reason) for network, reason in _NOWHERE)
@@ -81,12 +83,12 @@ _INWARDS_TABLE: Final = tuple((ip_network(network), reason) for network, reason 
 
 
 class AddressPolicy(msgspec.Struct, frozen=True):
-    """What is allowed although it leads inwards.
+    """The internal addresses that are allowed.
 
     Attributes:
-        private: whatever leads inwards.
-        networks: these addresses, whatever they are.
-        hosts: names whose addresses may lead inwards; lower case, without a dot at the end.
+        private: allow all internal addresses.
+        networks: allow all addresses of these networks.
+        hosts: allow internal addresses for these names; lower case, without a dot at the end.
     """
 
     private: bool = False
@@ -95,7 +97,7 @@ class AddressPolicy(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, entries: tuple[str, ...], *, private: bool = False) -> AddressPolicy:
-        """Of entries as configured: networks (``10.1.0.0/16``), addresses and names."""
+        """The policy of configured entries: networks (``10.1.0.0/16``), addresses and names."""
         networks = {entry: network_of(entry) for entry in entries}
         return cls(
             private,
@@ -104,12 +106,12 @@ class AddressPolicy(msgspec.Struct, frozen=True):
         )
 
     def names(self, host: str) -> bool:
-        """Whether it names this host, or a network that holds it."""
+        """Whether the policy names this host, or a network with this address."""
         address = address_of(host)
         return host.lower() in self.hosts if address is None else self._holds(address)
 
     def refusal(self, address: Address, *, host: str = "") -> str | None:
-        """Why this address, which ``host`` has resolved to, may not be connected to; None: it may."""
+        """The reason why this address of ``host`` is forbidden; None: it is permitted."""
         if self._holds(address):
             return None
         inwards_allowed = self.private or host.lower() in self.hosts
@@ -120,7 +122,7 @@ class AddressPolicy(msgspec.Struct, frozen=True):
 
 
 def refusal(address: Address) -> str | None:
-    """What kind of address this is that may not be connected to, in words; None: it may."""
+    """The kind of a forbidden address, in words; None: it is public."""
     reason = _named(address, _NOWHERE_TABLE) or _named(address, _INWARDS_TABLE)
     if reason is None and isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
         return "a reserved address"
@@ -128,7 +130,7 @@ def refusal(address: Address) -> str | None:
 
 
 def address_of(host: str) -> Address | None:
-    """The address that a URL's host is, with or without brackets, in its one proper spelling; None: it is none."""
+    """The address in a URL's host, with or without brackets, in canonical form; None: it is no address."""
     try:
         return ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -136,7 +138,7 @@ def address_of(host: str) -> Address | None:
 
 
 def network_of(text: str) -> Network | None:
-    """The network of ``10.1.0.0/16``, or the one address of ``10.1.2.3``; None: it is neither."""
+    """The network of ``10.1.0.0/16``, or of the one address ``10.1.2.3``; None: neither."""
     try:
         return ip_network(text)
     except ValueError:
@@ -147,21 +149,21 @@ def _named(address: Address, table: tuple[tuple[Network, str], ...]) -> str | No
     return next((reason for network, reason in table if address in network), None)
 
 
-# Spelling of hosts: a DNS name in ASCII, or an address in its one proper spelling. ``0x7f.1``, ``2130706433`` and
-# ``017700000001`` are names to one library and 127.0.0.1 to another; what is checked must be what is connected to.
+# Spelling of hosts: a DNS name in ASCII, or an address in canonical form. ``0x7f.1``, ``2130706433`` and
+# ``017700000001`` are names for one library and 127.0.0.1 for another; the checked host must be the connected one.
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 _LONGEST: Final = 253
 _UNFIT: Final = re.compile(r"[^\x21-\x7e]|\\|%(?:00|0[aA]|0[dD])")
 PRIVATE: Final = "allow_private = true"
-"""What lets a host through that leads inwards, as it stands in a configuration."""
+"""The setting that allows internal addresses."""
 
 _HOW: Final = f"{PRIVATE} or allow_hosts lets it through"
 
 
 def misspelling(host: str) -> str | None:
-    """What is wrong with a host as it stands in a URL, an IPv6 address in brackets; None: nothing."""
+    """The error in the spelling of a URL's host (an IPv6 address has brackets); None: it is correct."""
     if host.startswith("["):
         return _ipv6(host)
     if re.search(r"[^\x21-\x7e]|%", host):
@@ -177,15 +179,15 @@ def misspelling(host: str) -> str | None:
 
 
 def forbidden(url: str, allowed: AddressPolicy, *, tls: str = "https", plain: str = "http") -> str | None:
-    """Why a sink's URL is refused before anything is resolved, fit to follow "expected …"; None: it is not.
+    """The expectation that a sink's URL violates, to follow "expected …"; None: the URL is correct.
 
-    What its host resolves to is looked at each time that a connection is made.
+    Addresses are checked each time that a connection is made.
 
     Args:
         url: of the sink.
-        allowed: what is allowed beyond public addresses; the scheme without TLS too.
+        allowed: the policy; an allowed host may be used without TLS, too.
         tls: the scheme of such sinks with TLS.
-        plain: the one without.
+        plain: the scheme without TLS.
     """
     parts = _parts(url)
     if parts is None:
@@ -206,7 +208,7 @@ def forbidden(url: str, allowed: AddressPolicy, *, tls: str = "https", plain: st
 
 
 def _parts(url: str) -> SplitResult | None:
-    """The parts of a URL; None where its host or port cannot be read, or the port is 0."""
+    """The parts of a URL; None: its host or port cannot be read, or the port is 0."""
     try:
         parts = urlsplit(url)
         _ = parts.hostname
@@ -247,25 +249,23 @@ def _ipv6(host: str) -> str | None:
     return None
 
 
-# The address guard: the name of a sink becomes addresses only here, and each is checked. Connections go to a checked
-# address without a second look-up, so a name server that changes its answer gains nothing. One bad address among good
-# ones refuses them all. A look-up blocks a thread of its own, so it delays neither other sinks nor the end.
+# Look-ups. Each blocks a thread of its own, so it delays neither other sinks nor the end of the process.
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
-"""The addresses of a name, those to be tried first in front. Raises OSError where there are none."""
+"""The addresses of a name, in the order of preference. Raises OSError if there are none."""
 
 
 async def checked_addresses(host: str, allowed: AddressPolicy, lookup: Lookup | None = None) -> Sequence[str]:
-    """The addresses of a host, each of which may be connected to.
+    """The addresses of a host, all permitted.
 
     Args:
         host: a name, or an address without brackets.
-        allowed: what is allowed beyond public addresses.
-        lookup: how names are looked up; the system's way by default.
+        allowed: the policy.
+        lookup: resolves names; default: the system's resolver.
 
     Raises:
-        AddressRefused: one of them may not be connected to.
-        OSError: there are none.
+        AddressRefused: one of the addresses is forbidden.
+        OSError: there are no addresses.
     """
     found = await (lookup or system_lookup)(host)
     for text in found:
@@ -276,17 +276,17 @@ async def checked_addresses(host: str, allowed: AddressPolicy, lookup: Lookup | 
 
 
 async def system_lookup(host: str) -> Sequence[str]:
-    """The addresses that the system knows for a name, in the order of RFC 6724.
+    """The addresses of a name from the system's resolver, in the order of RFC 6724.
 
     Raises:
-        OSError: there are none, or no name server answered.
+        OSError: there are no addresses, or no name server answered.
     """
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[list[str]] = loop.create_future()
 
     def settle(found: list[str] | OSError) -> None:
         if answered.done():
-            return  # the caller has gone
+            return  # the caller was cancelled
         if isinstance(found, OSError):
             answered.set_exception(found)
         else:
@@ -301,7 +301,7 @@ async def system_lookup(host: str) -> Sequence[str]:
             found = error
         except UnicodeError:
             found = OSError(None, f"{host[:80]!r} is no name")
-        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, found)
 
     threading.Thread(target=ask, name=f"look-up of {host[:80]}", daemon=True).start()

@@ -1,8 +1,11 @@
-"""Connections to a source or token endpoint: certificates, proxy, extra headers.
+"""The HTTP client for sources and token endpoints: certificates, proxy, headers, decompression, ``Retry-After``.
 
-httpx speaks through aiohttp's transport, because its own pool collapses under concurrency. Nothing is taken from the
-process' environment (proxies, netrc), no cookie is kept, no redirect followed. There is no timeout here: the caller
-bounds the whole exchange.
+httpx uses aiohttp's transport, because its own pool is slow under concurrency.
+
+**Invariants**
+
+- Nothing is read from the environment (proxies, netrc), no cookie is stored, no redirect followed.
+- The client has no timeout: the caller limits the whole exchange.
 """
 
 from __future__ import annotations
@@ -35,9 +38,9 @@ _NOT_PEM = "expected PEM: certificates, and for a client its key too"
 _MISMATCH = "the key is not that of the certificate"
 _ENCRYPTED = "the key is encrypted; expected one without a passphrase"
 
-LONGEST_LINE: Final = 64 * 1024  # bytes of one header of an answer; aiohttp's own 8 190 are fewer than some send
+LONGEST_LINE: Final = 64 * 1024  # bytes of one response header; some servers send more than aiohttp's default of 8 190
 
-_PLACE: Final = re.compile(r"\s*\(_ssl\.c:\d+\)'?|\[Errno -?\d+\]\s*")  # in Python's source; a number beside words
+_PLACE: Final = re.compile(r"\s*\(_ssl\.c:\d+\)'?|\[Errno -?\d+\]\s*")  # a place in Python's source, or an error number
 _IN_TLS: Final = re.compile(r"\[SSL: (\w+)\]")
 _FIRST: Final = re.compile(r"[:\n]")
 _RECEIVED: Final = re.compile(r"received (\d+) of (\d+) bytes")
@@ -47,11 +50,11 @@ _Stamp = tuple[int, int, int, int]
 _log = structlog.get_logger("poller.http")
 
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, aiohttp.ClientError, OSError)
-"""What an exchange may raise where no answer, or a broken one, came; :func:`reason_of` words it."""
+"""The errors of an exchange without a complete response; :func:`reason_of` describes them."""
 
 
 class Transport(msgspec.Struct, frozen=True):
-    """How a source is reached beyond its URL: certificate authorities, client certificate, proxy, extra headers."""
+    """The connection settings of a source: certificate authorities, client certificate, proxy, extra headers."""
 
     ca_file: Path | None = None
     client_cert_file: Path | None = None
@@ -61,11 +64,11 @@ class Transport(msgspec.Struct, frozen=True):
 
 
 def tls_of(transport: Transport, of: str = "source") -> ssl.SSLContext:
-    """The certificates, loaded. To be used and not changed: who has no files of its own gets the same one.
+    """The TLS context with these certificates. Do not change it: all transports without files share one.
 
     Args:
         transport: names the files.
-        of: whose they are, for messages.
+        of: the owner of the files, for messages.
 
     Raises:
         ConfigurationError: a file cannot be used.
@@ -85,19 +88,19 @@ class CertificateFiles:
 
     **Invariants**
 
-    - A new connection uses what the files hold then.
-    - Files that cannot be used leave the last good certificates in use; :attr:`problem` and the log say why.
+    - A new connection uses the present content of the files.
+    - If the files cannot be used, the last good certificates stay in use; :attr:`problem` and the log say why.
     """
 
     def __init__(self, transport: Transport, of: str = "source") -> None:
         """Read the files.
 
         Args:
-            transport: names them.
-            of: whose they are, for messages.
+            transport: names the files.
+            of: the owner of the files, for messages.
 
         Raises:
-            ConfigurationError: one of them cannot be used.
+                ConfigurationError: a file cannot be used.
         """
         self.problem: str | None = None
         self._transport = transport
@@ -109,7 +112,7 @@ class CertificateFiles:
         self._context = tls_of(transport, of)
 
     def context(self) -> ssl.SSLContext:
-        """What a connection uses that is made now; the same object as long as the files stay as they are."""
+        """The TLS context for new connections; the same object until the files change."""
         stamps = self._stamp()
         if stamps != self._stamps:
             self._stamps = stamps
@@ -120,7 +123,7 @@ class CertificateFiles:
         try:
             self._context = tls_of(self._transport, self._of)
         except ConfigurationError as error:
-            self.problem = f"{error}; the last good ones stay in use"
+            self.problem = f"{error}; the last good certificates stay in use"
             _log.warning("certificates not renewed", error=self.problem)
         else:
             self.problem = None
@@ -140,7 +143,7 @@ def _stamp_of(path: Path) -> _Stamp | None:
 
 @contextmanager
 def _loading(of: str, *files: Path | None) -> Iterator[None]:
-    """Say in plain words what is wrong with these files; OpenSSL names places in its own source."""
+    """Translate errors of these files; OpenSSL's messages name places in its source."""
     try:
         yield
     except (OSError, ValueError) as error:  # an SSLError is an OSError; a ValueError comes from _no_passphrase
@@ -152,22 +155,22 @@ def _loading(of: str, *files: Path | None) -> Iterator[None]:
 
 
 def _no_passphrase() -> str:
-    """What OpenSSL would ask a terminal for, which a daemon does not have."""
+    """Refuse an encrypted key, for which OpenSSL would ask on the terminal."""
     raise ValueError(_ENCRYPTED)
 
 
 @cache
 def _system_tls() -> ssl.SSLContext:
-    """The system's authorities: 20 ms and most of a megabyte each time that they are read, for each of many sources."""
+    """The system's authorities, shared: loading them takes 20 ms and almost a megabyte."""
     return ssl.create_default_context()
 
 
 def http_client(
     transport: Transport, tls: ssl.SSLContext, *, connections: int, headers: Sequence[tuple[str, str]] = ()
 ) -> httpx.AsyncClient:
-    """A client that is not open yet, for this many connections; it makes them when they are needed.
+    """A client for this many connections, not open yet.
 
-    ``headers`` go with each request; those of ``transport`` are the API's alone, so its client passes them here.
+    ``headers``: of each request; the headers of ``transport`` are for the API only, so its client passes them here.
     """
 
     def session() -> aiohttp.ClientSession:
@@ -197,7 +200,7 @@ def http_client(
 
 
 def reason_of(error: BaseException, *secrets: str | None) -> str:
-    """Why an exchange failed, in one line without these secrets."""
+    """The reason why an exchange failed, in one line without these secrets."""
     chain = list(_chain(error))
     found = _tls_reason(chain) or next(filter(None, map(_connection_reason, chain)), None)
     found = found or next(filter(None, map(_protocol_reason, reversed(chain))), None)
@@ -212,34 +215,34 @@ def reason_of(error: BaseException, *secrets: str | None) -> str:
 def _tls_reason(chain: Sequence[BaseException]) -> str | None:
     for cause in chain:
         if isinstance(cause, aiohttp.ClientError):
-            continue  # some call themselves SSL errors, without what makes one
+            continue  # some are called SSL errors without having their attributes
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"the server's certificate is not accepted: {cause.verify_message} (ca_file says whom to trust)"
+            return f"the server's certificate is not accepted: {cause.verify_message} (see ca_file)"
         if isinstance(cause, ssl.SSLError) and cause.reason:
             return _not_agreed(cause.reason)
     return None
 
 
 def _not_agreed(reason: str) -> str:
-    sign = " (client_cert_file says who we are)" if "ALERT" in reason else ""
+    sign = " (client_cert_file sets the client certificate)" if "ALERT" in reason else ""
     return f"TLS cannot be agreed on: {reason.replace('_', ' ').lower()}{sign}"
 
 
 def _connection_reason(error: BaseException) -> str | None:
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        return f"the proxy answered {error.status} instead of letting us through"
+        return f"the proxy answered {error.status} instead of connecting"
     if not isinstance(error, aiohttp.ClientConnectorError):
         return None
     why = os.strerror(error.errno) if error.errno and error.errno > 0 else _PLACE.sub("", error.strerror or "")
     if not why:
         why = "the connection was closed"
         if error.ssl is not False:
-            why += " while TLS was agreed on: is it https:// there, and is client_cert_file wanted?"
+            why += " during the TLS handshake: check https://, and whether client_cert_file is required"
     return f"cannot connect to {error.host}:{error.port}: {why}"
 
 
 def _protocol_reason(error: BaseException) -> str | None:
-    """What a parser has found, without what it has quoted."""
+    """A parser's error, without the quoted text."""
     if not isinstance(error, HttpProcessingError | aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
         return None
     told = str(getattr(error, "message", "")) or str(error)
@@ -261,15 +264,16 @@ class ConnectionClosedEarly(aiohttp.ClientConnectionError):
 
 
 async def _not_repeated(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Keep aiohttp from making a GET again by itself.
+    """Keep aiohttp from repeating a GET by itself.
 
-    It does so once where the connection was closed before an answer, and asks neither the rate nor the gate. It knows
-    such a failure by its class, so this gives it another one; the policy repeats it, immediately but in its turn.
+    It repeats a GET once if the connection was closed before a response, without regard to the rate limit. It
+    recognizes
+    this failure by its class, so this raises another one; the retry policy repeats the request.
     """
     try:
         return await send(request)
     except aiohttp.ClientConnectorError:
-        raise  # there was no connection to be closed, and this one is not made again
+        raise  # no connection was open, so aiohttp does not repeat it
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         raise ConnectionClosedEarly(str(error)) from error
 
@@ -285,8 +289,8 @@ class BodyDecoder:
         """Start a body.
 
         Args:
-            encoding: the answer's Content-Encoding.
-            most: the largest size of interest; a piece that decompresses to more gives one byte more, no further.
+            encoding: the response's Content-Encoding.
+            most: the size limit; a piece that decompresses to more gives one byte more than the limit.
 
         Raises:
             SourceNonsense: an encoding that was not requested.
@@ -302,7 +306,7 @@ class BodyDecoder:
         """The decoded piece.
 
         Raises:
-            httpx.DecodingError: it is not gzip.
+            httpx.DecodingError: the body is not gzip.
         """
         if self._zlib is None:
             return piece
@@ -318,7 +322,7 @@ class BodyDecoder:
         return bytes(decoded)
 
     def _is_over(self, piece: bytes) -> bool:
-        """Whether this comes after the last member: padding, which has no magic number."""
+        """Whether this is padding after the last member, without the magic number."""
         self._over = self._over or (self._zlib is not None and self._zlib.eof and not piece.startswith(_MAGIC))
         return self._over
 
@@ -326,14 +330,14 @@ class BodyDecoder:
         """Check that the body is complete.
 
         Raises:
-            httpx.DecodingError: it is cut off.
+            httpx.DecodingError: the body is truncated.
         """
         if self._zlib is not None and not self._zlib.eof:
             raise httpx.DecodingError("the answer is cut off within its gzip encoding")
 
 
-# ``Retry-After`` and dates of HTTP. A date counts from the ``Date`` of the answer, so a wrong clock on either side does
-# no harm; without one it counts from the wall clock. Any other text asks for nothing.
+# ``Retry-After`` and dates of HTTP. A date is relative to the response's ``Date``, so a wrong clock on either side does
+# no harm; without ``Date``, it is relative to the wall clock. Any other text is ignored.
 
 # RFC 9110 knows whole seconds only; some send parts of one, or a number below zero.
 _SECONDS: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")

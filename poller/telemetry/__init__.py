@@ -1,4 +1,4 @@
-"""Metrics, traces and logs: what is declared once and recorded everywhere.
+"""Telemetry: metrics, traces and logs.
 
 Start at :mod:`poller.telemetry.metrics`.
 """
@@ -12,16 +12,16 @@ _OPENTELEMETRY: Final = ("opentelemetry.metrics", "opentelemetry.sdk.metrics")
 
 
 def block_opentelemetry() -> None:
-    """Make the imports of OpenTelemetry fail that redis-py tries; a program calls this before other imports.
+    """Make redis-py's imports of OpenTelemetry fail; call it before other imports.
 
-    Where OpenTelemetry is installed, redis-py imports it for metrics of its own: 75 ms at the start of every command.
+    If OpenTelemetry is installed, redis-py imports it for its own metrics: 75 ms at the start of every command.
     """
     for name in _OPENTELEMETRY:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None makes the import fail
 
 
 def unblock_opentelemetry() -> None:
-    """Allow these imports again, for traces."""
+    """Permit these imports again, for traces."""
     for name in _OPENTELEMETRY:
         if name in sys.modules and sys.modules[name] is None:
             del sys.modules[name]

@@ -1,6 +1,6 @@
 """Logs by structlog to standard error, as text or JSON, without secrets.
 
-One wide event for each round, and one for each attempt, hold everything there is to know about them. Levels:
+Each round and each attempt is one wide event with all its details. Levels:
 ``debug``: details. ``info``: normal operation. ``warning``: worth investigating. ``error``: needs action. Libraries
 that log through the standard library come out in the same form, from WARNING up: httpx would log each URL at INFO.
 """
@@ -28,30 +28,30 @@ _SECRET_NAME: Final = re.compile(r"(?i)(authorization|password|passwd|secret|api
 
 
 class LogOnce:
-    """A failure that is logged when it begins or changes, and once when it is over."""
+    """Logs a failure when it begins or changes, and once when it is over."""
 
     def __init__(self, log: Any, event: str, **fields: object) -> None:
-        """Take the logger, the event of a failure, and what else each line says."""
+        """Log to this logger, with this event for failures and these fields in each line."""
         self._log = log
         self._event = event
         self._fields = fields
         self._error: str | None = None
 
     def failed(self, error: str) -> None:
-        """Log this failure, unless it is the one that was logged last."""
+        """Log a failure, unless it is the same as the last one."""
         if error != self._error:
             self._error = error
             self._log.warning(self._event, error=error, **self._fields)
 
     def worked(self) -> None:
-        """Log that the failure is over, where there was one."""
+        """Log that the failure is over, if there was one."""
         if self._error is not None:
             self._error = None
             self._log.info("works again", failure=self._event, **self._fields)
 
 
 def redacted(value: Any) -> Any:
-    """A value fit for a log: credentials, user information and query strings of URLs taken out of any text in it."""
+    """A value without credentials, and without user information and query strings of URLs."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, dict):
@@ -62,7 +62,7 @@ def redacted(value: Any) -> Any:
 
 
 def _traced(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Say which span it belongs to, where it does to one."""
+    """Add the ids of the current span, if there is one."""
     if carried := tracing.current().carried:
         event["trace_id"], event["span_id"] = tracing.ids_of(carried)
     return event
@@ -74,13 +74,13 @@ def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Muta
 
 
 def _redact_text(_logger: Any, _method: str, event: Any) -> str:
-    """The console renders tracebacks by itself, after everything else."""
+    """Redact the final text, because the console renders tracebacks last."""
     text: str = redacted(event)
     return text
 
 
 def _arranged(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """For people: what it is about comes first; what is nought or absent in the wide events is left out."""
+    """For people: the subject comes first; zero and absent values of wide events are left out."""
     first = {name: event[name] for name in _FIRST if name in event}
     arranged = first | {name: value for name, value in event.items() if name not in first}
     if event.get("event") not in _WIDE:
@@ -101,7 +101,7 @@ def _console(*, colours: bool) -> structlog.dev.ConsoleRenderer:
 def set_up(form: Format, level: Level, *, stream: TextIO | None = None, colours: bool = True) -> None:
     """Send all logs to standard error (or ``stream``) in this form, from this level up.
 
-    ``colours`` says whether they are welcome where the stream is a terminal and the form is for people.
+    ``colours``: permit colours if the stream is a terminal and the form is text.
     """
     target = stream or sys.stderr
     shared: list[structlog.typing.Processor] = [

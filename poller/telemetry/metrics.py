@@ -2,12 +2,13 @@
 
 **Invariants**
 
-* A feed that is no longer polled here has no series here.
+* A process has series only for the feeds that it polls.
 * There may be thousands of feeds, so each is a few numbers rather than objects of the library; they become series on
   request.
-* Each metric is declared once, with its name, labels and meaning, by a module of this program: so a list of all exists.
-* Label values are bounded by the configuration or by a list that stands where the metric is declared. Nothing that a
-  source, a sink or a record says becomes a label.
+* Each metric is declared once, with its name, labels and meaning, so that a complete list exists.
+* Label values come from the configuration or from a list beside the metric's declaration. No text of a source, a sink
+or
+  a record becomes a label.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from poller.changes.plan import KINDS, RoundCounts
 Kind = Literal["counter", "gauge", "histogram"]
 
 Sample = tuple[str, float]
-"""Labels as they are written, empty where there are none, and a value."""
+"""The labels in text form (empty: none) and a value."""
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 REGISTRY: Final = CollectorRegistry()
-"""What this process counts of itself."""
+"""The registry of all metrics of this process."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # as it is; when a series began, its process did, too
 ProcessCollector(registry=REGISTRY)
 
 
 class MetricDescription(msgspec.Struct, frozen=True):
-    """A metric.
+    """The declaration of a metric.
 
     Attributes:
-        name: as it is exported.
-        kind: of metric.
+        name: as exported.
+        kind: counter, gauge or histogram.
         labels: their names.
-        text: what it means, with its unit.
+        text: its meaning, with the unit.
     """
 
     name: str
@@ -56,14 +57,14 @@ class MetricDescription(msgspec.Struct, frozen=True):
     text: str
 
     def block(self, samples: Iterable[Sample], *, openmetrics: bool) -> str:
-        """Its series as text, for those that the library does not collect: it takes twenty times as long for many."""
+        """The metric's series as text. For many series the library would take twenty times as long."""
         name, own = self.name.removesuffix("_total") if openmetrics else self.name, self.name
         head = f"# HELP {name} {self.text}\n# TYPE {name} {self.kind}\n"
         return head + "".join([f"{own}{labels} {value}\n" for labels, value in samples])
 
 
 def labelled(**labels: str) -> str:
-    """Labels as they are written."""
+    """The labels in text form."""
     return "{" + ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()]) + "}"
 
 
@@ -71,12 +72,12 @@ _described: dict[str, MetricDescription] = {}
 
 
 def described() -> Iterator[MetricDescription]:
-    """All that were declared, in the order of their declaration."""
+    """All declared metrics, in the order of declaration."""
     yield from _described.values()
 
 
 def declared(name: str, kind: Kind, text: str, *labels: str) -> MetricDescription:
-    """Declare one that another module collects."""
+    """Declare a metric that another module collects."""
     if name in _described:
         raise ValueError(f"{name} is declared twice")
     found = _described[name] = MetricDescription(name, kind, labels, text)
@@ -84,19 +85,19 @@ def declared(name: str, kind: Kind, text: str, *labels: str) -> MetricDescriptio
 
 
 def counter(name: str, text: str, *labels: str) -> Counter:
-    """A counter of this process; ``name`` ends in ``_total``."""
+    """Declare a counter; ``name`` ends in ``_total``."""
     declared(name, "counter", text, *labels)
     return Counter(name, text, labels, registry=REGISTRY)
 
 
 def gauge(name: str, text: str, *labels: str) -> Gauge:
-    """Something that goes up and down."""
+    """Declare a gauge."""
     declared(name, "gauge", text, *labels)
     return Gauge(name, text, labels, registry=REGISTRY)
 
 
 def histogram(name: str, text: str, *labels: str, bounds: Sequence[float]) -> Histogram:
-    """Durations in seconds, counted by their upper ``bounds``."""
+    """Declare a histogram of durations in seconds with these upper ``bounds``."""
     declared(name, "histogram", text, *labels)
     return Histogram(name, text, labels, registry=REGISTRY, buckets=bounds)
 
@@ -127,7 +128,7 @@ _ROUND_SECONDS: Final = histogram(
 
 
 class _FeedCounts:
-    """Of one feed."""
+    """The counts of one feed."""
 
     __slots__ = ("rounds", "sums")
 
@@ -137,13 +138,13 @@ class _FeedCounts:
 
 
 class RoundMetrics:
-    """The rounds of one process. Counted by its loop, written by any thread."""
+    """The metrics of all rounds of one process. Counted by its loop, rendered by any thread."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, _FeedCounts] = {}
 
     def ended(self, feed: str, counts: RoundCounts, *, mode: str, result: str) -> None:
-        """One has ended.
+        """Count a round.
 
         Args:
             feed: ``SOURCE/NAME``.
@@ -160,12 +161,12 @@ class RoundMetrics:
             _ROUND_SECONDS.labels(feed.partition("/")[0], mode).observe(counts.seconds)
 
     def gone(self, feed: str) -> None:
-        """It is not polled here any more."""
+        """Remove a feed that is not polled here any more."""
         self._feeds.pop(feed, None)
 
     def blocks(self, *, openmetrics: bool) -> Iterator[str]:
         """The series as text."""
-        feeds = list(self._feeds.items())  # in one breath: the loop may go on meanwhile
+        feeds = list(self._feeds.items())  # one copy, because the loop may continue meanwhile
         rounds = (
             (labelled(feed=feed, mode=mode, result=result), count)
             for feed, one in feeds
@@ -180,10 +181,10 @@ class RoundMetrics:
 ROUNDS: Final = RoundMetrics()
 
 
-# Attempts, by subscription. The series of a subscription are looked up once; one that is not delivered here has none.
+# Attempts by subscription. A subscription that is not delivered here has no series.
 
 Step = Literal["delivered", "retried", "dead_letter", "subscription_paused", "sink_paused", "withheld"]
-"""What follows from an attempt at an event."""
+"""The steps that may follow an attempt."""
 
 STEPS: Final[tuple[Step, ...]] = (
     "delivered",
@@ -229,7 +230,7 @@ _known: dict[str, AttemptSeries] = {}
 
 
 def attempts_of(subscription: str) -> AttemptSeries:
-    """The series of a subscription that is delivered here."""
+    """The series of a subscription, created if necessary."""
     found = _known.get(subscription)
     if found is None:
         found = _known[subscription] = AttemptSeries(subscription)
@@ -237,7 +238,7 @@ def attempts_of(subscription: str) -> AttemptSeries:
 
 
 def no_attempts_of(subscription: str) -> None:
-    """It is not delivered here any more."""
+    """Remove the series of a subscription that is not delivered here any more."""
     if _known.pop(subscription, None) is not None:
         for step in STEPS:
             _ATTEMPTS.remove(subscription, step)
@@ -245,20 +246,19 @@ def no_attempts_of(subscription: str) -> None:
         _DELAY.remove(subscription)
 
 
-# Costs of a round, counted where they arise, for the one log event of the round. Tasks that a round starts count for
-# it.
+# Costs of a round for its log event. Tasks that a round starts count for it as well.
 
 
 class RoundCosts:
-    """Of one round.
+    """The costs of one round.
 
     Attributes:
-        requests: to the source, repeated ones included.
-        retries: those that repeated one that had failed.
-        received: bytes of their answers' bodies as they were sent.
-        source_seconds: how long requests took, added up though they run side by side.
-        commits: how many were written, or tried to.
-        commit_seconds: how long these took.
+        requests: requests to the source, retries included.
+        retries: retries of failed requests.
+        received: bytes of the responses' bodies, as sent.
+        source_seconds: the sum of the durations of all requests, which may overlap.
+        commits: commits, successful or not.
+        commit_seconds: the sum of their durations.
     """
 
     __slots__ = ("commit_seconds", "commits", "received", "requests", "retries", "source_seconds")
@@ -269,7 +269,7 @@ class RoundCosts:
 
     @property
     def public(self) -> dict[str, int | float]:
-        """As the log has it; bytes and seconds say so in their names."""
+        """The costs as fields of the log event."""
         return {
             "requests": self.requests,
             "retries": self.retries,
@@ -285,7 +285,7 @@ _current: Final[ContextVar[RoundCosts | None]] = ContextVar("costs", default=Non
 
 @contextmanager
 def counted() -> Iterator[RoundCosts]:
-    """What is spent in the block."""
+    """Count the costs of a block."""
     costs = RoundCosts()
     before = _current.set(costs)
     try:
@@ -295,7 +295,7 @@ def counted() -> Iterator[RoundCosts]:
 
 
 def requested(seconds: float, received: int) -> None:
-    """A request has ended."""
+    """Count a request."""
     if costs := _current.get():
         costs.requests += 1
         costs.received += received
@@ -303,13 +303,13 @@ def requested(seconds: float, received: int) -> None:
 
 
 def retried() -> None:
-    """The next request repeats one that has failed."""
+    """Count a retry."""
     if costs := _current.get():
         costs.retries += 1
 
 
 def commit_timed(seconds: float) -> None:
-    """A commit has ended, well or not."""
+    """Count a commit, successful or not."""
     if costs := _current.get():
         costs.commits += 1
         costs.commit_seconds += seconds
@@ -340,14 +340,14 @@ EVENT_READERS: Final = gauge("poller_event_readers", "Connections that follow ev
 
 
 def answered(route: str, status: int) -> None:
-    """The HTTP service has answered. ``route``: as it is declared, never a path that was asked for."""
+    """Count a response of the HTTP service. ``route``: as declared, never the requested path."""
     _ANSWERS.labels(route, str(status)).inc()
 
 
-# Requests to sources. A status that HTTP does not know counts as ``other``, so that no source can make up series.
+# Requests to sources. A status unknown to HTTP counts as ``other``, so that no source can create series.
 
 Failure = Literal["connect", "timeout", "body", "other"]
-"""No usable answer: no connection; not in time; a body that is cut, too large or not what it claims; anything else."""
+"""Failures: no connection; timeout; a body that is truncated, too large or malformed; anything else."""
 
 _REQUESTS: Final = counter(
     "poller_source_requests_total",
@@ -370,28 +370,28 @@ _STATUSES: Final = {int(status): str(int(status)) for status in HTTPStatus}
 
 
 class SourceSeries:
-    """The series of one source, for the time in which it is asked."""
+    """The series of one source, while its client is open."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._seconds = _REQUEST_SECONDS.labels(source)
 
     def ended(self, answer: int | Failure, seconds: float) -> None:
-        """A request has: with this status, or without a usable answer."""
+        """Count a request with this status or failure."""
         status = answer if isinstance(answer, str) else _STATUSES.get(answer, "other")
         _REQUESTS.labels(self._source, status).inc()
         self._seconds.observe(seconds)
 
     def opened(self, paused: Callable[[], bool]) -> None:
-        """It is asked from now on; ``paused`` says whether it is left alone, to any thread."""
+        """Create the series. ``paused``, called by any thread, says whether the source is paused."""
         _PAUSED.labels(self._source).set_function(lambda: float(paused()))
 
     def closed(self) -> None:
-        """It is asked no more."""
+        """Remove the series."""
         _PAUSED.remove(self._source)
 
 
-# Commits, leases and the store, as this process meets them.
+# Commits, leases and the store, as this process sees them.
 
 CommitResult = Literal["written", "repeated", "fenced", "stale", "failed"]
 LeaseKind = Literal["feed", "delivery"]
@@ -415,7 +415,7 @@ _CHANGES: Final = counter(
 _HELD: Final = gauge("poller_leases_held", "Leases that this process has: of feeds, and of deliveries.", "kind")
 for _kind in ("feed", "delivery"):
     for _change in ("taken", "lost", "released"):
-        _CHANGES.labels(_kind, _change)  # so that the first of each is seen to be one more
+        _CHANGES.labels(_kind, _change)  # so that the first increase of each is visible
 
 STORE_FAILURES: Final = counter("poller_store_failures_total", "Times that the store was found to be away.")
 STORE_UP: Final = declared("poller_store_up", "gauge", "1 while the store does what this process asks of it.")
@@ -429,16 +429,16 @@ STORE_FINDING: Final = declared(
 
 
 def committed(result: CommitResult, seconds: float) -> None:
-    """A commit has ended."""
+    """Count a commit."""
     _RESULTS[result].inc()
     _COMMIT_SECONDS.observe(seconds)
 
 
 def lease_changed(kind: LeaseKind, change: LeaseChange) -> None:
-    """A lease was taken, lost or released."""
+    """Count a lease that was acquired, lost or released."""
     _CHANGES.labels(kind, change).inc()
 
 
 def leases_held(kind: LeaseKind, count: int) -> None:
-    """This process has this many."""
+    """Set the number of leases of this process."""
     _HELD.labels(kind).set(count)

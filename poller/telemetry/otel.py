@@ -1,12 +1,12 @@
-"""Spans by OpenTelemetry, sent by a thread of their own. Imported only where traces are wanted.
+"""Spans of OpenTelemetry, sent by a thread of their own. Imported only if traces are on.
 
 **Invariants**
 
-- Whatever happens to the collector is felt nowhere else. Spans that cannot be sent are dropped when too many wait; the
-  end of the block waits for :data:`FLUSH` and no longer.
-- What the exporter logs is passed on as one warning in :data:`EVERY` seconds; the next one says how many were left out.
-  No value of the headers that authorize this program at the collector is in it.
-- A trace's context is carried whether it is sampled or not: by its flag others know not to record their part of it.
+- A failing collector affects nothing else. Spans that cannot be sent are dropped when too many wait; the end of the
+  block waits for :data:`FLUSH` at most.
+- Messages of the exporter become one warning per :data:`EVERY` seconds, with the number of suppressed ones. It contains
+  no value of the headers that authorize this program at the collector.
+- A trace's context is propagated whether the trace is sampled or not; its flag tells others not to record it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from poller.telemetry.tracing import Attributes, Link, RecordedSpan, SpanScope, 
 from poller.text import hidden, one_line, without_credentials
 
 FLUSH: Final = 2.0
-"""Seconds that sending what is left may take at the end."""
+"""Seconds for sending the remaining spans at the end."""
 
 MOST_LINKS: Final = 10_000  # as many events as a batch may hold
 _LINKS: Final = "OTEL_SPAN_LINK_COUNT_LIMIT"
@@ -46,8 +46,8 @@ EVERY: Final = 60.0
 """Seconds between two warnings."""
 
 _HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
-_SECRET: Final = 4  # characters; what is shorter guards nothing
-_SPEAKERS: Final = ("opentelemetry", "urllib3", "requests")  # the last two are what it sends by
+_SECRET: Final = 4  # characters; shorter values are no secrets
+_SPEAKERS: Final = ("opentelemetry", "urllib3", "requests")  # the last two are its transports
 
 _log = structlog.get_logger("poller.tracing")
 
@@ -70,17 +70,17 @@ class OtelSpan(RecordedSpan):
         self._span.set_attributes(attributes)
 
     def fail(self, kind: str, text: str = "") -> None:
-        """Mark it as failed."""
+        """Mark the span as failed."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(Status(StatusCode.ERROR, one_line(without_credentials(text)) or None))
 
     def child(self, name: str, kind: SpanScope, attributes: Attributes) -> OtelSpan:
-        """Start a span that belongs to it."""
+        """Start a child span."""
         began = self._tracer.start_span(name, self._context, kind=_KINDS[kind], attributes=attributes)
         return OtelSpan(self._tracer, began)
 
     def finish(self) -> None:
-        """End it."""
+        """End the span."""
         self._span.end()
 
 
@@ -88,11 +88,11 @@ class OtelTracer(Tracer):
     """Starts spans of OpenTelemetry."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
-        """Take what makes spans."""
+        """Start spans with this tracer."""
         self._tracer = provider.get_tracer("poller", __version__)
 
     def root(self, name: str, kind: SpanScope, attributes: Attributes, links: Sequence[Link]) -> OtelSpan:
-        """Start a trace, whatever else is current."""
+        """Start a trace, independent of the current span."""
         began = self._tracer.start_span(
             name, Context(), kind=_KINDS[kind], attributes=attributes, links=list(_linked(links))
         )
@@ -100,7 +100,7 @@ class OtelTracer(Tracer):
 
 
 def _linked(links: Sequence[Link]) -> Iterator[trace.Link]:
-    """Those that name a span; what others have written into an event may be anything."""
+    """The valid links; the context in an event may be arbitrary text."""
     for carried, attributes in links:
         named = trace.get_current_span(_spelling.extract(carried, Context())).get_span_context()
         if named.is_valid:
@@ -115,16 +115,16 @@ def collecting(
     clock: Clock,
     flush: float = FLUSH,
 ) -> Iterator[OtelTracer]:
-    """A tracer whose spans are sent where they are ``asked`` for, until the end of the block.
+    """A tracer whose spans are sent to these exporters, until the end of the block.
 
     Args:
-        asked: as :func:`poller.telemetry.tracing.exporters_of` says.
-        environ: the environment, of which OpenTelemetry reads the process' own by itself.
+        asked: from :func:`poller.telemetry.tracing.exporters_of`.
+        environ: the environment; OpenTelemetry itself reads that of the process.
         clock: of this process.
-        flush: seconds that sending what is left may take.
+        flush: seconds for sending the remaining spans.
 
     Raises:
-        ConfigurationError: a variable has a value that it may not have.
+        ConfigurationError: a variable has an invalid value.
     """
     with exporter_logs(environ, clock) as logs:
         try:
@@ -136,7 +136,7 @@ def collecting(
             yield OtelTracer(provider)
         finally:
             if not _shut(provider, flush):
-                logs.silence()  # of what is ended by force now
+                logs.silence()  # of the exporter that is ended by force now
                 if exporter is not None:
                     exporter.shutdown()  # type: ignore[no-untyped-call] # it has no annotations
 
@@ -146,7 +146,7 @@ def _provider(exporter: OTLPSpanExporter | None, environ: Mapping[str, str], *, 
     provider = TracerProvider(resource=_resource(), span_limits=limits, shutdown_on_exit=False)
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
-    if console:  # standard error, as all logs of the work: output belongs to the commands
+    if console:  # standard error, like all logs; standard output belongs to the commands
         lines = ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n")
         provider.add_span_processor(SimpleSpanProcessor(lines))
     return provider
@@ -159,7 +159,7 @@ def _resource() -> Resource:
 
 
 def _shut(provider: TracerProvider, within: float) -> bool:
-    """Send what is left; whether that was done in time."""
+    """Send the remaining spans. True: all were sent in time."""
     ending = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
     ending.start()
     ending.join(within)
@@ -167,10 +167,10 @@ def _shut(provider: TracerProvider, within: float) -> bool:
 
 
 class ExporterLogFilter(logging.Handler):
-    """Takes the place of what these libraries would log by themselves."""
+    """Replaces the logging of OpenTelemetry and its transports."""
 
     def __init__(self, secrets: tuple[str, ...], clock: Clock) -> None:
-        """Take what is never shown, and the clock of this process."""
+        """Never show these secrets; ``clock``: of this process."""
         super().__init__(logging.WARNING)
         self._secrets = secrets
         self._clock = clock
@@ -179,11 +179,11 @@ class ExporterLogFilter(logging.Handler):
         self.silent = False
 
     def silence(self) -> None:
-        """Log nothing any more."""
+        """Stop logging."""
         self.silent = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the record, or count it. The lock of a handler is held here."""
+        """Log or count a record. The handler's lock is held here."""
         if self.silent:
             return
         now = self._clock.monotonic()
@@ -204,9 +204,9 @@ class ExporterLogFilter(logging.Handler):
 
 @contextmanager
 def exporter_logs(environ: Mapping[str, str], clock: Clock) -> Iterator[ExporterLogFilter]:
-    """While the block runs, what OpenTelemetry and its transports log goes through this filter.
+    """Send the logs of OpenTelemetry and its transports through this filter while the block runs.
 
-    After it they speak as before, unless it was silenced: then something of them is left, and stays silent.
+    Afterwards they log as before, unless the filter was silenced, because a thread of theirs may still run.
     """
     logs = ExporterLogFilter(secrets_of(environ), clock)
     speakers = [logging.getLogger(name) for name in _SPEAKERS]
@@ -226,9 +226,9 @@ def exporter_logs(environ: Mapping[str, str], clock: Clock) -> Iterator[Exporter
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """All that the headers for the collector hold, as it is written, decoded, and in its parts."""
+    """The values of the headers for the collector: as written, decoded, and in parts."""
     written = [environ.get(name, "").strip() for name in _HEADERS]
-    pairs = [pair.strip() for text in written for pair in text.split(",")]  # one without "=" is complained of by itself
+    pairs = [pair.strip() for text in written for pair in text.split(",")]  # OpenTelemetry reports others
     values = [pair.partition("=")[2].strip() for pair in pairs]
     found = {one for text in (*written, *pairs, *values) for one in (text, unquote(text))}
     found |= {part for one in found for part in one.split()[1:]}

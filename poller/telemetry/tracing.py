@@ -1,10 +1,10 @@
 """Spans of rounds, requests, commits and attempts, and whether they are recorded.
 
-A *root* begins a trace; a *child* belongs to the span that is current where it begins. Which one is current goes with
-the context of a task and of the tasks it starts. What a span *carries* for others is ``traceparent`` and, where there
-is one, ``tracestate``, as W3C Trace Context spells them.
+A *root* begins a trace; a *child* belongs to the span that is current when it begins. The current span belongs to the
+context of a task and of the tasks that it starts. A span *carries* ``traceparent`` and possibly ``tracestate`` for
+other programs (W3C Trace Context).
 
-Traces are configured by the variables that every program with OpenTelemetry knows:
+Traces are configured by the usual variables of OpenTelemetry:
 
 =================================================================  ======================================
 variable                                                           traces are
@@ -15,14 +15,14 @@ variable                                                           traces are
 ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``…_TRACES_ENDPOINT``, any value  sent by OTLP, unless the others say no
 =================================================================  ======================================
 
-OpenTelemetry reads the others (headers, service name, sampler, limits) by itself. An empty variable counts as unset.
+OpenTelemetry itself reads the others (headers, service name, sampler, limits). An empty variable counts as unset.
 
 **Invariants**
 
-- Without a tracer every span is :data:`NOTHING`, and nothing of OpenTelemetry is imported.
+- Without a tracer every span is :data:`NOTHING`, and OpenTelemetry is not imported.
 - A child without a parent is not recorded: work that belongs to no trace begins none.
 - Recording never fails and never waits.
-- Of a URL scheme, host and path are recorded, never the query and the user information: tokens stand in both.
+- Scheme, host and path of a URL are recorded, never its query and user information, which may hold tokens.
 """
 
 from __future__ import annotations
@@ -46,46 +46,46 @@ Value = str | bool | int | float
 Attributes = Mapping[str, Value]
 Carried = Mapping[str, str]
 Link = tuple[Carried, Attributes]
-"""What another span carries, and what is to be said of it."""
+"""A link to another span: what it carries, and attributes of the link."""
 
 NO_ATTRIBUTES: Final[Attributes] = MappingProxyType({})
 _CARRIES_NOTHING: Final[Carried] = MappingProxyType({})
 
 
 class SpanScope(Enum):
-    """Whether others are asked for something meanwhile."""
+    """Whether the span is a request to another program."""
 
     OWN = "own"
     CLIENT = "client"
 
 
 class Span:
-    """Something that takes a while; this one is recorded nowhere.
+    """A span; this one is not recorded.
 
-    As a block it is the current span. It ends with the block, and has failed where an error leaves it.
+    Used as a block, it is the current span. It ends with the block, and has failed if an error leaves the block.
 
     Attributes:
-        carried: ``traceparent``, and ``tracestate`` where there is one; empty for a span that is not recorded.
+        carried: ``traceparent`` and possibly ``tracestate``; empty: the span is not recorded.
     """
 
     __slots__ = ("carried",)
 
     def __init__(self, carried: Carried = _CARRIES_NOTHING) -> None:
-        """Take what names it to others."""
+        """Begin with the context for other programs."""
         self.carried = carried
 
     def set_attributes(self, attributes: Attributes) -> None:
         """Add these attributes."""
 
     def fail(self, kind: str, text: str = "") -> None:
-        """Mark it as failed: a word, and one line."""
+        """Mark the span as failed: a word, and one line of text."""
 
     def child(self, name: str, kind: SpanScope, attributes: Attributes) -> Span:  # noqa: ARG002 -- for those recorded
-        """Start a span that belongs to it."""
+        """Start a child span."""
         return self
 
     def finish(self) -> None:
-        """End it."""
+        """End the span."""
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +95,7 @@ class Span:
 
 
 class Tracer:
-    """Starts spans; this one starts none that are recorded."""
+    """Starts spans; this one starts spans that are not recorded."""
 
     def root(
         self,
@@ -128,14 +128,14 @@ class RecordedSpan(Span):
         _current.reset(self._before)
         if isinstance(error, CancelledError):
             self.fail("cancelled")
-        elif error is not None:  # others' texts may hold anything
+        elif error is not None:  # the error's text may contain anything
             self.fail(type(error).__name__, str(error) if isinstance(error, PollerError) else "")
         self.finish()
 
 
 @contextmanager
 def using(tracer: Tracer) -> Iterator[None]:
-    """Trace by this one while the block runs, and in all tasks that are started in it."""
+    """Use this tracer while the block runs, and in all tasks started in it."""
     before = _tracer.set(tracer)
     try:
         yield
@@ -144,40 +144,40 @@ def using(tracer: Tracer) -> Iterator[None]:
 
 
 def on() -> bool:
-    """Whether spans are recorded, where their attributes cost something."""
+    """Whether spans are recorded; check it before computing expensive attributes."""
     return _tracer.get() is not _NO_TRACER
 
 
 def current() -> Span:
-    """The span that what runs now belongs to."""
+    """The current span."""
     return _current.get()
 
 
 def root(
     name: str, *, kind: SpanScope = SpanScope.OWN, attributes: Attributes = NO_ATTRIBUTES, links: Sequence[Link] = ()
 ) -> Span:
-    """A block that is a trace of its own; ``links`` are the traces that it follows from."""
+    """Start a trace; ``links``: the traces that it follows from."""
     return _tracer.get().root(name, kind, attributes, links)
 
 
 def child(name: str, *, kind: SpanScope = SpanScope.OWN, attributes: Attributes = NO_ATTRIBUTES) -> Span:
-    """A block that is a part of the current span."""
+    """Start a child of the current span."""
     return _current.get().child(name, kind, attributes)
 
 
 def ids_of(carried: Carried) -> tuple[str, str]:
-    """The ids of the trace and of the span that carries this, which is not nothing."""
+    """The ids of trace and span in this context, which is not empty."""
     _, trace_id, span_id, _ = carried["traceparent"].split("-")
     return trace_id, span_id
 
 
 _ERRORS_FROM: Final = 400
 UNNAMED: Final = "_OTHER"
-"""The word for a failure that has none."""
+"""The word for other failures."""
 
 
 def request_words(method: str, url: str) -> dict[str, str | int]:
-    """What is asked of whom; a URL that is none is left out."""
+    """The attributes of a request; an invalid URL is left out."""
     try:
         place = URL(url, encoded=True).with_user(None).with_query(None).with_fragment(None)
     except ValueError:
@@ -193,9 +193,9 @@ def record_response(span: Span, status: int | None, *, text: str, failure: str |
 
     Args:
         span: of the exchange.
-        status: of the answer; None where none came.
-        text: one line that says what came.
-        failure: a word for why none came.
+        status: of the response; None: there was none.
+        text: one line that describes the response.
+        failure: a word for the reason why there was none.
     """
     if status is not None:
         span.set_attributes({"http.response.status_code": status})
@@ -206,7 +206,7 @@ def record_response(span: Span, status: int | None, *, text: str, failure: str |
 
 
 def sent_again(count: int) -> Attributes:
-    """That this request is a repetition, the n-th; 0: it is none."""
+    """The attribute of the n-th repetition of a request; 0: no repetition."""
     return {"http.request.resend_count": count} if count else {}
 
 
@@ -219,7 +219,7 @@ _KNOWN: Final = ("otlp", "console", "none")
 
 
 def exporters_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Where traces are sent: ``otlp``, ``console``; empty: they are off.
+    """The exporters of traces: ``otlp``, ``console``; empty: traces are off.
 
     Raises:
         ConfigurationError: a variable has an unknown value.
@@ -240,7 +240,7 @@ def exporters_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 @contextmanager
 def configured_tracing(environ: Mapping[str, str], *, clock: Clock) -> Iterator[None]:
-    """Trace while the block runs, where the environment says so; at its end the rest is sent, within moments.
+    """Record traces while the block runs, if the environment says so. Its end sends the remaining spans.
 
     Raises:
         ConfigurationError: a variable has an unknown value, or OpenTelemetry is not installed.

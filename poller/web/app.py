@@ -1,12 +1,11 @@
-"""The HTTP service: what every route of it has in common.
+"""The HTTP service: joins all routes, and adds security headers, limits and metrics to them.
 
 **Invariants**
 
-* An answer says what may be done with it: security headers, and no caching unless a route says so.
+* Every response has security headers, and forbids caching unless its route allows it.
 * A request body is at most :data:`LARGEST_BODY`.
-* A method that a route does not know is answered 405 with those that it does; GET routes answer HEAD.
-* Refusals are problem answers.
-* Routes come from the modules that know what they are about; this one knows none.
+* An unknown method gets 405 with the known ones; GET routes answer HEAD.
+* Errors are problem details (RFC 9457).
 """
 
 from __future__ import annotations
@@ -57,16 +56,16 @@ def application(*routes: BaseRoute, names: frozenset[str] | None = None) -> Any:
 
     Args:
         routes: one for each path.
-        names: by which it may be asked for, besides addresses; None: any.
+        names: permitted in ``Host``, besides addresses; None: any.
     """
     site = Starlette(routes=routes, exception_handlers=ANSWERS)
-    site.router.redirect_slashes = False  # it would lead to whatever host the request has named
+    site.router.redirect_slashes = False  # it would redirect to the host that the request names
     bounded = _BodyLimit(site)
     return _SecurityHeaders(bounded if names is None else HostFilter(bounded, names))
 
 
 class _SecurityHeaders:
-    """Security headers on every answer; a route's own come first."""
+    """Adds security headers to every response; a route's own headers take precedence."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -83,7 +82,7 @@ class _SecurityHeaders:
 
 
 class _BodyLimit:
-    """No body beyond :data:`LARGEST_BODY`, whether it says how long it is or not."""
+    """Refuses bodies beyond :data:`LARGEST_BODY`, with or without ``Content-Length``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -106,17 +105,17 @@ class _BodyLimit:
             await self._app(scope, receiving, send)
 
 
-# Routes that show records, events, feeds or subscriptions need the right to read; probes, metrics and documents show
-# none of these and are open.
+# Routes that show records, events, feeds or subscriptions require permission to read. Probes, metrics and documents
+# show none of these and are open.
 
 
 def routes_of(backing: AppContext, readiness: Readiness, registry: Callable[[], Registry | None]) -> list[Route]:
-    """One route for each path.
+    """All routes, one for each path.
 
     Args:
-        backing: what they stand on.
+        backing: the configuration and the store.
         readiness: of this process.
-        registry: for sinks that call back; None while the store has not answered yet.
+        registry: for callbacks of sinks; None: the store has not answered yet.
     """
     admission = Authorizer(backing.settings.http, backing.environ, clock=backing.clock)
     shown = [
@@ -134,31 +133,31 @@ def routes_of(backing: AppContext, readiness: Readiness, registry: Callable[[], 
 
 
 def site(backing: AppContext, readiness: Readiness, registry: Callable[[], Registry | None], *more: BaseRoute) -> Any:
-    """The application; what it answers is counted.
+    """The application, with its responses counted.
 
     Args:
-        backing: what it stands on.
+        backing: the configuration and the store.
         readiness: of this process.
         registry: as for :func:`routes_of`.
-        more: further routes, which anybody may read.
+        more: further routes, open to all.
     """
     routes = [*routes_of(backing, readiness, registry), *more]
     return RequestCounter(application(*routes, names=names_of(backing.settings.http)), routes)
 
 
-# Requests by route and status: the route as declared, or ``other``, so that no client can make up series.
+# Requests by route and status: the route as declared, or ``other``, so that no client can create metric series.
 
 
 class RequestCounter:
-    """An ASGI application whose answers are counted."""
+    """An ASGI application that counts its responses."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
-        """Take the application, and its routes."""
+        """Count the responses of an application with these routes."""
         self._app = app
         self._paths: dict[Any, str] = {one.endpoint: one.path for one in routes if isinstance(one, Route)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; counted as soon as the status is known, for an answer may go on for long."""
+        """Answer a request. It is counted as soon as its status is known, because a response may last long."""
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -169,7 +168,7 @@ class RequestCounter:
 
 
 # An address in use does not end the daemon: it is logged once and tried again, so that of two daemons on a machine the
-# second takes the address over when the first ends.
+# second one listens as soon as the first one ends.
 
 _SERVE_AGAIN: Final = 2.0  # seconds
 
@@ -188,7 +187,7 @@ async def serve(
     Args:
         app: an ASGI 3 application.
         address: where to listen.
-        until: ends it.
+        until: ends serving.
         clock: of this process.
 
     Raises:
@@ -203,6 +202,6 @@ async def serve(
         except AddressTaken as taken:
             if not told:
                 told = True
-                advice = 'it is taken over when it is free; or set http.bind or POLLER_HTTP_BIND to another, or "off"'
+                advice = 'retrying until it is free; or set http.bind or POLLER_HTTP_BIND to another, or "off"'
                 _log.warning("not listening", error=str(taken), advice=advice)
             await clock.wait(until, _SERVE_AGAIN)

@@ -1,15 +1,14 @@
-"""Who may read over HTTP, and who may change something.
+"""Authorization of HTTP requests: reading, changing, and the permitted host names.
 
 **Invariants.**
 
-- Where a read token is set, reading needs it or the admin token. Where none is set, only this machine reads: requests
-  to a loopback address that no proxy has passed on. ``http.open_reads`` opens reading wherever no token is set.
-- Without an admin token nothing is changed over HTTP; the read token changes nothing.
-- A token comes from the environment or from a file, whose content counts as it is now and which is held to the rules of
-  every secret's file. Comparing takes the same time wherever tokens differ. The log names the address of a wrong token,
-  never the token.
-- A browser, which cannot send ``Bearer`` by itself, may send the token as the password of ``Basic``. This is for
-  reading alone: a page of another site can make a browser send what it has stored.
+- With a read token, reading requires it or the admin token. Without one, only this machine may read: requests to a
+  loopback address that no proxy has forwarded. ``http.open_reads`` permits all reads if no read token is set.
+- Without an admin token nothing can be changed over HTTP. The read token permits no change.
+- A token comes from the environment or from a secret file; a changed file counts immediately.
+  Comparison takes constant time. The log names the address of a wrong token's sender, never the token.
+- Browsers, which cannot send ``Bearer`` by themselves, may send the token as the password of ``Basic``. This permits
+  reading only, because a page of another site can make a browser send its stored password.
 """
 
 from __future__ import annotations
@@ -46,8 +45,10 @@ _NO_ADMIN: Final = (
 _ELSEWHERE: Final = f"reading over HTTP is refused here: {CLOSED}"
 _PASSED_ON: Final = f"reading through a proxy is refused here, and by HTTP/1.0, which some proxies use: {CLOSED}"
 _NEEDS_READ: Final = "reading needs a token: send Authorization: Bearer with the read token or the admin token"
-_NEEDS_ADMIN: Final = "this changes something: send Authorization: Bearer with the content of http.admin_token_file"
-_READ_ONLY: Final = "the read token changes nothing: send the admin token"
+_NEEDS_ADMIN: Final = (
+    "changes require the admin token: send Authorization: Bearer with the content of http.admin_token_file"
+)
+_READ_ONLY: Final = "the read token permits no change: send the admin token"
 _WRONG: Final = "the token is not the content of http.admin_token_file"
 _WRONG_READ: Final = "the token is neither the read token nor the admin token"
 _BEARER: Final = 'Bearer realm="poller"'
@@ -56,13 +57,13 @@ _BASIC: Final = 'Basic realm="poller", charset="UTF-8"'
 _READING: Final = frozenset({"GET", "HEAD"})
 _PROXIES: Final = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 _FORWARDED: Final = "x-forwarded-"
-_PROXIES_SPEAK: Final = "1.0"  # nginx asks so unless configured otherwise, and leaves no header of its own
+_PROXIES_SPEAK: Final = "1.0"  # nginx does this unless configured otherwise, and adds no header
 
 _log = structlog.get_logger("poller.web")
 
 
 class Authorizer:
-    """The door of the HTTP service."""
+    """Checks the tokens of requests."""
 
     def __init__(self, settings: HttpSettings, environ: Mapping[str, str], *, clock: Clock) -> None:
         """Take the configuration, the environment that may hold tokens, and the clock."""
@@ -72,13 +73,13 @@ class Authorizer:
         self._loopback = settings.bind is None or is_loopback(settings.bind.host)
         self._guesses = FailedAttempts(clock)
         for token in (self._read, self._admin):
-            with suppress(RequestRefused):  # what is wrong with it is logged at the start, and again when it is needed
+            with suppress(RequestRefused):  # an unusable token is logged at the start, and again when it is needed
                 _matches(token, "")
         if is_closed(settings, environ):
             _log.warning("reading over HTTP is refused", address=str(settings.bind), advice=CLOSED)
 
     def readable(self, route: Route) -> Route:
-        """The route, whose GET and HEAD are for those who may read."""
+        """The route, with GET and HEAD restricted to requests that may read."""
         endpoint: Endpoint = route.endpoint
 
         async def admitted(request: Request) -> Response:
@@ -89,7 +90,7 @@ class Authorizer:
         return Route(route.path, admitted, methods=sorted(route.methods or _READING))
 
     def only(self, endpoint: Endpoint) -> Endpoint:
-        """The endpoint, for those who have the admin token."""
+        """The endpoint, restricted to requests with the admin token."""
 
         async def admitted(request: Request) -> Response:
             self.check(request)
@@ -98,10 +99,10 @@ class Authorizer:
         return admitted
 
     def check(self, request: Request) -> None:
-        """Nothing, where the request may change something.
+        """Check that the request may make changes.
 
         Raises:
-            Refused: it may not.
+            RequestRefused: it may not.
         """
         if not self._admin:
             raise RequestRefused(403, _NO_ADMIN)
@@ -117,10 +118,10 @@ class Authorizer:
         self._refuse(request, "wrong admin token", _WRONG)
 
     def check_reading(self, request: Request) -> None:
-        """Nothing, where the request may read.
+        """Check that the request may read.
 
         Raises:
-            Refused: it may not.
+            RequestRefused: it may not.
         """
         if not self._read and (self._open or (self._loopback and not _passed_on(request))):
             return
@@ -134,7 +135,7 @@ class Authorizer:
         raise RequestRefused(401, _NEEDS_READ, headers={"www-authenticate": _challenge(request, _BEARER)})
 
     def is_admin(self, request: Request) -> bool:
-        """Whether a request that may read brings the admin token, and so may see more."""
+        """Whether a request that may read has the admin token, and so may see more."""
         brought = _bearer(request) or _password(request)
         try:
             return bool(brought) and _matches(self._admin, brought)
@@ -142,7 +143,7 @@ class Authorizer:
             return False
 
     def may_read(self, request: Request) -> bool:
-        """Whether the request may read, for what is open and says more to those who may."""
+        """Whether the request may read; for open routes that show more to readers."""
         try:
             self.check_reading(request)
         except RequestRefused:
@@ -150,7 +151,7 @@ class Authorizer:
         return True
 
     def _reads(self, brought: str) -> bool:
-        """Whether it is one of the two tokens; one that cannot be read does not shut out the other."""
+        """Whether this is one of the two tokens. If one cannot be read, the other still works."""
         unreadable: RequestRefused | None = None
         for token in (self._read, self._admin):
             try:
@@ -163,7 +164,7 @@ class Authorizer:
         return False
 
     def _refuse(self, request: Request, event: str, detail: str) -> NoReturn:
-        """Refuse a wrong token; after many from one address, without a line in the log."""
+        """Refuse a wrong token; after many from one address, without logging."""
         address = request.client.host if request.client else ""
         if wait := self._guesses.wait(address):
             said = "too many wrong tokens from this address"
@@ -187,7 +188,7 @@ def _matches(token: ServiceToken, brought: str) -> bool:
 
 
 def _challenge(request: Request, bearer: str) -> str:
-    """How to send a token; a browser that opens a page asks its user for a password and sends that."""
+    """The ``WWW-Authenticate`` header; for a page it makes the browser ask its user for a password."""
     page = request.method in _READING and "text/html" in request.headers.get("accept", "")
     return f"{bearer}, {_BASIC}" if page else bearer
 
@@ -202,7 +203,7 @@ def _bearer(request: Request) -> str:
 
 
 def _password(request: Request) -> str:
-    """The password of HTTP's Basic authentication; the user does not count."""
+    """The password of Basic authentication; the user name is ignored."""
     try:
         decoded = b64decode(_credentials(request, "basic"), validate=True).decode()
     except (binascii.Error, ValueError):
@@ -211,7 +212,7 @@ def _password(request: Request) -> str:
 
 
 def _passed_on(request: Request) -> bool:
-    """Whether a request to a loopback address comes from another machine, by what a proxy has left in it."""
+    """Whether a proxy has forwarded a request to a loopback address, by its headers."""
     if request.scope["http_version"] == _PROXIES_SPEAK:
         return True
     if any(name in _PROXIES or name.startswith(_FORWARDED) for name in request.headers):
@@ -221,9 +222,9 @@ def _passed_on(request: Request) -> bool:
     return bool(host) and (name is None or not is_loopback(name.rstrip(".")))
 
 
-# Host names. A page elsewhere can make its own name lead to 127.0.0.1 and then call what listens there (DNS rebinding);
-# the request bears that name. So a service on loopback answers only to addresses, ``localhost`` and the host of
-# ``http.public_url``, and 421 to any other.
+# Host names. A web page can make its own name resolve to 127.0.0.1 and then call a service there (DNS rebinding); the
+# request has that name in ``Host``. So a service on loopback accepts only addresses, ``localhost`` and the host of
+# ``http.public_url``, and answers 421 to any other.
 
 _OTHER_HOST: Final = (
     "this service listens on loopback alone and is asked for by address, as localhost, or by the host of "
@@ -232,14 +233,14 @@ _OTHER_HOST: Final = (
 
 
 def names_of(settings: HttpSettings) -> frozenset[str] | None:
-    """The names that a request may ask for, besides addresses; None: any."""
+    """The names permitted in ``Host``, besides addresses; None: any."""
     if settings.bind is None or not is_loopback(settings.bind.host):
         return None
     public = urlsplit(settings.public_url or "").hostname
     return frozenset({LOCALHOST, public or LOCALHOST})
 
 
-# A host and a port, and nothing that a URL may hold beside them: user, path, query, fragment, zone.
+# A host and a port, without user, path, query, fragment or zone.
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]|([0-9A-Za-z._-]+))(?::[0-9]*)?")
 
 
@@ -250,31 +251,31 @@ def may_be_asked_for(host: str, names: frozenset[str]) -> bool:
 
 
 def host_in(header: str) -> str | None:
-    """The name or address in a ``Host``, in lower case and without brackets; None where it is not one."""
+    """The name or address in a ``Host``, in lower case and without brackets; None: invalid."""
     found = _HOST.fullmatch(header)
     return (found[1] or found[2]).lower() if found else None
 
 
 class HostFilter:
-    """Nothing is answered to those who ask for another host."""
+    """An ASGI application that refuses requests with other host names."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
-        """Take what answers, and the names."""
+        """Protect this application; ``names`` are permitted."""
         self._app = app
         self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Answer a request, as ASGI defines it."""
         host = Headers(scope=scope).get("host")
-        if host is None or may_be_asked_for(host, self._names):  # HTTP/1.0 has none, and no browser speaks that
+        if host is None or may_be_asked_for(host, self._names):  # HTTP/1.0 has no Host, and no browser uses it
             await self._app(scope, receive, send)
         else:
             await problem(421, _OTHER_HOST)(scope, receive, send)
 
 
-# Wrong tokens: :data:`MOST` from one address within :data:`WINDOW`; the next ones are refused without a line in the
-# log. The right token is accepted all the same: behind a proxy all clients have one address, and operators must not be
-# locked out. Beyond :data:`ADDRESSES` the oldest is forgotten.
+# Wrong tokens: after :data:`MOST` from one address within :data:`WINDOW`, the next ones are refused without logging.
+# The right token is still accepted: behind a proxy all clients have one address, and operators must not be locked out.
+# Beyond :data:`ADDRESSES` the oldest address is forgotten.
 
 MOST: Final = 30
 WINDOW: Final = 60.0
@@ -292,13 +293,13 @@ class FailedAttempts:
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def wait(self, address: str) -> float:
-        """Seconds until a wrong token from there is taken for a slip again; 0: it is now."""
+        """Seconds until wrong tokens from this address are checked again; 0: now."""
         since, count = self._wrong.get(address, (0.0, 0))
         left = since + WINDOW - self._clock.monotonic()
         return left if count >= MOST and left > 0 else 0.0
 
     def wrong(self, address: str) -> None:
-        """There was one more."""
+        """Record a wrong token."""
         since, count = self._wrong.pop(address, (self._clock.monotonic(), 0))
         if self._clock.monotonic() - since >= WINDOW:
             since, count = self._clock.monotonic(), 0

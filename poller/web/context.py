@@ -1,10 +1,10 @@
-"""What the routes share: the configuration, the store once it has answered, the clock.
+"""The state that all routes share: configuration, store, clock.
 
 **Invariants**
 
-- HTTP requests take no connection from rounds and deliveries: the service has a client of its own while the store is
-  open, and followers of the streams another one.
-- Long lists are made one after the other, for any client may ask for them.
+- HTTP requests use no connection of rounds and deliveries: the service has a client of its own while the store is open,
+  and readers of the streams have another one.
+- Long lists are made one after the other, because any client may request them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from poller.store.keys import SubscriptionKeys
 from poller.store.registry import Registry
 from poller.store.session import OpenStore, command_client
 
-_PATIENCE: Final = 2.0  # seconds for those who follow events to end
+_PATIENCE: Final = 2.0  # seconds for readers of events to end
 
 
 class AppContext:
-    """Of one process."""
+    """The shared state of one process."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] = MappingProxyType({}), *, clock: Clock) -> None:
         """Begin without a store.
 
         Args:
             settings: the configuration.
-            environ: where tokens may be.
+            environ: may hold tokens.
             clock: the store's.
         """
         self.settings = settings
@@ -51,9 +51,9 @@ class AppContext:
 
     @asynccontextmanager
     async def standing(self, store: OpenStore) -> AsyncIterator[None]:
-        """Answer from this store while the block runs."""
+        """Use this store while the block runs."""
         async with command_client(store.url, self.clock) as client:
-            let_in(client)  # as the one that the store was opened with
+            let_in(client)  # like the client that the store was opened with
             self._store = OpenStore(store.url, client, store.clock)
             try:
                 yield
@@ -64,7 +64,7 @@ class AppContext:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[OpenStore]:
-        """The store, which is not closed before the block is left; that is to be soon once it is :attr:`closing`.
+        """The store, which stays open during the block. Leave the block soon once :attr:`closing` is set.
 
         Raises:
             StoreUnavailable: as :attr:`store`.
@@ -84,7 +84,7 @@ class AppContext:
         """The store, with the client of this service.
 
         Raises:
-            StoreUnavailable: it has not answered yet, or is closed.
+            StoreUnavailable: the store has not answered yet, or is closed.
         """
         if self._store is None:
             raise StoreUnavailable("it has not answered yet" if not self.closing.is_set() else "it is closed")
@@ -92,7 +92,7 @@ class AppContext:
 
     @property
     def client(self) -> Redis:
-        """Of the store.
+        """The client of the store.
 
         Raises:
             StoreUnavailable: as :attr:`store`.
@@ -101,7 +101,7 @@ class AppContext:
 
     @property
     def registry(self) -> Registry:
-        """The subscriptions.
+        """The registry of subscriptions.
 
         Raises:
             StoreUnavailable: as :attr:`store`.

@@ -1,9 +1,9 @@
-"""The OpenAPI document of this service: paths, methods and answers.
+"""The OpenAPI document of this service, and the routes of all documents.
 
 **Invariants**
 
-* It describes every route and makes up none.
-* The shapes are those of the types that are sent; only the words are kept by hand.
+* The document describes every route, and no other.
+* Schemas are generated from the types that are sent; only descriptions are written by hand.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ _TYPES: Final = (
 _REFUSALS: Final = {
     400: "The request cannot be read.",
     401: "The token is missing or wrong.",
-    403: "No token is configured, or this one may not do it.",
+    403: "No token is configured, or this token does not permit it.",
     404: "There is none.",
-    409: "It cannot be done as things are.",
+    409: "The present state does not allow it.",
     413: "The body is too large.",
-    415: "The body is of another type.",
-    422: "The request cannot be used; errors say where.",
+    415: "The body has another type.",
+    422: "The request is invalid; errors says where.",
     429: "Too many wrong tokens.",
-    503: "The store is away, or there are too many readers.",
+    503: "The store is unavailable, or there are too many readers.",
 }
 _GUARDED: Final = (401, 403, 429, 503)
 _SECURITY: Final[Schema] = {
     "read": {
         "type": "http",
         "scheme": "bearer",
-        "description": "The read token. Where none is set, a loopback address is read without one.",
+        "description": "The read token. If none is set, requests to a loopback address need none.",
     },
-    "admin": {"type": "http", "scheme": "bearer", "description": "The admin token: it changes, and reads."},
+    "admin": {"type": "http", "scheme": "bearer", "description": "The admin token: permits changes and reading."},
 }
 _READING: Final[list[Schema]] = [{"read": []}, {"admin": []}, {}]
 _CHANGING: Final[list[Schema]] = [{"admin": []}]
@@ -78,8 +78,8 @@ def openapi(feeds: Sequence[str], *, url: str | None = None) -> Schema:
     """The document.
 
     Args:
-        feeds: those that there are, as ``SOURCE/NAME``.
-        url: by which others reach the service, where that is known.
+        feeds: all configured feeds, ``SOURCE/NAME``.
+        url: the public URL of the service; None: unknown.
     """
     return {
         "openapi": "3.1.0",
@@ -95,12 +95,12 @@ _PROSE: Final = (
     "token, but for a loopback address where no read token is set; what changes something needs the admin token."
 )
 _METRICS: Final = ("text/plain", "application/openmetrics-text")
-_NAMED: Final = 100  # feeds that are listed one by one
+_NAMED: Final = 100  # feeds that the document lists
 _ID: Final[Schema] = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,63}$"}
 _TEXT: Final[Schema] = {"type": "string"}
 _LIST: Final[Sequence[Schema]] = (
     {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 100}},
-    {"name": "after", "in": "query", "schema": _TEXT, "description": "The name after which the list begins."},
+    {"name": "after", "in": "query", "schema": _TEXT, "description": "The list begins after this name."},
 )
 _SUBSCRIPTION: Final = ({"name": "subscription", "in": "path", "required": True, "schema": _ID},)
 _ANEW: Final[Schema] = {"name": "anew", "in": "query", "schema": {"type": "boolean", "default": False}}
@@ -118,7 +118,12 @@ _EVENTS: Final[Sequence[Schema]] = (
         "schema": {"type": "string", "default": "now"},
         "description": "now, earliest, the id of a message, or the id of a stream's entry.",
     },
-    {"name": "Last-Event-ID", "in": "header", "schema": _TEXT, "description": "The id of a message; beats from."},
+    {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "schema": _TEXT,
+        "description": "The last message's id; overrides from.",
+    },
 )
 
 
@@ -148,7 +153,7 @@ _OPERATIONS: Final = {
     ("get", "/webhooks/callback"): "grantEvents",
     ("post", "/webhooks/callback"): "grantEventsByPost",
 }
-"""What generators call each operation; others are called by method and path."""
+"""The operation ids; other operations are named by method and path."""
 
 
 def _paths(named: Sequence[Schema]) -> Schema:
@@ -162,9 +167,12 @@ def _paths(named: Sequence[Schema]) -> Schema:
         "/": {"get": _reading("A page for people.", {200: _content("text/html", _TEXT)})},
         "/livez": {"get": _open("Whether this process runs.", {200: _content(JSON, {"type": "object"})})},
         "/readyz": {
-            "get": _open("Whether it does its work.", _answer(200, "ReadinessReport") | _answer(503, "ReadinessReport"))
+            "get": _open(
+                "Whether this process is ready.",
+                _answer(200, "ReadinessReport") | _answer(503, "ReadinessReport"),
+            )
         },
-        "/metrics": {"get": _open("Figures for Prometheus.", {200: _texts(*_METRICS)})},
+        "/metrics": {"get": _open("Metrics for Prometheus.", {200: _texts(*_METRICS)})},
         "/feeds": {"get": _reading("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)},
         feed: {"get": _reading("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
         f"{feed}/pause": {
@@ -179,33 +187,39 @@ def _paths(named: Sequence[Schema]) -> Schema:
             "get": _reading(
                 "All subscriptions, by id.", _answer(200, "SubscriptionObject", many=True), 400, 503, has=_LIST
             ),
-            "post": _change("Add one.", _created(), 409, *_BODY, body="SubscriptionRequest"),
+            "post": _change("Add a subscription.", _created(), 409, *_BODY, body="SubscriptionRequest"),
         },
         one: {
             "get": _reading("One subscription.", changed, 404, 422, 503, has=_SUBSCRIPTION),
-            "put": _change("Replace one.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="SubscriptionRequest"),
-            "delete": _change("Delete one and all that waits for it.", gone, 404, 409, has=_SUBSCRIPTION),
+            "put": _change(
+                "Replace a subscription.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="SubscriptionRequest"
+            ),
+            "delete": _change("Delete a subscription with its undelivered events.", gone, 404, 409, has=_SUBSCRIPTION),
         },
         f"{one}/pause": {
-            "post": _change("Let its events wait.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="PauseRequest")
+            "post": _change(
+                "Pause deliveries until resumed.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="PauseRequest"
+            )
         },
-        f"{one}/resume": {"post": _change("Let it go on.", changed, 404, 409, has=_SUBSCRIPTION)},
+        f"{one}/resume": {"post": _change("Resume a paused subscription.", changed, 404, 409, has=_SUBSCRIPTION)},
         "/events": {
-            "get": _reading("The events as they come.", {200: _content(KIND, _TEXT)}, 400, 404, 503, has=_EVENTS)
+            "get": _reading(
+                "New events, as server-sent events.", {200: _content(KIND, _TEXT)}, 400, 404, 503, has=_EVENTS
+            )
         },
         "/asyncapi.json": {"get": _open("The streams and their events.", json)},
         "/openapi.json": {"get": _open("This document.", described)},
-        "/schemas": {"get": _open("The JSON Schemas that there are; /schemas/ is the same.", _list_of_schemas())},
-        "/schemas/{name}.json": {"get": _open("One of them.", schemas, 404, has=(name,))},
+        "/schemas": {"get": _open("The list of JSON Schemas; /schemas/ is the same.", _list_of_schemas())},
+        "/schemas/{name}.json": {"get": _open("One schema.", schemas, 404, has=(name,))},
         "/webhooks/callback": {
-            "get": _callback("Grants events to a sink, by its key."),
-            "post": _callback("Grants events to a sink, by its key."),
+            "get": _callback("Grant events for a sink: the callback of its handshake."),
+            "post": _callback("Grant events for a sink: the callback of its handshake."),
         },
     }
 
 
 def _named(feeds: Sequence[str]) -> Sequence[Schema]:
-    """The parameters that name a feed, each with its values unless there are too many."""
+    """The parameters that name a feed, with all values unless there are too many."""
     few = len(feeds) <= _NAMED
     pairs = [feed.split("/", 1) for feed in feeds]
     parts = {name: [pair[at] for pair in pairs] for at, name in enumerate(("source", "name"))}
@@ -247,7 +261,7 @@ def _open(summary: str, answers: Mapping[int, Schema], *refusals: int, **more: A
 
 
 def _identified(paths: Schema) -> Schema:
-    """With an ``operationId`` each, from which generators make names."""
+    """Add an ``operationId`` to each operation; generators make names from it."""
     return {
         path: {
             method: {"operationId": _OPERATIONS.get((method, path)) or _camel(f"{method}{path}")} | operation
@@ -303,7 +317,7 @@ def _ref(name: str) -> Schema:
 
 
 def _schemas(feeds: Sequence[str]) -> Schema:
-    """Those of the types; what ``config`` and ``filters`` may hold comes from the configuration's own."""
+    """The schemas of all types; those of ``config`` and ``filters`` come from the configuration."""
     _, own = msgspec.json.schema_components(_TYPES, ref_template=f"{_REF}{{name}}")
     tables = _moved(config_schema()["$defs"])
     subscription = tables["SubscriptionSettings"]["properties"]
@@ -323,7 +337,7 @@ def _schemas(feeds: Sequence[str]) -> Schema:
         "items": {"enum": list(feeds)} if len(feeds) <= _NAMED else _TEXT,
     }
     own["SubscriptionObject"]["properties"]["filters"] = {"type": "array", "items": _ref("FilterSettings")}
-    own["AccessTokenCredential"]["properties"]["accesstokentype"]["enum"] = ["Bearer"]  # other cases are taken too
+    own["AccessTokenCredential"]["properties"]["accesstokentype"]["enum"] = ["Bearer"]  # other cases are accepted, too
     own |= {name: tables[name] for name in ("BatchSettings", "RetrySettings", "FilterSettings")}
     readable = {name: _readable(schema) for name, schema in own.items()}
     return {name: schema | _words(name) for name, schema in readable.items()}
@@ -331,13 +345,13 @@ def _schemas(feeds: Sequence[str]) -> Schema:
 
 _DESCRIPTIONS: Final = {
     "FeedStatus": "How a feed does.",
-    "ProblemDetails": "What is wrong with a request, as RFC 9457 has it.",
-    "ReadinessReport": "Whether the process does its work, and why not.",
-    "SubscriptionObject": "A subscription as it is.",
-    "SubscriptionStatus": "How a subscription does.",
-    "SubscriptionRequest": "A subscription as it is to be.",
+    "ProblemDetails": "The error of a request: problem details, RFC 9457.",
+    "ReadinessReport": "Whether the process is ready, with the reasons if not.",
+    "SubscriptionObject": "A subscription.",
+    "SubscriptionStatus": "The status of a subscription.",
+    "SubscriptionRequest": "The wanted state of a subscription.",
 }
-"""Where the words at the type are for those who read its code."""
+"""Descriptions for types whose docstring is written for programmers."""
 
 
 def _words(name: str) -> Schema:
@@ -345,7 +359,7 @@ def _words(name: str) -> Schema:
 
 
 def _readable(schema: Schema) -> Schema:
-    """A type's schema with the words of its docstring in their places: those on attributes at their properties."""
+    """A type's schema with descriptions from its docstring, those of attributes at their properties."""
     said, _, attributes = inspect.cleandoc(schema.get("description", "")).partition("Attributes:")
     described = dict(schema) | ({"description": _plain(said)} if said.strip() else {})
     properties = dict(schema.get("properties", {}))
@@ -356,7 +370,7 @@ def _readable(schema: Schema) -> Schema:
 
 
 def _plain(text: str) -> str:
-    """Words of a docstring without its markup and line breaks."""
+    """The text of a docstring without markup and line breaks."""
     text = re.sub(r"[;,(]? ?see :\w+:`[^`]*`\)?", "", text)
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]*)`|``([^`]*)``", lambda found: found[1] or found[2], text)
     text = re.sub(r"\bNone\b", "null", " ".join(text.split())).rstrip(".")
@@ -364,7 +378,7 @@ def _plain(text: str) -> str:
 
 
 def _moved(schema: Any) -> Any:
-    """With references to where the tables stand here."""
+    """The schema with references to the tables of this document."""
     if isinstance(schema, list):
         return [_moved(one) for one in schema]
     if not isinstance(schema, dict):
@@ -372,7 +386,7 @@ def _moved(schema: Any) -> Any:
     return {key: value.replace("#/$defs/", _REF) if key == "$ref" else _moved(value) for key, value in schema.items()}
 
 
-# ``/asyncapi.json``, ``/openapi.json``, ``/schemas/``: as ``poller schema`` prints them, each with an ``ETag``.
+# ``/asyncapi.json``, ``/openapi.json``, ``/schemas/``: the output of ``poller schema``, each with an ``ETag``.
 
 _SCHEMA: Final = "application/schema+json"
 _OPENAPI: Final = "application/vnd.oai.openapi+json;version=3.1"
@@ -384,7 +398,7 @@ class SchemaEntry(msgspec.Struct, frozen=True):
 
     Attributes:
         name: ``events`` (all of them), ``config``, or an event's type.
-        url: where it is.
+        url: of the schema.
     """
 
     name: str
@@ -408,7 +422,7 @@ def document_routes(settings: Settings) -> list[Route]:
         """GET: one schema."""
         name = str(request.path_params["name"])
         if name not in schemas():
-            raise RequestRefused(404, "there is no such schema; /schemas/ lists them")
+            raise RequestRefused(404, "unknown schema; /schemas/ lists all")
         return _kept(request, written(name), _SCHEMA)
 
     def index() -> list[SchemaEntry]:
@@ -441,7 +455,7 @@ def _json(value: Any) -> bytes:
 
 
 def _kept(request: Request, content: bytes, kind: str) -> Response:
-    """The content; 304 where the client has it."""
+    """The document; 304: the client has it."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"etag": tag, "cache-control": _KEPT}
     asked = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}

@@ -1,11 +1,14 @@
-"""``GET /events``: the events of the feeds as they come, as server-sent events.
+"""``GET /events``: new events of the feeds, as server-sent events.
 
 **Invariants**
 
-* A client that comes back with its latest ``Last-Event-ID`` misses nothing and sees nothing twice, in any of its feeds.
-* At most :data:`READERS` clients read, each sent what its connection takes; one that takes nothing for :data:`STALLED`
-  seconds is disconnected.
-* All connections end in order when the service does.
+* A client that reconnects with its latest ``Last-Event-ID`` misses no event and sees none twice, in any of its feeds.
+* At most :data:`READERS` clients read, each at the speed of its connection. A client that reads nothing for
+  :data:`STALLED` seconds is disconnected.
+* All connections end in order when the service ends.
+* An event is sent as it is in the stream, but line breaks between its JSON values become one line feed each. No block
+  is without data, and no comment ends a block: some clients report a message for each empty line. A position that comes
+  before the first event, or changes without an event, is a message ``place`` of its own.
 """
 
 from __future__ import annotations
@@ -51,32 +54,24 @@ from poller.telemetry.metrics import EVENT_READERS
 from poller.web.context import AppContext
 from poller.web.http import InvalidParameter, RequestRefused, at
 
-# Server-sent messages as bytes, as the HTML standard has them.
-#
-# Law: the event arrives as it stands in the stream, but for line breaks between its JSON values: each becomes one
-# line
-# feed. No block is without data, and no comment ends one: some clients hand out a message for each empty line. A
-# place
-# that comes before the first event, or changes without one, is a message ``place`` of its own.
-#
-# Pure.
+# Server-sent messages as bytes, in the format of the HTML standard. Pure.
 
 KIND: Final = "text/event-stream"
 AWAY: Final = b": the store is away; this goes on when it is back\n"
 BEAT_COMMENT: Final = b": nothing new\n"
-"""That all is well and nothing has come."""
+"""The comment that keeps an idle connection alive."""
 
 _BREAKS: Final = re.compile(rb"\r\n|\r|\n")
 
 
 class GapNotice(msgspec.Struct, frozen=True):
-    """The ``data`` of a message ``gap``: events that are gone from the stream and were not given out.
+    """The ``data`` of a message ``gap``: events that were trimmed from the stream before they were sent.
 
     Attributes:
         feed: ``SOURCE/NAME``.
-        after: the sequence number of the last event before them; None: not known.
-        before: that of the first one after them.
-        missing: how many they are; None: not known.
+        after: the sequence number of the last event before the gap; None: unknown.
+        before: the sequence number of the first event after the gap.
+        missing: the number of missing events; None: unknown.
     """
 
     feed: str
@@ -96,23 +91,23 @@ class PositionNotice(msgspec.Struct, frozen=True):
 
 
 def event(place: str, content: bytes) -> bytes:
-    """An event, with the id to come back with once it has arrived."""
+    """A message with an event and the id to reconnect with."""
     return b"id: %b\n%b\n" % (place.encode(), _lines(content))
 
 
 def gap(feed: str, *, after: int | None, before: int) -> bytes:
-    """That something is missing before the event that follows; ``after`` is None where it is not known how much."""
+    """A message about events missing before the next event; ``after``: None: their number is unknown."""
     missing = None if after is None else before - after - 1
     return b"event: gap\n" + _lines(msgspec.json.encode(GapNotice(feed, after, before, missing))) + b"\n"
 
 
 def moved(place: str) -> bytes:
-    """The id to come back with, where no event says it."""
+    """A message with the id to reconnect with, without an event."""
     return b"event: place\nid: %b\n%b\n" % (place.encode(), _lines(msgspec.json.encode(PositionNotice(place))))
 
 
 def greeting(place: str, *, again_milliseconds: int) -> bytes:
-    """What the first message begins with: after how long to come back, and an id for those who note it by the line."""
+    """The head of the first message: the reconnection time, and an id."""
     return b"retry: %d\nid: %b\n" % (again_milliseconds, place.encode())
 
 
@@ -120,17 +115,17 @@ def _lines(content: bytes) -> bytes:
     return b"".join(b"data: %b\n" % line for line in _BREAKS.split(content))
 
 
-# Streams with new entries, found by one connection for all readers, and only while there are readers. Marks hold across
-# an absence of the store.
+# New entries of streams are noticed by one connection for all readers, while there are readers. Marks stay valid while
+# the store is unavailable.
 
 BLOCK: Final = timedelta(seconds=2)
-_NEWS_AGAIN: Final = 0.5  # seconds before a store that is away is asked again
+_NEWS_AGAIN: Final = 0.5  # seconds between attempts while the store is unavailable
 
 _log = structlog.get_logger("poller.web")
 
 
 class StreamNotifier:
-    """What has come in the streams, in turns that are counted."""
+    """Notifies readers of streams with new entries, in numbered turns."""
 
     def __init__(
         self,
@@ -139,7 +134,7 @@ class StreamNotifier:
         *,
         block: timedelta = BLOCK,
     ) -> None:
-        """Take the streams' keys, the clock, and how long the store may wait for something new."""
+        """Watch these streams; each command to the store waits this long for new entries."""
         self._keys = keys
         self._block = block
         self._clock = clock
@@ -152,7 +147,7 @@ class StreamNotifier:
 
     @asynccontextmanager
     async def followed(self, url: str) -> AsyncIterator[None]:
-        """Look at the streams of this store while the block runs, or longer where others follow."""
+        """Watch the streams of this store while the block runs, or longer if other readers follow."""
         self._followers += 1
         if self._looking is None:
             self._looking = asyncio.create_task(self._watch(url), name="news for server-sent events")
@@ -161,20 +156,20 @@ class StreamNotifier:
         finally:
             self._followers -= 1
             if not self._followers and self._looking is not None:
-                looking, self._looking = self._looking, None  # a reader that comes meanwhile starts another
+                looking, self._looking = self._looking, None  # a reader that comes meanwhile starts another task
                 await ended(looking)
 
     @property
     def mark(self) -> int:
-        """What came until now came before this."""
+        """A mark after all entries noticed so far."""
         return self._turn
 
     def since(self, mark: int, keys: Collection[str]) -> list[str]:
-        """Those of these streams in which something has come after the mark."""
+        """The streams among these with entries after the mark."""
         return [key for key in keys if self._changed.get(key, 0) > mark]
 
     async def beyond(self, mark: int, seconds: float) -> None:
-        """Wait until something has come after the mark, wherever that is; at most so long."""
+        """Wait until any stream has entries after the mark, at most this many seconds."""
         if self._turn == mark:
             await self._clock.wait(self._fresh, seconds)
 
@@ -204,7 +199,7 @@ class StreamNotifier:
 
 READERS: Final = 64
 MOST_FEEDS: Final = 256
-"""Of one reader: each has its place in the id of each message."""
+"""Of one reader: every message id holds the positions of all feeds."""
 
 BEAT: Final = 15.0
 """Seconds."""
@@ -212,8 +207,8 @@ BEAT: Final = 15.0
 STALLED: Final = 60.0
 """Seconds."""
 
-_STORE_AGAIN: Final = 1.0  # seconds before it is looked again for a store that has not answered yet
-_GOODBYE: Final = 0.5  # seconds that the end of an answer may take
+_STORE_AGAIN: Final = 1.0  # seconds between checks whether the store has answered
+_GOODBYE: Final = 0.5  # seconds that the end of a response may take
 _FULL_AGAIN: Final = "10"
 _FROM: Final = "expected now, earliest, the id of a message, or the id of a stream's entry such as 1735689600000-0"
 _HEADERS: Final = [(b"content-type", KIND.encode()), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
@@ -231,14 +226,14 @@ def event_routes(
     Args:
         backing: what it stands on.
         beat: seconds without a message after which a reader gets a comment.
-        readers: how many there may be.
-        stalled: seconds after which a reader that takes nothing is let go.
+        readers: the greatest number of readers.
+        stalled: seconds after which a reader that reads nothing is disconnected.
     """
     streams = {keys_of(backing.settings, feed).events: feed for feed in backing.settings.feed_ids}
     news, following = StreamNotifier(tuple(streams), backing.clock), set[_EventStreamResponse]()
 
     async def follow(request: Request) -> Any:
-        """GET: ends when the client or the service does."""
+        """GET: a response that ends with the client or the service."""
         chosen = _chosen(request, streams)
         begin = _start_positions(request, chosen)
         types = _types(request, backing.settings.types_of(chosen.values()))
@@ -287,7 +282,7 @@ def _types(request: Request, there: Collection[str]) -> Callable[[str], bool] | 
 
 
 def _start_positions(request: Request, chosen: Mapping[str, str]) -> dict[str, StreamPosition] | None:
-    """Where to begin in each feed; None: behind all that is there by then."""
+    """The start position in each feed; None: after all present entries."""
     name, text = "from", request.query_params.get("from", "now")
     if last := request.headers.get("last-event-id"):
         name, text = "Last-Event-ID", last
@@ -304,7 +299,7 @@ def _start_positions(request: Request, chosen: Mapping[str, str]) -> dict[str, S
 
 
 class _EventStreamResponse:
-    """The answer: begins immediately, and waits while the store is away, for a refused browser stays away."""
+    """The response. It starts immediately, even without the store, because a browser does not retry after a refusal."""
 
     def __init__(
         self,
@@ -348,12 +343,12 @@ class _EventStreamResponse:
                 await self._sent(send, AWAY)
                 await self._backing.clock.sleep(_STORE_AGAIN)
         except TimeoutError:
-            _log.info("a reader of events is let go: it takes nothing", seconds=self._stalled)
+            _log.info("reader of events disconnected: it reads nothing", seconds=self._stalled)
         except StoreError as error:
             _log.warning("events cannot be read", error=str(error))
 
     async def _sent_all(self, send: Send) -> bool:
-        """Send what is to be sent, for ever. False: there is no store yet."""
+        """Send messages until cancelled. False: there is no store yet."""
         try:
             async with self._backing.in_use() as store, self._news.followed(store.url):
                 reader = await self._begun()
@@ -374,14 +369,14 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-# One reader: each entry after its position once, in order, with the id by which it can come back. Trimmed entries are
-# announced before the next one. A store that is away is waited for. A reader takes a few entries of one stream at a
-# time, so a slow one holds little and delays no other.
+# One reader: it gets each entry after its position once, in order, with the id to reconnect with. Trimmed entries are
+# reported before the next one. The reader waits while the store is unavailable. It reads a few entries of one stream at
+# a time, so a slow reader needs little memory and delays no other.
 
 AT_ONCE: Final = 20
 """Entries of one stream."""
 
-_AGAIN: Final = 0.5  # seconds before a store that is away is asked again
+_AGAIN: Final = 0.5  # seconds between attempts while the store is unavailable
 _DIGITS: Final = 20  # of a sequence
 _COME_BACK: Final = 2000  # milliseconds
 
@@ -394,7 +389,7 @@ class _EventOutline(msgspec.Struct, frozen=True):
 
 
 class EventReader:
-    """Of one request."""
+    """The reader of one request."""
 
     def __init__(
         self,
@@ -408,16 +403,16 @@ class EventReader:
         beat_seconds: float,
         clock: Clock,
     ) -> None:
-        """Take what is read, and where to begin.
+        """Read these streams from these positions.
 
         Args:
             client: of the store.
             news: of these streams.
             streams: each feed's ``SOURCE/NAME`` by its stream's key.
-            places: where to begin in each.
-            types: whether events of a type are wanted; None for all.
-            from_now: whether who comes back without an id would miss what came meanwhile.
-            beat_seconds: after how long without a message to tell that all is well.
+            places: the start position in each stream.
+            types: whether events of a type are wanted; None: all.
+            from_now: whether a client that reconnects without an id would miss events.
+            beat_seconds: seconds without a message after which a comment is sent.
             clock: of this process.
         """
         self._client = client
@@ -431,10 +426,10 @@ class EventReader:
         self._clock = clock
 
     async def messages(self) -> AsyncGenerator[bytes]:
-        """What to send, for ever.
+        """Yield messages without end.
 
         Raises:
-            StoreRefused: the store does not want us.
+            StoreRefused: the store refuses the command.
         """
         self._told = self._places.text
         yield greeting(self._told, again_milliseconds=_COME_BACK)
@@ -456,7 +451,7 @@ class EventReader:
                     said = self._clock.monotonic()
 
     async def _next(self, due: deque[str]) -> list[bytes]:
-        """The messages of some entries of the stream whose turn it is."""
+        """The messages of some entries of the next stream."""
         key = due.popleft()
         feed = self._streams[key]
         try:
@@ -476,9 +471,9 @@ class EventReader:
         return told
 
     async def _trimmed_unknown(self, key: str, feed: str, first: tuple[bytes, Mapping[bytes, bytes]]) -> bool:
-        """Whether something may have been trimmed away after a place that is an entry's id and no more.
+        """Whether entries may have been trimmed after a position without a sequence number.
 
-        Loss that the ``sequence`` shows is known; here the stream begins behind the place, and did so before.
+        With a sequence number, the loss would be known.
         """
         place = self._places[feed]
         if place.sequence or place == BEGINNING or sequence_of(outline_of(first[1].get(b"data", b""))) <= 1:
@@ -499,7 +494,7 @@ class EventReader:
 
 
 def outline_of(content: bytes) -> _EventOutline:
-    """What is to be known of an event; nothing where it cannot be read."""
+    """The outline of an event; empty: it cannot be read."""
     try:
         return msgspec.json.decode(content, type=_EventOutline)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -507,13 +502,13 @@ def outline_of(content: bytes) -> _EventOutline:
 
 
 def sequence_of(outline: _EventOutline) -> int:
-    """Its number; 0 where it has none."""
+    """The event's sequence number; 0: it has none."""
     text = outline.sequence
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else 0
 
 
 async def newest(client: Redis, streams: Mapping[str, str]) -> dict[str, StreamPosition]:
-    """The place behind all that is there, by feed.
+    """The position after the last entry of each feed.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -539,7 +534,7 @@ class StreamPosition(NamedTuple):
     Attributes:
         milliseconds: the first number of its id.
         number: the second number.
-        sequence: of its event; 0: not known, or none was sent.
+        sequence: of its event; 0: unknown, or none was sent.
     """
 
     milliseconds: int = 0
@@ -560,7 +555,7 @@ LONGEST: Final = 16 * 1024
 """Characters of a text."""
 
 _decoder: Final = msgspec.msgpack.Decoder(list[_Part])
-_NOT_OURS: Final = "not as it was given out"
+_NOT_OURS: Final = "not an id that this service has sent"
 
 
 class StreamPositions:
@@ -591,10 +586,10 @@ class StreamPositions:
 
 
 def read_places(text: str, feeds: Iterable[str]) -> dict[str, StreamPosition]:
-    """The positions of these feeds; a feed that the text does not hold begins at its beginning.
+    """The positions of these feeds from a text; a feed that is not in the text starts at its first entry.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is invalid.
     """
     if len(text) > LONGEST:
         raise ValueError("too long")

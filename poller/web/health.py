@@ -2,8 +2,8 @@
 
 **Invariants**
 
-- Requests that come while one text is made share the next one; it is made in a thread, while the loop goes on.
-- A store that is away takes its own metrics away, and nothing else.
+- Requests that come while a text is being made share the next one. It is made in a thread, so the loop is not blocked.
+- While the store is unavailable, only the metrics from the store are missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _END: Final = "# EOF\n"  # of OpenMetrics
 
 
 class ScrapeState(msgspec.Struct, frozen=True):
-    """What is known at a request; ``stored`` is None where the store does not say."""
+    """The state at the time of a request; ``stored``: None: the store is unavailable."""
 
     ready: bool
     up: bool
@@ -43,7 +43,7 @@ class Exposition:
     """The metrics of one process. Used within one event loop."""
 
     def __init__(self, readiness: Readiness, watch: StoreMonitor, readings: StoredReadings) -> None:
-        """Take who knows."""
+        """Read the state with this function."""
         self._readiness = readiness
         self._watch = watch
         self._readings = readings
@@ -51,16 +51,16 @@ class Exposition:
         self._next: dict[Form, asyncio.Task[bytes]] = {}
 
     async def text(self, form: Form) -> bytes:
-        """All of them."""
+        """The text with all metrics."""
         making = self._next.get(form)
         if making is None:
             making = self._next[form] = asyncio.create_task(self._made(form), name="metrics")
-        await asyncio.wait({making})  # a request that goes takes it from no other
+        await asyncio.wait({making})  # a cancelled request does not cancel it for the others
         return making.result()
 
     async def _made(self, form: Form) -> bytes:
         async with self._one:
-            del self._next[form]  # a later request may want to see what happens from now on
+            del self._next[form]  # a later request must see what happens from now on
             report = await self._readiness.report()
             up = all(one.name != _STORE for one in (*report.reasons, *self._watch.reasons()))
             stored = await self._readings.latest() if up else None
@@ -69,7 +69,7 @@ class Exposition:
 
 
 def written(moment: ScrapeState, form: Form) -> bytes:
-    """What this process has counted and what is so at this moment, in Prometheus' text or as OpenMetrics."""
+    """All metrics of this process, in the Prometheus text format or as OpenMetrics."""
     other = form == "openmetrics"
     counted: bytes = openmetrics(REGISTRY) if other else generate_latest(REGISTRY)  # type: ignore[no-untyped-call]  # as it is
     problems = [one for one in moment.findings if one.severity != "ok"]
@@ -102,7 +102,7 @@ def metrics_routes(exposition: Exposition) -> list[Route]:
     """
 
     async def metrics(request: Request) -> Response:
-        """200 with all metrics, also while the store is away."""
+        """200 with all metrics, also while the store is unavailable."""
         form: Form = "openmetrics" if _OPENMETRICS in request.headers.get("accept", "") else "text"
         return Response(await exposition.text(form), headers={"content-type": _TYPES[form]})
 
@@ -123,11 +123,11 @@ def probe_routes(readiness: Readiness, may_read: Callable[[Request], bool] = lam
 
     Args:
         readiness: of this process.
-        may_read: who may read what APIs and sinks have answered, in which a record may be repeated.
+        may_read: whether a request may read answers of APIs and sinks, which may repeat a record.
     """
 
     async def livez(_: Request) -> Response:
-        """200 while the loop runs. A process that does not answer is to be started again; nothing else is a reason."""
+        """200 while the event loop runs. Restart a process only if it does not answer."""
         return Response(b'{"live":true}\n', media_type=_JSON)
 
     async def readyz(request: Request) -> Response:

@@ -1,9 +1,9 @@
-"""Problem answers, as RFC 9457 has them: ``application/problem+json``.
+"""Requests and responses: problem details (RFC 9457), JSON bodies, pages of lists.
 
 **Invariants**
 
-- A refusal names the key, the value, what is expected there, and what to do instead.
-- A value is shown only where it cannot be a secret. An internal error is a line in the log and no text in an answer.
+- A refusal names the key, the value, what is expected, and the remedy.
+- A value is shown only if it cannot be a secret. An internal error is logged; its text is not in the response.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from poller.errors import StoreError
 from poller.text import without_credentials
 
 PROBLEM: Final = "application/problem+json"
-_AGAIN: Final = "2"  # seconds until a store that is away is worth another question
+_AGAIN: Final = "2"  # seconds after which to retry while the store is unavailable
 
 
 class InvalidParameter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing in a request that cannot be used.
+    """An invalid part of a request.
 
     Attributes:
-        key: where it stands, such as ``config.rate``; "" for the whole.
-        expected: what is expected there.
-        value: what stands there, where that may be shown.
+        key: its place, such as ``config.rate``; "": the whole.
+        expected: the expected value.
+        value: the given value, if it may be shown.
     """
 
     key: str
@@ -44,13 +44,13 @@ class InvalidParameter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProblemDetails(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer, key for key.
+    """The body of a problem response.
 
     Attributes:
-        status: as in the answer's first line.
-        title: the same for each problem of a kind.
-        detail: what it is about this one, and the way out.
-        errors: each thing that is wrong with the request.
+        status: the HTTP status.
+        title: the kind of problem.
+        detail: this problem and its remedy.
+        errors: the invalid parts of the request.
     """
 
     status: int
@@ -60,7 +60,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RequestRefused(HTTPException):
-    """A request that is not carried out."""
+    """A request is refused."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RequestRefused(HTTPException):
         errors: Sequence[InvalidParameter] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Take what :class:`ProblemDetails` has, and headers of the answer."""
+        """Begin with the fields of :class:`ProblemDetails` and headers of the response."""
         super().__init__(status, detail, headers)
         self.errors = tuple(errors)
 
@@ -78,7 +78,7 @@ class RequestRefused(HTTPException):
 def problem(
     status: int, detail: str, *, errors: Sequence[InvalidParameter] = (), headers: Mapping[str, str] | None = None
 ) -> Any:
-    """The answer to a request that is not carried out."""
+    """The response to a refused request."""
     said = ProblemDetails(status, HTTPStatus(status).phrase, without_credentials(detail), tuple(errors))
     return Response(msgspec.json.encode(said) + b"\n", status, headers, media_type=PROBLEM)
 
@@ -91,18 +91,18 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _store_away(_: Request, error: Exception) -> Response:
-    answer: Response = problem(503, f"the store does not do what it is asked: {error}", headers={"retry-after": _AGAIN})
+    answer: Response = problem(503, f"the store is unavailable: {error}", headers={"retry-after": _AGAIN})
     return answer
 
 
 async def _gone(_: Request, __: Exception) -> Response:
-    """Nothing reads it; the counter of answers counts this one as what it was."""
+    """The response to a client that has gone; only the counter of responses sees it."""
     answer: Response = problem(400, "the request ended before its body did")
     return answer
 
 
 async def _failed(_: Request, __: Exception) -> Response:
-    answer: Response = problem(500, "this is a fault of the program; its log says more")
+    answer: Response = problem(500, "this is an error of the program; its log has the details")
     return answer
 
 
@@ -112,14 +112,14 @@ ANSWERS: Final[Mapping[Any, Any]] = {
     ClientDisconnect: _gone,
     Exception: _failed,
 }
-"""Which answer an error is given that a route lets through."""
+"""The responses to errors that routes raise."""
 
 
 # One route for each path: for an unknown method Starlette names only the methods of the first route of a path.
 
 JSON: Final = "application/json"
 MOST: Final = 1000
-"""Of a list in one answer."""
+"""Entries of a list in one response."""
 
 _USUAL: Final = 100
 _DIGITS: Final = len(str(MOST))
@@ -128,7 +128,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def at(path: str, **endpoints: Endpoint) -> Route:
-    """The route of a path: ``at("/feeds", GET=…)``. OPTIONS is answered with the methods that there are."""
+    """The route of a path: ``at("/feeds", GET=…)``. OPTIONS lists the methods."""
     methods = {*endpoints, "OPTIONS", *(("HEAD",) if "GET" in endpoints else ())}
     allow = ", ".join(sorted(methods))
 
@@ -141,27 +141,27 @@ def at(path: str, **endpoints: Endpoint) -> Route:
 
 
 def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that is this value."""
+    """A response with this value as JSON."""
     return Response(msgspec.json.encode(value) + b"\n", status, headers, media_type=JSON)
 
 
 class PageRange(msgspec.Struct, frozen=True):
-    """Which part of a list is wanted.
+    """The requested part of a list.
 
     Attributes:
-        limit: how many at most.
-        after: the name after which it begins; "" for the beginning.
+        limit: the greatest number of entries.
+        after: the name before the first entry; "": begin with the first.
     """
 
     limit: int
     after: str
 
     def of(self, names: Sequence[str]) -> list[str]:
-        """The part of these names, in their alphabetical order."""
+        """This part of these names, in alphabetical order."""
         return sorted(name for name in names if name > self.after)[: self.limit]
 
     def links(self, path: str, names: Sequence[str]) -> dict[str, str]:
-        """The header that leads to the next part (RFC 8288), where there is one."""
+        """The ``Link`` header to the next part (RFC 8288), if there is one."""
         here = self.of(names)
         if not here or here[-1] == max(names):
             return {}
@@ -170,10 +170,10 @@ class PageRange(msgspec.Struct, frozen=True):
 
 
 def span_of(request: Request) -> PageRange:
-    """What ``limit`` and ``after`` of a request say.
+    """The range from ``limit`` and ``after`` of a request.
 
     Raises:
-        Refused: the limit is none.
+        RequestRefused: the limit is invalid.
     """
     limit = request.query_params.get("limit", str(_USUAL))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= _DIGITS and 1 <= int(limit) <= MOST):
@@ -182,7 +182,7 @@ def span_of(request: Request) -> PageRange:
     return PageRange(int(limit), request.query_params.get("after", ""))
 
 
-# Bodies of requests: JSON of a known shape, or a refusal that says what is wrong with it.
+# Bodies of requests: JSON of a known shape, or a refusal that names its errors.
 
 _KINDS: Final = frozenset({JSON, "application/cloudevents-subscription+json"})
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -192,30 +192,30 @@ T = TypeVar("T")
 
 
 class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a request to pause may say.
+    """The body of a pause request.
 
     Attributes:
-        reason: for people who look.
+        reason: shown in the status.
     """
 
     reason: Annotated[str, msgspec.Meta(max_length=500)] = "by request"
 
 
 async def reason_of(request: Request) -> str:
-    """Why something is to be paused; there is a reason to give where none is said.
+    """The reason of a pause request; a default if none is given.
 
     Raises:
-        Refused: the body is no :class:`PauseRequest`.
+        RequestRefused: the body is no :class:`PauseRequest`.
     """
     body = await body_of(request)
     return usable(body, lambda one: decoded(one, PauseRequest)).reason if body else PauseRequest().reason
 
 
 async def body_of(request: Request) -> bytes:
-    """The bytes.
+    """The bytes of the body.
 
     Raises:
-        Refused: they are said to be something else than JSON.
+        RequestRefused: the content type is not JSON.
     """
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -225,10 +225,10 @@ async def body_of(request: Request) -> bytes:
 
 
 def usable(body: bytes, read: Callable[[bytes], T | list[InvalidParameter]]) -> T:
-    """What ``read`` makes of it.
+    """The value that ``read`` returns for the body.
 
     Raises:
-        Refused: it is no JSON, or ``read`` says what is wrong.
+        RequestRefused: the body is no JSON, or ``read`` finds errors.
     """
     try:
         found = read(body)
@@ -240,16 +240,16 @@ def usable(body: bytes, read: Callable[[bytes], T | list[InvalidParameter]]) -> 
 
 
 def unusable(errors: list[InvalidParameter]) -> RequestRefused:
-    """The refusal of a body in which this is wrong."""
+    """The refusal of a body with these errors."""
     first = errors[0]
     return RequestRefused(422, f"{first.key}: {first.expected}" if first.key else first.expected, errors=errors)
 
 
 def decoded(body: bytes, shape: type[T]) -> T | list[InvalidParameter]:
-    """A request's JSON, or what is wrong with its shape.
+    """A request's JSON value, or the errors of its shape.
 
     Raises:
-        ValueError: it is no JSON, or too deep.
+        ValueError: no JSON, or nested too deep.
     """
     try:
         made = msgspec.json.decode(body, type=shape)
@@ -258,11 +258,11 @@ def decoded(body: bytes, shape: type[T]) -> T | list[InvalidParameter]:
         return [_wrong(str(error), shape)]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise ValueError("expected a JSON object") from None
-    return [InvalidParameter(shown_key(key), "expected once: this key stands twice") for key in twice] or made
+    return [InvalidParameter(shown_key(key), "expected once: this key occurs twice") for key in twice] or made
 
 
 def _wrong(said: str, shape: type[Any]) -> InvalidParameter:
-    """What msgspec has said; of an unknown key its name, and of the whole object those that are known."""
+    """The error that msgspec reports, with the name of an unknown key, or with all known keys."""
     head, found, path = said.rpartition(_PATH)
     place = path.removeprefix(".").removesuffix("`") if found else ""
     said = head if found else said

@@ -1,17 +1,17 @@
-"""A subscription in the CloudEvents Subscriptions API, and in a configuration.
+"""Translates subscriptions between the CloudEvents Subscriptions API and the configuration.
 
-The object has ``id``, ``source``, ``types``, ``filters``, ``sink``, ``protocol`` and ``protocolsettings``; what else
-can be set stands in ``config`` under the names that it has in the configuration file. ``source`` is a filter by another
-name: events have exactly that source.
+The object has ``id``, ``source``, ``types``, ``filters``, ``sink``, ``protocol`` and ``protocolsettings``; all other
+settings are in ``config``, under their names of the configuration file. ``source`` is a filter: only events with
+exactly this source.
 
 **Invariants**
 
-* What is shown may be sent back as it is and changes nothing.
-* What may be a secret is shown as ``…``: the value of a header, the query of the sink, and its path unless the admin
-  token asks. That sign can stand in no header and no URL, so where it comes back it means "as it was".
-* A request names no file and no program of this machine; those of the configuration file and of the command line stay
-  as they were.
-* Hidden values go to no other host than before: otherwise a client that may change a sink could have them sent to
+* An object that is sent back as it was shown changes nothing.
+* Possible secrets are shown as ``…``: values of headers, the query of the sink, and its path unless the request has the
+  admin token. No header and no URL may contain this sign, so in a request it means "unchanged".
+* A request cannot name files and programs of this machine; those of the configuration file and of the command line
+stay. * Hidden values are sent to no other host than before: otherwise a client that may change a sink could have them
+sent to
   itself.
 * Pure.
 """
@@ -50,14 +50,14 @@ def shown_object(
     brought: bytes | None = None,
     publickeys: tuple[str, ...] = (),
 ) -> SubscriptionObject:
-    """The object as it may be shown.
+    """The object to show.
 
     Args:
-        one: its settings; None where this version cannot use what is kept of it.
-        status: how it does.
-        whole: with the path of its sink, which may be a secret.
-        secret: that was made for it just now.
-        brought: the credential that a request has brought, as it is kept.
+        one: the settings; None: this version cannot use the stored ones.
+        status: of the subscription.
+        whole: show the path of the sink, which may be a secret.
+        secret: generated just now.
+        brought: the stored credential of a request.
         publickeys: of its signing secrets.
     """
     if one is None:
@@ -84,10 +84,10 @@ def shown_object(
 
 
 def read(body: bytes) -> SubscriptionRequest | list[InvalidParameter]:
-    """The object of a request, or what is wrong with its shape.
+    """The object of a request, or the errors of its shape.
 
     Raises:
-        ValueError: it is no JSON, or too deep.
+        ValueError: no JSON, or nested too deep.
     """
     return decoded(body, SubscriptionRequest)
 
@@ -95,13 +95,13 @@ def read(body: bytes) -> SubscriptionRequest | list[InvalidParameter]:
 def settings_values(
     wanted: SubscriptionRequest, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
 ) -> dict[str, Any] | list[InvalidParameter]:
-    """The keys and values of a ``[[subscriptions]]`` table, or what a request may not say.
+    """The keys and values of a ``[[subscriptions]]`` table, or the errors of a request.
 
     Args:
         wanted: the object.
         name: the subscription's id.
-        before: as it was, where it is to be changed.
-        brought: the credential that it had by a request, as it is kept.
+        before: the present settings, for a change.
+        brought: the stored credential of an earlier request.
     """
     wrong = [InvalidParameter(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
     wrong += [InvalidParameter(shown_key(key), _NULL) for key in _nulls(wanted)]
@@ -129,7 +129,7 @@ def settings_values(
 
 
 def wrong_of(problem: ConfigProblem, wanted: SubscriptionRequest) -> InvalidParameter:
-    """A problem of the configuration as one of the request that made it."""
+    """A problem of the configuration as a problem of the request."""
     return InvalidParameter(_key(problem.key, wanted), problem.expected, shown_value(problem))
 
 
@@ -145,7 +145,7 @@ _NULL: Final = "expected a value; leave the key out for the default"
 
 
 def _nulls(wanted: SubscriptionRequest) -> Iterator[Key]:
-    """Where null stands in what goes into the configuration, which knows no null."""
+    """The places of null values; the configuration knows no null."""
     values: list[tuple[Key, Any]] = [(("config",), wanted.config), (("filters",), list(wanted.filters))]
     while values:
         key, value = values.pop()
@@ -162,7 +162,7 @@ def _not_here(key: str) -> str:
 
 
 def _key(key: Key, wanted: SubscriptionRequest) -> str:
-    """Where it stands in the object. The first filter is ``source`` where there is one."""
+    """The key in the object. If there is a ``source``, it is the first filter."""
     match key:
         case ("filters", int(place), *rest) if wanted.source is not None:
             return shown_key(("filters", place - 1, *rest)) if place else "source"
@@ -174,7 +174,7 @@ def _key(key: Key, wanted: SubscriptionRequest) -> str:
 
 
 def _secretive(wanted: SubscriptionRequest, before: SubscriptionSettings, brought: bytes | None) -> bool:
-    """Whether something is asked to go on being sent that is not shown."""
+    """Whether the request keeps hidden values."""
     hidden = HIDDEN in wanted.protocolsettings.headers.values()
     proof = before.auth.kind != "none" or before.client_cert_file is not None
     return hidden or proof or as_it_was(wanted, before, brought)
@@ -192,23 +192,20 @@ def _headers(wanted: Mapping[str, str], before: SubscriptionSettings | None) -> 
     return {name: there.get(name, value) if value == HIDDEN else value for name, value in wanted.items()}
 
 
-# The ``sinkcredential`` of a subscription: what a request may say of it, and what becomes of the one that is kept.
+# The ``sinkcredential`` of a subscription.
 #
 # =======================  ============================================================================
-# a request says           and then
+# in a request             effect
 # =======================  ============================================================================
-# an access token, a name  it is kept in place of the one that was
-# and a secret
-# ``null``                 there is none any more
-# what was shown           it stays; refused where the sink is at another host
-# nothing                  it stays; gone where the sink is at another host
+# an access token, or      replaces the stored credential
+# a name and a secret
+# ``null``                 deletes the stored credential
+# the value shown before   keeps the credential; refused if the sink has another host
+# absent                   keeps the credential; deletes it if the sink has another host
 # =======================  ============================================================================
 #
-# Law: shown is that there is one, and of which kind. It follows the sink to no other scheme, host or port, whatever
-# two
-# requests do at the same time. Beside ``auth``, which no request changes, there is none.
-#
-# Pure.
+# Only the existence and the kind of a credential are shown. It is never sent to another scheme, host or port, even if
+# two requests come at the same time. A subscription with ``auth``, which no request can change, has none. Pure.
 
 _KEY: Final = "sinkcredential"
 _BESIDE_AUTH: Final = (
@@ -218,11 +215,11 @@ _BESIDE_AUTH: Final = (
 
 
 def shown_credential(one: SubscriptionSettings, brought: bytes | None) -> SinkCredential | None:
-    """That there is one, and of which kind.
+    """The kind of the credential; None: there is none.
 
     Args:
         one: the subscription.
-        brought: what a request has brought, as it is kept.
+        brought: the stored credential of a request.
     """
     if brought is not None:
         return SinkCredential(kind_of(brought))
@@ -230,7 +227,7 @@ def shown_credential(one: SubscriptionSettings, brought: bytes | None) -> SinkCr
 
 
 def as_it_was(wanted: SubscriptionRequest, before: SubscriptionSettings | None, brought: bytes | None) -> bool:
-    """Whether a request says what was shown, and there was something."""
+    """Whether a request repeats the credential as it was shown."""
     shown = shown_credential(before, brought) if before else None
     return shown is not None and wanted.sinkcredential == msgspec.to_builtins(shown)
 
@@ -238,7 +235,7 @@ def as_it_was(wanted: SubscriptionRequest, before: SubscriptionSettings | None, 
 def wrong_credential(
     wanted: SubscriptionRequest, before: SubscriptionSettings | None, brought: bytes | None
 ) -> list[InvalidParameter]:
-    """What of it a request may not say; no value is repeated."""
+    """The errors of a credential in a request, without its values."""
     given = wanted.sinkcredential
     if given is msgspec.UNSET or as_it_was(wanted, before, brought):
         return []
@@ -250,18 +247,18 @@ def wrong_credential(
 
 
 def new_credential(wanted: SubscriptionRequest) -> bytes | None:
-    """The credential that a request brings, as it is to be kept; None where it brings none that can be used."""
+    """The credential of a request in its stored form; None: it has no usable one."""
     given = wanted.sinkcredential
     made = brought_of(given) if given is not None and given is not msgspec.UNSET else {}
     return None if isinstance(made, dict) else written(made)
 
 
 def following(wanted: SubscriptionRequest, sink: str) -> Following:
-    """What becomes of the credential that is kept.
+    """Decide what happens to the stored credential.
 
     Args:
-        wanted: a request in which nothing was wrong.
-        sink: where the subscription's events go from now on.
+        wanted: a valid request.
+        sink: the subscription's new sink.
     """
     new = new_credential(wanted)
     if new is not None or wanted.sinkcredential is None:
@@ -269,7 +266,7 @@ def following(wanted: SubscriptionRequest, sink: str) -> Following:
     return lambda before, credential: credential if same_host(sink, outline_of(before).sink) else None
 
 
-# Shapes of a subscription over HTTP. An unknown key is an error in a request, and stands in no answer.
+# Shapes of a subscription over HTTP. An unknown key in a request is an error.
 
 CONFIG: Final = (
     "feeds",
@@ -289,7 +286,7 @@ CONFIG: Final = (
 
 
 class ProtocolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a request is made.
+    """Settings of requests to the sink.
 
     Attributes:
         headers: extra request headers; shown with ``…`` for values.
@@ -305,16 +302,16 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     Attributes:
         sink: where events are sent.
-        id: made up where a new one has none.
-        source: the only source whose events are delivered.
-        types: the only types.
-        filters: all must hold.
+        id: generated if a new subscription has none.
+        source: deliver only events of this source.
+        types: deliver only events of these types.
+        filters: deliver only events that match all filters.
         config: keys of a ``[[subscriptions]]`` table, those of :data:`CONFIG`.
-        protocol: of CloudEvents; left out: the sink's own.
-        protocolsettings: how requests are made.
-        sinkcredential: what the sink is sent as Authorization; null for none, left out or as it was shown: as it was.
-        status: passed over, so that what was shown can be sent back.
-        publickeys: likewise.
+        protocol: of CloudEvents; default: that of the sink.
+        protocolsettings: of requests to the sink.
+        sinkcredential: sent to the sink as Authorization; null: none; absent or as it was shown: unchanged.
+        status: ignored, so that a shown object can be sent back.
+        publickeys: ignored, likewise.
     """
 
     sink: str
@@ -330,36 +327,36 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     publickeys: Any = None
 
     def __repr__(self) -> str:
-        """Without anything that may be secret."""
+        """The request without possible secrets."""
         return f"Wanted(id={self.id!r})"
 
 
 class SinkCredential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That there is a credential, and nothing of it.
+    """The kind of a credential, without its values.
 
     Attributes:
-        credentialtype: ``ACCESSTOKEN`` or ``PLAIN``; of one that no request has brought the kind of its place,
-            as in the configuration.
+        credentialtype: ``ACCESSTOKEN`` or ``PLAIN``; of a credential of the configuration its kind,
+            the key of ``auth``.
     """
 
     credentialtype: str
 
 
 class SubscriptionObject(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The object of an answer, key for key; see :class:`SubscriptionRequest`.
+    """The object of a response; see :class:`SubscriptionRequest`.
 
     Attributes:
-        id: its name.
-        sink: where its events go, without the query, and without the path unless the admin token asks.
+        id: of the subscription.
+        sink: its URL without the query, and without the path unless the request has the admin token.
         protocol: of CloudEvents.
-        protocolsettings: how requests are made.
-        config: what is set of the rest.
-        status: how it does.
-        source: the only source whose events are delivered.
-        types: the only types.
-        filters: all must hold.
-        sinkcredential: the kind of its credential, where it has one.
-        signingsecret: the secret that signs its requests; in the answer to its creation and never again.
+        protocolsettings: of requests to the sink.
+        config: its other settings.
+        status: of the subscription.
+        source: deliver only events of this source.
+        types: deliver only events of these types.
+        filters: deliver only events that match all filters.
+        sinkcredential: the kind of its credential, if it has one.
+        signingsecret: the secret that signs its requests; only in the response to its creation.
         publickeys: of its ed25519 secrets (``whpk_``); a receiver verifies ``v1a`` signatures with them.
     """
 

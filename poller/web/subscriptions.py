@@ -2,9 +2,9 @@
 
 **Invariants**
 
-* The rules of the command line hold here too: a subscription of the configuration file is changed only there.
-* A signing secret is made for each new subscription and shown in the answer to that one request.
-* A credential that is brought for the sink is never shown.
+* The rules of the command line hold here too: a subscription of the configuration file can be changed only there.
+* A signing secret is generated for each new subscription and shown only in the response to that request.
+* A credential for the sink is never shown.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def subscription_routes(backing: AppContext, admission: Authorizer) -> list[Rout
     """The routes.
 
     Args:
-        backing: what they stand on.
-        admission: who may change something.
+        backing: the configuration and the store.
+        admission: decides who may make changes.
     """
     given = _Subscriptions(backing, admission)
 
@@ -101,7 +101,7 @@ class _Subscriptions:
         self._draw = backing.clock.random.randbytes
 
     async def listed(self, request: Request) -> Response:
-        """GET: all, by id."""
+        """GET: all subscriptions, by id."""
         span, kept = span_of(request), await self._backing.registry.all()
         names = sorted({*kept.registered, *(one.id for one in self._backing.settings.subscriptions)})
         async with self._backing.listing:
@@ -109,11 +109,11 @@ class _Subscriptions:
         return as_json(found, headers=span.links(_PATH, names))
 
     async def one(self, request: Request) -> Response:
-        """GET: one."""
+        """GET: one subscription."""
         return as_json(await self._object(_name(request), whole=self._admission.is_admin(request)))
 
     async def created(self, request: Request) -> Response:
-        """POST: a new one, with a signing secret where its kind of sink takes one."""
+        """POST: add a subscription, with a signing secret if its kind of sink uses one."""
         wanted = await _wanted(request)
         name = f"s-{self._draw(_ID_BYTES).hex()}" if wanted.id is None else wanted.id
         made = self._settings(wanted, name, None)
@@ -128,16 +128,16 @@ class _Subscriptions:
             raise RequestRefused(503, _PERHAPS.format(error=error, name=name)) from None
         try:
             shown = await self._object(name, secret=secret)
-        except StoreError:  # it went just now; the secret is shown here or never
+        except StoreError:  # it was removed just now; the secret is shown here or never
             status = status_of_new(name, made.sink, all_feeds=made.feeds is None, now=self._backing.clock.now())
             shown = shown_object(made, status, whole=True, secret=secret, brought=new)
         return as_json(shown, 201, {"location": f"{_PATH}/{quote(name)}"})
 
     async def changed(self, request: Request) -> Response:
-        """PUT: it is this from now on, in place of what it was."""
+        """PUT: replace a subscription."""
         name, wanted = _name(request), await _wanted(request)
         if wanted.id not in (None, name):
-            expected = f"expected {name}, as in the path; an id is for good"
+            expected = f"expected {name}, as in the path; an id cannot be changed"
             raise RequestRefused(409, f"id: {expected}", errors=[InvalidParameter("id", expected, wanted.id[:64])])
         backing = self._backing
         kept = await backing.registry.all()
@@ -147,21 +147,21 @@ class _Subscriptions:
         return as_json(await self._object(name))
 
     async def removed(self, request: Request) -> Response:
-        """DELETE: it and all that waits for it are gone."""
+        """DELETE: delete a subscription with its undelivered events."""
         await subscribing.remove(
             self._backing.client, self._backing.settings, _name(request), clock=self._backing.clock
         )
         return Response(status_code=204)
 
     async def paused(self, request: Request) -> Response:
-        """POST: its events wait."""
+        """POST: pause deliveries."""
         name, backing = _name(request), self._backing
         reason = await reason_of(request)
         await subscribing.pause(backing.client, backing.settings, name, reason=reason, now=backing.clock.now())
         return as_json(await self._object(name))
 
     async def resumed(self, request: Request) -> Response:
-        """POST: it goes on."""
+        """POST: resume deliveries."""
         name, backing = _name(request), self._backing
         await subscribing.resume(backing.client, backing.settings, name, now=backing.clock.now())
         return as_json(await self._object(name))
@@ -192,7 +192,7 @@ class _Subscriptions:
     def _usable(self, kept: Subscriptions, name: str) -> SubscriptionSettings | None:
         try:
             return settings_of(kept, self._backing.settings, name)
-        except ConfigurationError:  # another version's; or it has gone since
+        except ConfigurationError:  # another version's, or removed meanwhile
             return None
 
     def _settings(
@@ -216,7 +216,7 @@ async def _wanted(request: Request) -> SubscriptionRequest:
 
 
 def _with_secret(endpoint: Endpoint) -> Endpoint:
-    """The endpoint; what is wrong with the subscription is shown by its status."""
+    """The endpoint, with errors of the subscription as HTTP statuses."""
 
     async def telling(request: Request) -> Response:
         try:
@@ -228,7 +228,7 @@ def _with_secret(endpoint: Endpoint) -> Endpoint:
     return telling
 
 
-# The address that a sink calls to grant events after its handshake. It needs nothing but the store.
+# The URL that a sink calls to grant events after its handshake. It needs only the store.
 
 _RATE: Final = "WebHook-Allowed-Rate"
 
@@ -239,7 +239,7 @@ def callback_routes(registry: Callable[[], Registry | None]) -> list[Route]:
     """The routes.
 
     Args:
-        registry: of the subscriptions; None while the store has not answered yet.
+        registry: of the subscriptions; None: the store has not answered yet.
     """
 
     async def callback(request: Request) -> Response:

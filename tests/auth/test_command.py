@@ -128,11 +128,11 @@ async def test_the_first_line_is_the_token(printed: str) -> None:
     [
         ("exit 3", "the command sh failed with exit code 3"),
         ("kill -15 $$", "the command sh was ended by signal 15"),
-        ("echo 's3cret of before' >&2; exit 1", "exit code 1; what it says on standard error may hold a secret"),
+        ("echo 's3cret of before' >&2; exit 1", "exit code 1; its standard error may hold a secret"),
         ("echo s3cret-a; exit 1", "the command sh failed with exit code 1"),
         ("true", "the command sh has printed no token"),
         ("echo; echo s3cret", "the command sh has printed no token"),
-        ("echo 's3cret: log in first' >&2", "has printed no token; what it says"),
+        ("echo 's3cret: log in first' >&2", "has printed no token; its standard error"),
         ("echo two s3cret", "the first line that the command sh has printed does not hold a token"),
         ("printf 's3cret\\377'", "does not hold a token"),
     ],

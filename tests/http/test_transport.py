@@ -171,7 +171,7 @@ async def test_an_alert_is_told_though_only_its_text_is_left() -> None:
     bare = aiohttp.ClientOSError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert (_ssl.c:2580)'")
     assert (
         reason_of(bare)
-        == "TLS cannot be agreed on: tlsv13 alert certificate required (client_cert_file says who we are)"
+        == "TLS cannot be agreed on: tlsv13 alert certificate required (client_cert_file sets the client certificate)"
     )
     assert reason_of(ConnectionResetError(104, "Connection reset by peer")) == "Connection reset by peer"
     assert reason_of(OSError("EOF occurred in violation of protocol (_ssl.c:1006)'")) == (
@@ -213,7 +213,7 @@ async def test_a_handshake_that_ends_without_a_word_is_told_as_one(certificates:
         serving(http(200), tls=certificates.server) as api,
         client_of(api.url, transport=Transport(certificates.file)) as client,
     ):
-        assert "the connection was closed while TLS was agreed on" in str(await failure_of(client))
+        assert "the connection was closed during the TLS handshake" in str(await failure_of(client))
 
 
 async def test_the_token_endpoint_is_reached_with_the_same_certificates(
@@ -289,5 +289,5 @@ async def test_a_proxy_that_refuses_is_named(certificates: Certificates) -> None
     ):
         failed = await failure_of(client)
         assert isinstance(failed, SourceUnavailable)
-        assert "GET /x: the proxy answered 403 instead of letting us through" in str(failed)
+        assert "GET /x: the proxy answered 403 instead of connecting" in str(failed)
         assert proxy.requests[0].method == "CONNECT"

@@ -260,7 +260,7 @@ async def test_a_key_that_stands_twice_is_refused(given: Served) -> None:
         status, _, told = await given.ask(
             "/subscriptions", "POST", data=body, headers={"content-type": "application/json"}
         )
-        assert (status, told["errors"]) == (422, [{"key": key, "expected": "expected once: this key stands twice"}])
+        assert (status, told["errors"]) == (422, [{"key": key, "expected": "expected once: this key occurs twice"}])
         assert (await given.ask(ONE))[0] == 404
 
 
