@@ -42,7 +42,10 @@ settings.register_profile(
 settings.load_profile("quick")
 
 _EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis", *STORES), "several_kind": SEVERAL}
-"""On which a test runs that does not go by the chosen one alone, unless one is chosen."""
+"""On which a test runs that does not go by the chosen one alone, unless one is chosen.
+
+By Sentinels the quick suite has the tests that are about them; all others find one server there, as without them.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -133,7 +136,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     one: Store | None = metafunc.config.getoption("--store")
     for name, kinds in _EACH.items():
         if name in metafunc.fixturenames:
-            metafunc.parametrize(name, kinds if one is None else (one,))
+            marks = {"sentinel": pytest.mark.thorough} if kinds is not SEVERAL else {}
+            cases = [pytest.param(kind, marks=marks.get(kind, ())) for kind in kinds]
+            metafunc.parametrize(name, cases if one is None else (one,))
 
 
 @pytest.fixture(scope="session", autouse=True)

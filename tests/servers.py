@@ -6,12 +6,13 @@ Each runs in a directory of its own, on a unix socket there or on a loopback por
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import threading
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -173,8 +174,9 @@ def _drain(log: IO[str]) -> None:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on just now, of those that the system gives to no connection by itself."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,16 +34,11 @@ from tests.harness.waiting import blocking_until, strain, until
 from tests.node import needs_node
 from tests.programs import bare_environ
 from tests.receiver import receiving
-from tests.servers import running
+from tests.servers import free_port, running
 
 SECRET: Final = new_secret(b"s" * 32)
 OTHER: Final = new_secret(b"o" * 32)
 EVENT: Final = entry(b'{"id":"K","name":"caf\xc3\xa9"}', key="K")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

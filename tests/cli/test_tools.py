@@ -19,6 +19,7 @@ from poller.delivery.signing import Signer, new_secret, public_keys
 from poller.sandbox.faults.registry import PROFILES
 from poller.text import SIGNING_SECRETS
 from tests.cli.conftest import Called, Poller, started
+from tests.harness.waiting import PATIENCE, strain
 
 
 async def test_profiles_are_listed(poller: Poller) -> None:
@@ -47,7 +48,9 @@ async def test_profiles_and_faults_are_applied(tmp_path: Path) -> None:
         told = re.search(rb"http://\S+", await process.stdout.readline())
         assert told is not None
         headers = {"authorization": "Bearer sandbox"}
-        async with httpx.AsyncClient(base_url=told[0].decode(), headers=headers, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=told[0].decode(), headers=headers, trust_env=False, timeout=PATIENCE * strain()
+        ) as client:
             said = [await client.get("/contractTypes", params={"limit": 5000}) for _ in range(3)]
             marked = await client.get("/evidenceVariants")
     assert [answer.status_code for answer in said] == [502, 502, 200]

@@ -37,6 +37,9 @@ COMPOSED: Final = (
 SEEN_TOGETHER: Final = {name for names in COMPOSED for name in names.split(",")}
 """Alone they are read in a thorough run only."""
 
+OF_A_KIND: Final = {"delta-empty-string", "expire-412", "fields-comma", "limit-422"} | {COMPOSED[4], COMPOSED[6]}
+"""Those of which the others have each part, or that differ from another in a status or a letter: thorough too."""
+
 ASKED: Final = {
     "expire-pages": "limit = 20",  # in fewer than ten pages, or no round would end
     "no-limit": "limit = 500",
@@ -69,8 +72,8 @@ STEPS: Final = (Step.RESTLESS, Step.RESTLESS, Step.QUIET, Step.EXPIRED, Step.QUI
 @pytest.mark.parametrize(
     "names",
     [
-        *(pytest.param(name, marks=pytest.mark.thorough if name in SEEN_TOGETHER else ()) for name in DIALECTS),
-        *COMPOSED,
+        pytest.param(names, marks=pytest.mark.thorough if names in SEEN_TOGETHER | OF_A_KIND else ())
+        for names in (*DIALECTS, *COMPOSED)
     ],
 )
 async def test_the_stream_is_the_source(names: str, tmp_path: Path, store: str) -> None:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as Unanswered
 from redis.retry import Retry
 
-from tests.harness.waiting import blocking_until
+from tests.harness.waiting import blocking_until, strain
 from tests.servers import Kind, binary, free_port, launched
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Node:
         """
         if self._client is None:
             retry = Retry(NoBackoff(), 1, supported_errors=(Unreachable, Unanswered))
-            self._client = Redis(host=HOST, port=self.port, protocol=2, socket_timeout=2, retry=retry)
+            self._client = Redis(host=HOST, port=self.port, protocol=2, socket_timeout=2 * strain(), retry=retry)
             self._client.response_callbacks.clear()
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 

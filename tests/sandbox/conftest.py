@@ -11,6 +11,7 @@ import pytest
 
 from poller.sandbox.history import History
 from poller.sandbox.server import serving
+from tests.harness.waiting import PATIENCE, strain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,4 +43,5 @@ async def api(history: History, rng: Random) -> AsyncIterator[httpx.AsyncClient]
 
 def client_of(url: str, token: str = "sandbox") -> httpx.AsyncClient:  # noqa: S107 - public on purpose
     """A client that sends the token and listens to no proxy of the environment."""
-    return httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {token}"}, trust_env=False)
+    headers = {"authorization": f"Bearer {token}"}
+    return httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=PATIENCE * strain())

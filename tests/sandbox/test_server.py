@@ -24,7 +24,7 @@ from poller.sandbox.api import SandboxRequest, SandboxResponse, answer
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
 from poller.sandbox.server import application, repeat, serving
-from tests.harness.waiting import strain
+from tests.harness.waiting import PATIENCE, strain
 from tests.sandbox.conftest import NOON, client_of
 from tests.sandbox.faults.stage import LIST, stage
 
@@ -52,7 +52,9 @@ def sandbox(rate: float = 0) -> Iterator[tuple[subprocess.Popen[str], httpx.Clie
             told = re.fullmatch(r"sandbox API on (http://127\.0\.0\.1:\d+) \(token: t\); .*/_sandbox/log\n", line)
             assert told is not None, line
             headers = {"authorization": "Bearer t"}
-            with httpx.Client(base_url=told[1], headers=headers, trust_env=False) as client:
+            with httpx.Client(
+                base_url=told[1], headers=headers, trust_env=False, timeout=PATIENCE * strain()
+            ) as client:
                 yield process, client
         finally:
             process.kill()

@@ -49,7 +49,7 @@ from poller.web.events import (
     read_places,
 )
 from tests.harness.clock import StubClock, store_clock
-from tests.harness.waiting import patience, turns, until
+from tests.harness.waiting import PATIENCE, patience, strain, turns, until
 from tests.servers import running
 from tests.telemetry.series import grown
 from tests.web.served import FEEDS, NOW, Served, configured, served
@@ -188,7 +188,7 @@ async def test_by_httpx_sse(tmp_path: Path, store_url: str) -> None:
     """Law: its own sample works: each message has data that is JSON, whatever was left out, from now on or before."""
     async with (
         small_service(configured(tmp_path, store_url), beat=0.02) as given,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, timeout=PATIENCE * strain()) as client,
         patience("the messages"),
     ):
         published = Published(given.store, given)
