@@ -65,12 +65,12 @@ def confirmation_text(one: FeedStatus) -> str | None:
         so_far = f"; {brought}" if one.confirmations else ""
         return (
             "being confirmed: it is read in full again, for pages may have moved while they were read, or held "
-            f"records that could not be told apart{so_far}"
+            f"records that could not be distinguished{so_far}"
         )
     if one.confirmations and not one.late:
         return (
             f"not confirmed: {one.confirmations} further readings could not tell whether records slipped between "
-            "pages, or held records that could not be told apart; if they took longer than max_round, make it "
+            "pages, or held records that could not be distinguished; if they took longer than max_round, make it "
             "longer"
         )
     if one.confirmations:
