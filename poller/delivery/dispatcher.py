@@ -2,13 +2,14 @@
 
 **Invariants**
 
-* One task for each attempt in flight. Its outcome goes to the tracker without a wait in between, so two attempts that
-  end in the same instant are handled one after the other.
-* A store that is unavailable for a moment costs an attempt nothing.
-* Each attempt at each event is one log event and one count. What was delivered is counted and logged as a detail, so a
-  delivery that goes well costs microseconds here. Nothing that the sink said becomes a label.
-* The trace of an attempt follows from those of its events and is no child of them: an event goes to many sinks, for
-  days, and again on demand. Each attempt names its own span to the sink.
+* Each attempt in flight is one task. Its outcome goes to the tracker without an await in between, so two attempts that
+  end at the same time are handled one after the other.
+* An attempt survives a short unavailability of the store.
+* Each attempt at each event is one log event and one count. Successful deliveries are counted and logged at level
+  ``debug``, so they cost microseconds here. No text of the sink becomes a label.
+* The trace of an attempt links to those of its events and is no child of them: an event is sent to many sinks, for
+days,
+  and again on demand. Each attempt sends the context of its own span to the sink.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from poller.telemetry.metrics import AttemptSeries, Step, attempts_of
 from poller.telemetry.tracing import Link, Span, SpanScope, record_response
 
 _log = structlog.get_logger("poller.delivery")
-_spoken = logging.getLogger("poller.delivery")  # what structlog writes to; asking it costs next to nothing
+_spoken = logging.getLogger("poller.delivery")  # structlog's output; reading its level is cheap
 
 STEPS: Final[Mapping[type[Next], Step]] = {
     Delivered: "delivered",
@@ -48,13 +49,13 @@ STEPS: Final[Mapping[type[Next], Step]] = {
     PauseSubscription: "subscription_paused",
     Withhold: "withheld",
 }
-"""What a step is called in logs and metrics."""
+"""The names of steps in logs and metrics."""
 
 _DETAILS: Final = (Delivered, Withhold)
 
 
 def count(reports: Sequence[AttemptReport], outcome: Outcome | None, series: AttemptSeries, *, now: datetime) -> None:
-    """Count these, which one request carried; ``outcome`` is None where nothing could be sent."""
+    """Count the events of one request; ``outcome``: None: nothing could be sent."""
     if outcome is not None and outcome.was_sent:
         series.requested(outcome.seconds)
     counts: dict[type[Next], int] = {}
@@ -63,18 +64,18 @@ def count(reports: Sequence[AttemptReport], outcome: Outcome | None, series: Att
         counts[kind] = counts.get(kind, 0) + 1
         if kind is Delivered and (delay := _delay(one, now)) is not None:
             series.delayed(delay)
-    for kind, events in counts.items():  # a batch may hold hundreds
+    for kind, events in counts.items():  # a batch may hold hundreds of events
         series.steps[STEPS[kind]].inc(events)
 
 
 def report(
     reports: Sequence[AttemptReport], outcome: Outcome | None, *, feed: str, subscription: str, sink: str, now: datetime
 ) -> None:
-    """Tell what became of these in the log.
+    """Log the events of one request.
 
     Args:
-        reports: the events that one request carried, each with what follows.
-        outcome: of the request; None where nothing could be sent.
+        reports: the events, each with its step.
+        outcome: of the request; None: nothing could be sent.
         feed: ``SOURCE/NAME``.
         subscription: its id.
         sink: its host.
@@ -113,7 +114,7 @@ def _of(one: AttemptReport, now: datetime) -> dict[str, Any]:
 
 
 def _delay(one: AttemptReport, now: datetime) -> float | None:
-    """Seconds since the event was published; never less than 0, for clocks differ."""
+    """Seconds since the event was published; at least 0, because clocks differ."""
     if one.recorded is None:
         return None
     try:
@@ -122,11 +123,11 @@ def _delay(one: AttemptReport, now: datetime) -> float | None:
         return None
 
 
-_AGAIN: Final = 1.0  # seconds before a store that failed is asked again
+_AGAIN: Final = 1.0  # seconds between attempts while the store is unavailable
 
 
 class EventSource(Protocol):
-    """What requests need of the store; see :class:`poller.store.consumer_state.ConsumerStore`."""
+    """The part of :class:`poller.store.consumer_state.ConsumerStore` that attempts need."""
 
     @property
     def held(self) -> bool:
@@ -139,7 +140,7 @@ class EventSource(Protocol):
 
 
 class Dispatcher:
-    """Those of one run of a feed consumer."""
+    """The attempts of one run of a feed consumer."""
 
     def __init__(
         self,
@@ -151,14 +152,14 @@ class Dispatcher:
         changed: Callable[[], None],
         clock: Clock,
     ) -> None:
-        """Nothing is in flight.
+        """Begin without attempts.
 
         Args:
-            tracker: say what may be sent.
-            endpoint: the subscription.
+            tracker: decides what may be sent.
+            endpoint: of the subscription.
             store: of the feed consumer.
             feed: ``SOURCE/NAME``, for the log.
-            changed: is called when one has ended.
+            changed: is called when an attempt has ended.
             clock: the store's.
         """
         self.failed: BaseException | None = None
@@ -172,7 +173,7 @@ class Dispatcher:
         self._where = {"feed": feed, "subscription": endpoint.subscription.id}
         self._series = attempts_of(endpoint.subscription.id)
         self._batching = endpoint.subscription.batching
-        # The brackets around a batch and its commas, one less than it has events.
+        # The brackets of a batch and its commas, one less than it has events.
         self._most_bytes = self._batching.max_bytes and self._batching.max_bytes - 1
         self._in_flight: set[asyncio.Task[None]] = set()
         self._linger_until: float | None = None
@@ -180,16 +181,16 @@ class Dispatcher:
 
     @property
     def next_moment(self) -> float | None:
-        """When what gathers now is sent."""
+        """When the batch that is being gathered is sent."""
         return self._linger_until
 
     @property
     def in_flight(self) -> bool:
-        """Whether any have not ended."""
+        """Whether attempts are in flight."""
         return bool(self._in_flight)
 
     def start(self) -> None:
-        """Start all that may be sent now."""
+        """Start all attempts that are permitted now."""
         endpoint = self._endpoint
         self._queues.wake(self._clock.monotonic())
         while self._queues.ready and endpoint.free and self._gathered():
@@ -209,15 +210,15 @@ class Dispatcher:
         await self.cancel()
 
     async def cancel(self) -> None:
-        """End those in flight; what they would have learnt is not known."""
+        """Cancel the attempts in flight; their outcomes stay unknown."""
         await ended(*self._in_flight)
 
     async def note_pause(self) -> None:
-        """Write down what the sink has asked for, so that others leave it alone, too."""
+        """Store a pause that the sink has requested, for other processes."""
         noting = self._until
         if noting is None:
             return
-        if not self._endpoint.is_paused:  # it is over, or an operator has ended it
+        if not self._endpoint.is_paused:  # the pause is over, or an operator has ended it
             self._until = None
             return
         try:
@@ -235,7 +236,7 @@ class Dispatcher:
         self._changed()
 
     def _gathered(self) -> bool:
-        """Whether to send what there is, or to wait a little for more."""
+        """Whether to send the batch now; False: wait a little for more events."""
         linger = self._batching.linger.total_seconds()
         if linger and not self._queues.gathered(self._batching.max_events, self._most_bytes):
             if self._linger_until is None:
@@ -249,7 +250,7 @@ class Dispatcher:
         try:
             batch = await self._batch(unit)
         except StoreUnavailable as error:
-            _log.debug("not sent", **self._where, error=str(error))  # the store's absence is logged once for all
+            _log.debug("not sent", **self._where, error=str(error))  # an unavailable store is logged once for all
             self._tracker.postpone(unit, self._clock.monotonic() + _AGAIN)
             return
         if batch is None:
@@ -264,14 +265,14 @@ class Dispatcher:
         await self._learn(concluded, outcome)
 
     async def _sent(self, unit: list[QueuedEntry[Event]], batch: list[SinkEvent]) -> tuple[Outcome, AttemptResult]:
-        """How one attempt ended, and what follows."""
+        """Make one attempt. Returns its result."""
         outcome = await self._endpoint.send(batch)
         reach("delivery.answered")
         clock, busy = self._clock, self._endpoint.pause_left
         concluded = self._tracker.conclude(
             unit, outcome, now=clock.now(), clock=clock.monotonic(), chance=clock.random.random, busy=busy
         )
-        if concluded.pause and not outcome.is_unexplained:  # else it is paused already, by this process alone
+        if concluded.pause and not outcome.is_unexplained:  # else this process has paused it already
             self._until = self._endpoint.pause(concluded.pause)
         return outcome, concluded
 
@@ -281,11 +282,11 @@ class Dispatcher:
             if concluded.rest is not None:
                 await self._endpoint.rest("sink", concluded.rest)
             await self._endpoint.learn(self._feed, outcome)
-        except StoreUnavailable as error:  # the next attempt brings it up again
+        except StoreUnavailable as error:  # the next outcome tries again
             _log.debug("not noted", **self._where, error=str(error))
 
     async def _batch(self, unit: list[QueuedEntry[Event]]) -> list[SinkEvent] | None:
-        """Their events, fetched where need be; None where one is gone, which is settled here."""
+        """The events of a unit, fetched if necessary; None: one is gone, and was settled here."""
         absent = [waiting for waiting in unit if waiting.item is None]
         found = await self._store.fetch([waiting.id for waiting in absent]) if absent else {}
         for waiting in absent:
@@ -308,7 +309,7 @@ class Dispatcher:
 
 
 def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> Span:
-    """The trace of one attempt with these."""
+    """The span of one attempt with these events."""
     if not tracing.on():
         return tracing.NOTHING
     words: dict[str, str | int] = {"poller.subscription": subscription, "poller.feed": feed}
@@ -320,7 +321,7 @@ def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> 
 
 
 def trace_attempt(span: Span, reports: Sequence[AttemptReport], outcome: Outcome) -> None:
-    """Tell how it ended, and what follows."""
+    """Add outcome and steps to the span."""
     if span is tracing.NOTHING or not reports:
         return
     steps = dict.fromkeys(type(one.step).__name__.lower() for one in reports)

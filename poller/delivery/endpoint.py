@@ -1,23 +1,23 @@
 """State of one endpoint in this process, shared by all feeds of its subscription.
 
-An endpoint has limits on attempts in flight and per second. Where the sink refuses for its load, the rate that it bears
-is measured (:mod:`poller.limits`). It is *paused* while a ``Retry-After`` lasts, *ailing* after many failures in a row,
-and *resting* once its subscription is paused. While what signs requests or proves who sends them is *missing*, all
-wait, and one attempt in :data:`CREDENTIAL_WAIT` finds out whether it is back. That counts as failing, but not for
-``disable_after``, because it says nothing of the sink; the log has one line when it begins, one a minute, and one when
-it is over.
+An endpoint limits attempts in flight and per second. If the sink refuses because of its load, the rate that it accepts
+is measured (:mod:`poller.limits`). The endpoint is *paused* during a ``Retry-After``, *ailing* after many failures in a
+row, and *resting* while its subscription is paused. If a signing secret or a credential is *missing*, all attempts
+wait, and one attempt per :data:`CREDENTIAL_WAIT` checks whether it is back. That counts as failing, but not for
+``disable_after``, because the sink is not at fault. The log has a line at the beginning, one a minute, and one at the
+end.
 
-An ailing sink is spared: retries come when they are due, each new event only after a breath that doubles. So a dead
-sink costs little, leaves nearly all events unread in the stream, and is found alive within :data:`LONGEST_BREATH`. The
-first success ends it.
+An ailing sink gets retries when they are due, but new events only after a *breath*, whose length doubles. So a dead
+sink costs little, nearly all events stay unread in the stream, and its recovery is noticed within
+:data:`LONGEST_BREATH`. The first success ends this state.
 
 **Invariants**
 
 * No attempt starts while the endpoint is paused, whichever feed it is for.
-* Feeds take turns: a free place is offered to each of them first, one time after the other.
-* Where several processes share the feeds, each uses the part of places and rate that its feeds are of all.
-* While something is missing, no attempt begins between two that find out, and what began before is not sent.
-* An attempt that was under way before something was missing does not end that state.
+* Feeds take turns: a free slot is offered first to each of them in rotation.
+* If several processes share the feeds, each uses the part of slots and rate that corresponds to its feeds.
+* While a credential is missing, no attempt starts between two checks, and attempts that started before are not sent.
+* An attempt that was sent before the credential was missing does not end that state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from poller.delivery.sinks.base import Outcome, OutcomeKind, Sink, SinkEvent
 from poller.limits import AdaptiveRate, RateLimiter, part_of
 
 MANY_FAILURES: Final = 20
-LOOK_AGAIN: Final = 0.1  # seconds; the rate that a sink bears rises while one waits for it
+LOOK_AGAIN: Final = 0.1  # seconds; the adaptive rate rises during a wait
 FIRST_BREATH: Final = 0.5
 LONGEST_BREATH: Final = 5.0
 _ADVICE: Final = "nothing is lost; it is tried again every few seconds, and all goes out when it can be had"
@@ -51,31 +51,31 @@ _log = structlog.get_logger("poller.delivery")
 
 
 class EndpointNotes(Protocol):
-    """Where it is written down what outlives this process."""
+    """Stores the endpoint's state for other processes and restarts."""
 
     async def until(self, subscription: str, moment: datetime) -> None:
-        """The sink wants nothing before then."""
+        """Store a pause requested by the sink."""
         ...
 
     async def health(self, subscription: str, feed: str, health: Health) -> None:
-        """How it is doing at a feed."""
+        """Store the health at a feed."""
         ...
 
     async def healths(self, subscription: str) -> Mapping[str, Health]:
-        """Its health at each feed, in whichever process delivers it."""
+        """The stored health of all feeds, from all processes."""
         ...
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
-        """Pause it until an operator resumes it, and announce that."""
+        """Pause the subscription until an operator resumes it, and announce it."""
         ...
 
     async def recovered(self, subscription: str, at: datetime) -> None:
-        """Note that it took an event again; announced once, by one process."""
+        """Store that the sink accepts events again; one process announces it."""
         ...
 
 
 class EndpointState:
-    """The limits and the state of one subscription."""
+    """The limits and the state of one subscription's endpoint."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class EndpointState:
         resumed: int = 0,
         clock: Clock,
     ) -> None:
-        """Take what was known of it when this process began.
+        """Begin with the stored state.
 
         Args:
-            subscription: what is wanted.
-            sink: the way to it.
-            notes: what outlives this process.
-            unwell: whether nothing has succeeded since its failures disabled it.
-            paused_until: as it was noted last.
+            subscription: of the endpoint.
+            sink: sends the requests.
+            notes: stores the state.
+            unwell: whether nothing has succeeded since failures disabled the subscription.
+            paused_until: the stored pause.
             resumed: when an operator last ended a pause of the sink, in milliseconds of the store's clock.
             clock: the store's.
         """
@@ -121,7 +121,7 @@ class EndpointState:
         self._listeners: deque[Callable[[], None]] = deque()
 
     def share(self, part: Fraction) -> None:
-        """Use only this part of the limits; other processes have the rest."""
+        """Use this part of the limits; other processes have the rest."""
         most = part_of(self.subscription.concurrency, part)
         self._free += most - self._most
         self._most = most
@@ -130,18 +130,18 @@ class EndpointState:
             changed()
 
     def took(self, feed: str, health: Health) -> None:
-        """Begin to deliver a feed here, with its health as noted last."""
+        """Start delivering a feed here, with its stored health."""
         self._standing.took(feed, health)
 
     def left(self, feed: str) -> None:
-        """It is not delivered here any more."""
+        """Stop delivering a feed here."""
         self._standing.left(feed)
 
     async def store_health(self, feed: str) -> None:
         """Store the health at a feed, for the next process that delivers it.
 
         Raises:
-            StoreError: it could not be noted: attempts are missing in the counts.
+            StoreError: it was not stored; attempts are missing in the stored counts.
         """
         health = self._standing.counts(feed)
         if health is not None:
@@ -149,20 +149,20 @@ class EndpointState:
             self._standing.noted(feed, health)
 
     def uncounted(self, feed: str) -> bool:
-        """Whether attempts at a feed are not noted yet."""
+        """Whether attempts at a feed are not stored yet."""
         return self._standing.counts(feed) is not None
 
     @property
     def error(self) -> str | None:
-        """How it fails in this process, in words; None where it does not."""
+        """The error in this process, in words; None: it does not fail."""
         return self._standing.error
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Call this whenever something may be sent that could not before."""
+        """Call this function whenever the endpoint may have become free."""
         self._listeners.append(changed)
 
     def leave(self, changed: Callable[[], None]) -> None:
-        """Do so no more."""
+        """Stop calling this function."""
         with suppress(ValueError):
             self._listeners.remove(changed)
 
@@ -174,31 +174,31 @@ class EndpointState:
 
     @property
     def breathing(self) -> bool:
-        """Whether an ailing sink is to be left alone by new events for now."""
+        """Whether an ailing sink gets no new events for now."""
         return self._clock.monotonic() < self._breath_until
 
     @property
     def next_moment(self) -> float | None:
-        """When a pause or breath ends, or a missing credential may be back; None: never."""
+        """When a pause or breath ends, or a missing credential is checked again; None: never."""
         moments, now = (self._paused_until, self._breath_until, self._credential.next_try), self._clock.monotonic()
         return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
     def acquire(self, *, fresh: bool) -> None:
-        """Take a place among the requests in flight; look at :attr:`free` before. ``fresh``: for a new event."""
+        """Take a slot for a request; check :attr:`free` first. ``fresh``: for a new event."""
         self._free -= 1
         self._credential.attempt_started(self._clock.monotonic())
-        if fresh:  # one new event finds out whether an ailing sink is alive, not as many as there are places
+        if fresh:  # one new event checks whether an ailing sink is alive, not one per slot
             self._breathe()
 
     def release(self) -> None:
-        """Give the place back."""
+        """Release the slot."""
         self._free += 1
         self._listeners.rotate(-1)
         for changed in tuple(self._listeners):
             changed()
 
     async def turn(self, *, allowed: Callable[[], bool]) -> bool:
-        """Wait until one attempt may be made; whether it still may then."""
+        """Wait for the rate limit. False: the attempt is no longer permitted."""
         await self._pace.turn()
 
         def is_open() -> bool:
@@ -214,14 +214,14 @@ class EndpointState:
         return self._credential.turn()
 
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
-        """One attempt; begins immediately, with nothing awaited between :meth:`turn` and this."""
+        """Make one attempt, directly after :meth:`turn`, with no await in between."""
         asked, sent = self._credential.since is not None, self._clock.monotonic()
         outcome = await self._sink.send(batch)
         self._heed(outcome, sent)
         if outcome.kind is OutcomeKind.NOT_SENT:
             self._missing(outcome.error)
         elif not outcome.was_sent:
-            pass  # nothing is learnt of what signs it, or of the sink
+            pass  # it says nothing about credential and sink
         elif (seconds := self._credential.passed(self._clock.monotonic(), asked=asked)) is not None:
             _log.info("credential works again", seconds=round(seconds, 1), **self._where)
         return outcome
@@ -233,7 +233,7 @@ class EndpointState:
             _log.warning("credential fails", error=error, seconds=seconds, advice=_ADVICE, **self._where)
 
     def _heed(self, outcome: Outcome, sent: float) -> None:
-        """Learn the rate that the sink bears; pause it where this was too fast."""
+        """Update the adaptive rate; pause the endpoint if it was too fast."""
         now = self._clock.monotonic()
         if outcome.is_delivered:
             self._throttle.taken(now)
@@ -247,40 +247,40 @@ class EndpointState:
 
     @property
     def pause_left(self) -> timedelta:
-        """How long nothing is sent from now on."""
+        """The rest of the pause, in seconds."""
         return timedelta(seconds=max(self._paused_until - self._clock.monotonic(), 0.0))
 
     @property
     def is_paused(self) -> bool:
-        """Whether the sink wants nothing now."""
+        """Whether the sink has requested a pause."""
         return self._clock.monotonic() < self._paused_until
 
     def resume(self) -> None:
-        """An operator ends what pause there is; what waits because of it is due now."""
+        """End a pause for an operator; retries that wait for it are due now."""
         self._paused_until = self._clock.monotonic()
         self.resumed = int(self._clock.now().timestamp() * 1000)
         for changed in tuple(self._listeners):
             changed()
 
     def pause(self, span: timedelta) -> datetime:
-        """Nothing is sent for so long; when that ends by the store's clock."""
+        """Pause for this long. Returns the end by the store's clock."""
         self._paused_until = max(self._paused_until, self._clock.monotonic() + span.total_seconds())
         return self._clock.now() + timedelta(seconds=self._paused_until - self._clock.monotonic())
 
     def paused_elsewhere(self, until: datetime) -> None:
-        """Another process has learnt that the sink wants nothing before then."""
+        """Adopt a pause that another process has stored."""
         self.pause(until - self._clock.now())
 
     async def learn(self, feed: str, outcome: Outcome) -> None:
-        """Note how an attempt at a feed ended, and tell whom it concerns.
+        """Record the outcome of an attempt, and store and announce changes of the health.
 
         Raises:
-            StoreError: it could not be noted; the next attempt's end brings it up again.
+            StoreError: the health was not stored; the next outcome tries again.
         """
         if outcome.kind is OutcomeKind.NOT_SENT:
             self._standing.unsent(feed, self._clock.now(), outcome.error)
         elif outcome.kind is OutcomeKind.REJECTED:
-            return  # it says something of the event alone
+            return  # the fault is the event's, not the sink's
         elif outcome.is_delivered:
             self._breath_until, self._failed_in_a_row = self._clock.monotonic(), 0
             self._standing.succeeded(feed, self._clock.now())
@@ -289,7 +289,7 @@ class EndpointState:
                 self._unwell = False
         else:
             self._standing.failed(feed, self._clock.now(), outcome.error or None, clock=self._clock.monotonic())
-            if not outcome.is_unexplained:  # it is alive, and has a rate of its own now
+            if not outcome.is_unexplained:  # the sink is alive, and has an adaptive rate now
                 self._failed_in_a_row += 1
                 self._breathe()
             await self._judge(outcome)
@@ -298,7 +298,7 @@ class EndpointState:
             self._standing.noted(name, health)
 
     async def _judge(self, outcome: Outcome) -> None:
-        """Let it rest where nothing but failures came for too long, from any process."""
+        """Pause the subscription if all processes saw nothing but failures for too long."""
         if self.resting or not self._too_long():
             return
         self._standing.heard(await self._notes.healths(self.subscription.id))
@@ -312,27 +312,24 @@ class EndpointState:
         return lasted is not None and lasted >= self.subscription.disable_after
 
     async def paused(self, until: datetime) -> None:
-        """Write down that the sink wants nothing before then."""
+        """Store a pause requested by the sink."""
         await self._notes.until(self.subscription.id, until)
 
     async def rest(self, by: Literal["sink", "failures"], reason: str) -> None:
-        """Pause it until an operator resumes it.
+        """Pause the subscription until an operator resumes it.
 
         Raises:
-            StoreError: no other process would learn of it, so it does not rest.
+            StoreError: the pause was not stored, so the endpoint does not rest.
         """
         self.resting = True
         try:
             await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._clock.now())
-        except BaseException:  # cancelled, too, as by a lost lease
+        except BaseException:  # also when cancelled, as by a lost lease
             self.resting = False
             raise
 
     def _breathe(self) -> None:
-        """Hold back new events from an ailing sink for a while.
-
-        Retries meanwhile do not make that longer.
-        """
+        """Hold back new events from an ailing sink for a while; retries do not extend it."""
         if self.breathing:
             return
         beyond = self._failed_in_a_row - MANY_FAILURES
@@ -342,23 +339,23 @@ class EndpointState:
 
 
 TELL_AGAIN: Final = 60.0
-"""Seconds between two words on one and the same."""
+"""Seconds between two log events about the same outage."""
 
 _WAIT: Final = CREDENTIAL_WAIT.total_seconds()
 
 
 class CredentialOutage:
-    """Of one subscription in this process.
+    """A missing credential of one subscription in this process.
 
     Attributes:
-        since: when it began; None where it does not go on.
-        next_try: when one attempt may find out; None likewise.
+        since: its beginning; None: there is no outage.
+        next_try: when an attempt may check whether it is over; None: there is no outage.
     """
 
     __slots__ = ("_logged_at", "_may_try", "next_try", "since")
 
     def __init__(self) -> None:
-        """Everything can be had, as far as is known."""
+        """Begin without an outage."""
         self.since: float | None = None
         self.next_try: float | None = None
         self._may_try = False
@@ -369,22 +366,19 @@ class CredentialOutage:
         return self.next_try is None or now >= self.next_try
 
     def attempt_started(self, now: float) -> None:
-        """Note that an attempt begins.
-
-        While nothing can be sent it is the one that finds out, and no other does for a while.
-        """
+        """Record the start of an attempt. During an outage it is the check, and no other starts for a while."""
         if self.since is not None:
             self._may_try, self.next_try = True, now + _WAIT
 
     def turn(self) -> bool:
-        """Whether what was begun may be sent, now that its turn has come."""
+        """Whether a started attempt may be sent."""
         if self.since is None:
             return True
         may, self._may_try = self._may_try, False
         return may
 
     def failed(self, now: float) -> bool:
-        """Note that the credential is missing; whether to log it: at first, then sometimes."""
+        """Record that the credential is missing. True: log it, at first and then once a minute."""
         first = self.since is None
         if self.since is None:
             self.since = now
@@ -395,9 +389,9 @@ class CredentialOutage:
         return True
 
     def passed(self, now: float, *, asked: bool) -> float | None:
-        """Note that an attempt reached the sink; returns the seconds of an outage that ended.
+        """Record that an attempt reached the sink. Returns the seconds of an outage that ended.
 
-        ``asked``: whether it was sent to find out.
+        ``asked``: whether the attempt was a check.
         """
         if self.since is None or not asked:
             return None

@@ -1,20 +1,21 @@
 """Health of an endpoint: how long it has failed, by feed, and what to store.
 
-Each feed is delivered by one process at a time, which counts its attempts and writes them down; the next owner goes on
-from there. The state of a subscription is the sum of its feeds. Failing is written down when it begins and when it
-ends, successes now and then, so that no other process takes a sink for dead that accepts events here.
+Each feed is delivered by one process at a time, which counts its attempts and stores the counts; the next owner
+continues with them. The state of a subscription is the sum over its feeds. The beginning and the end of failing are
+stored immediately, successes from time to time, so that no other process considers a sink dead that accepts events
+here.
 
 **Invariants**
 
-* A subscription is paused when ``disable_after`` has passed with failures and without a success. What counts is the
-  time between failed attempts that follow each other, from the first one after the last success, whichever feed they
-  are for. A success at any feed ends the failing of all.
-* Between two attempts of this process the monotonic clock counts. Between the last one of another process and the first
-  one here only the store's clock can tell, which may have been set meanwhile: it counts for a fifth of
+* A subscription is paused when it has failed for ``disable_after`` without a success. The time between consecutive
+failed
+  attempts of all feeds counts, from the first one after the last success. A success at any feed resets it for all.
+* Between two attempts of this process the monotonic clock counts. Between the last attempt of another process and the
+  first one here only the store's clock is available, which may have been set: that time counts for a fifth of
   ``disable_after`` at most. No gap counts for more than the longest wait between two attempts.
-* Time in which nothing was sent, because a credential was missing, does not count.
-* Nothing is written of a feed that is delivered elsewhere.
-* Pure: clocks are arguments. Attempts may end in another order than they began, so moments need not rise.
+* Time without attempts, because a credential was missing, does not count.
+* Nothing is stored for a feed that is delivered elsewhere.
+* Pure: clocks are arguments. Attempts may end in another order than they began, so moments need not increase.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _LONGEST: Final = timedelta(hours=24)
 
 
 class EndpointHealth:
-    """The feeds that are delivered here. A success costs the same however many there are."""
+    """The health of the feeds delivered here. A success takes constant time."""
 
     def __init__(self, disable_after: timedelta, *, longest: timedelta = _LONGEST) -> None:
-        """Nothing is delivered here yet.
+        """Begin without feeds.
 
         Args:
-            disable_after: of the subscription; a tenth of it at most passes before a success is to be noted.
-            longest: between two attempts that follow each other.
+            disable_after: of the subscription; a success is stored after a tenth of it at most.
+            longest: the longest wait between two attempts.
         """
         self._note_after = min(NOTE_AFTER, disable_after / _PART)
         self._longest = longest.total_seconds()
@@ -52,14 +53,14 @@ class EndpointHealth:
         self._unnoted: set[str] = set()
 
     def took(self, feed: str, health: Health) -> None:
-        """It is delivered here from now on; as it was noted last."""
+        """Add a feed that is delivered here, with its stored health."""
         self._healths[feed] = self._noted[feed] = health
         if health.failing_since is not None:
             self._failing.add(feed)
             self._failing_seconds = max(self._failing_seconds, health.failing_seconds)
 
     def left(self, feed: str) -> None:
-        """It is delivered elsewhere from now on."""
+        """Remove a feed that is delivered elsewhere now."""
         for known in (self._healths, self._noted):
             known.pop(feed, None)
         self._failing.discard(feed)
@@ -68,7 +69,7 @@ class EndpointHealth:
             self._begin_anew()
 
     def succeeded(self, feed: str, at: datetime) -> None:
-        """An attempt was taken."""
+        """Record a successful attempt."""
         self._healths[feed] = health = after_success(self._healths.get(feed, Health()), at)
         noted = self._noted.get(feed, Health())
         if noted.delivered_at is None or abs(at - noted.delivered_at) >= self._note_after:
@@ -77,13 +78,13 @@ class EndpointHealth:
             self._well_again(health)
 
     def failed(self, feed: str, at: datetime, error: str | None = None, *, clock: float | None = None) -> None:
-        """An attempt was not.
+        """Record a failed attempt.
 
         Args:
-            feed: whose.
-            at: when it ended, by the store's clock, UTC.
-            error: in words, which are noted when they are others.
-            clock: when it ended, in seconds that only go forward; by default as ``at`` has it.
+            feed: of the event.
+            at: the end of the attempt by the store's clock, UTC.
+            error: in words; stored when it changes.
+            clock: the end of the attempt by the monotonic clock; default: as ``at``.
         """
         self._sent_again(feed)
         clock = at.timestamp() if clock is None else clock
@@ -93,16 +94,13 @@ class EndpointHealth:
         self._fails(feed, after_failure(health, at, error, seconds=self._failing_seconds))
 
     def unsent(self, feed: str, at: datetime, error: str) -> None:
-        """Note that an attempt was not sent, for a reason on this side.
-
-        It is the reason for all that fails here; ``error`` says it in words.
-        """
+        """Record an attempt that was not sent, for a reason on this side, which ``error`` describes."""
         self._begin_anew()
         for one in {feed, *self._failing}:
             self._fails(one, after_nothing_sent(self._healths.get(one, Health()), at, error))
 
     def heard(self, others: Mapping[str, Health]) -> None:
-        """What is noted of all feeds; of those that are delivered here more is known."""
+        """Adopt the stored health of the feeds that are delivered elsewhere."""
         at = whole(one for name, one in others.items() if name not in self._healths).delivered_at
         last = max(filter(None, (self._healths[feed].failed_at for feed in self._failing)), default=None)
         if at is None or last is None or at > last + DISORDER:
@@ -113,33 +111,33 @@ class EndpointHealth:
 
     @property
     def failing_for(self) -> timedelta | None:
-        """How long nothing but failures came; None where nothing fails."""
+        """How long all attempts have failed; None: they do not fail."""
         return timedelta(seconds=self._failing_seconds) if self._failing else None
 
     @property
     def failing_since(self) -> datetime | None:
-        """The first failure here after the last success; None where there is none."""
+        """The first failure here after the last success; None: no failure."""
         return min(filter(None, (self._healths[feed].failing_since for feed in self._failing)), default=None)
 
     @property
     def error(self) -> str | None:
-        """How it fails here, in words; None where it does not."""
+        """The error here, in words; None: no failure."""
         texts = (self._healths[feed].error or "" for feed in sorted(self._failing))
         return next(texts, None)
 
     @property
     def unnoted(self) -> Iterable[tuple[str, Health]]:
-        """What is to be written down."""
+        """The health to be stored."""
         return [(feed, self._healths[feed]) for feed in sorted(self._unnoted)]
 
     def noted(self, feed: str, health: Health) -> None:
-        """This was written down."""
+        """Record that this health was stored."""
         self._noted[feed] = health
         if self._healths.get(feed) == health:
             self._unnoted.discard(feed)
 
     def counts(self, feed: str) -> Health | None:
-        """The state of a feed where it is another one than was noted."""
+        """The health of a feed if it differs from the stored one."""
         health = self._healths.get(feed)
         return None if health == self._noted.get(feed) else health
 
@@ -152,14 +150,14 @@ class EndpointHealth:
             self._unnoted.add(feed)
 
     def _sent_again(self, feed: str) -> None:
-        """Note that the sink is reached again; other feeds count as not refused."""
+        """Record that requests reach the sink again; a missing credential does not count for other feeds any more."""
         for other in [one for one in self._failing if one != feed and self._healths[one].unsent]:
             self._healths[other] = msgspec.structs.replace(resumed(self._healths[other]), unsent=False)
             self._failing.discard(other)
             self._unnoted.add(other)
 
     def _since_the_last(self, at: datetime, clock: float) -> float:
-        """Seconds that count between any process's last failed attempt and one ending now."""
+        """The seconds that count between the last failed attempt of any process and one that ends now."""
         if self._failed is not None:
             return min(max(clock - self._failed, 0.0), self._longest)
         known = [one for one in map(self._healths.__getitem__, self._failing) if not one.unsent]
@@ -167,7 +165,7 @@ class EndpointHealth:
         return min(max((at - max(moments)).total_seconds(), 0.0), self._longest_untold) if moments else 0.0
 
     def _begin_anew(self) -> None:
-        """What is counted begins with the next failed attempt."""
+        """Restart the count with the next failed attempt."""
         self._failing_seconds, self._failed = 0.0, None
 
     def _well_again(self, health: Health) -> None:
@@ -190,17 +188,16 @@ class Health(msgspec.Struct, frozen=True):
     """Health of a subscription, or of its attempts at one feed; new: ``Health()``.
 
     Attributes:
-        failing_since: the first failure after the last success, UTC; None where there is none, or none since it was
-            resumed.
-        delivered: attempts that succeeded, in all.
-        failed: attempts that did not, in all.
+        failing_since: the first failure after the last success or resumption, UTC; None: no failure.
+        delivered: the total number of successful attempts.
+        failed: the total number of failed attempts.
         delivered_at: the last success, UTC.
-        unwell: whether it was disabled and nothing has succeeded since; outlives being resumed. Kept for the
-            subscription, not for a feed.
-        error: how the last failure came about, in words; None where nothing fails.
-        unsent: whether it is our own: nothing was sent.
-        failing_seconds: how long it has failed, as far as that is counted.
-        failed_at: the last failure, UTC; None where there is none, or another version has written this.
+        unwell: whether it was disabled and nothing has succeeded since, even after a resumption. Stored for the
+                subscription, not for a feed.
+            error: the last failure, in words; None: no failure.
+            unsent: whether the failure is on this side: nothing was sent.
+            failing_seconds: the counted time of failing.
+            failed_at: the last failure, UTC; None: none, or stored by another version.
     """
 
     failing_since: datetime | None = None
@@ -215,20 +212,20 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def after_success(health: Health, at: datetime) -> Health:
-    """The next state. ``at``: when the attempt ended, UTC."""
+    """The health after a success. ``at``: the end of the attempt, UTC."""
     known = health.delivered_at
     latest = at if known is None or known > at + DISORDER else max(at, known)
     return Health(delivered=health.delivered + 1, failed=health.failed, delivered_at=latest)
 
 
 def after_failure(health: Health, at: datetime, error: str | None = None, *, seconds: float = 0.0) -> Health:
-    """The next state.
+    """The health after a failure.
 
     Args:
-        health: the one before.
-        at: when the attempt ended, UTC.
-        error: how, in words.
-        seconds: how long it has failed now, as far as that is counted.
+        health: before.
+        at: the end of the attempt, UTC.
+        error: in words.
+        seconds: the counted time of failing.
     """
     since = at if health.failing_since is None or health.unsent else health.failing_since
     return msgspec.structs.replace(
@@ -243,7 +240,7 @@ def after_failure(health: Health, at: datetime, error: str | None = None, *, sec
 
 
 def after_nothing_sent(health: Health, at: datetime, error: str) -> Health:
-    """The state after an attempt that was not sent; it does not count against the sink."""
+    """The health after an attempt that was not sent; it does not count against the sink."""
     since = at if health.failing_since is None else health.failing_since
     return msgspec.structs.replace(
         health, failing_since=since, error=error, unsent=True, failing_seconds=0.0, failed_at=None
@@ -251,14 +248,14 @@ def after_nothing_sent(health: Health, at: datetime, error: str) -> Health:
 
 
 def after_success_elsewhere(health: Health, at: datetime | None) -> Health:
-    """The next state where another process has delivered something then; None: it has not."""
+    """The health after another process has delivered an event; None: it has not."""
     if at is None or health.failing_since is None or health.failing_since >= at:
         return health
     return msgspec.structs.replace(health, failing_since=at)
 
 
 def whole(healths: Iterable[Health]) -> Health:
-    """What the states of the feeds come to."""
+    """The sum of the health of all feeds."""
     found = tuple(healths)
     delivered_at = max((one.delivered_at for one in found if one.delivered_at), default=None)
     since = min((one.failing_since for one in found if one.failing_since), default=None)
@@ -273,26 +270,26 @@ def whole(healths: Iterable[Health]) -> Health:
 
 
 def after_no_start(health: Health, at: datetime, error: str) -> Health:
-    """The state of a subscription that cannot begin because its settings are unusable here.
+    """The health of a subscription that cannot start because its settings are unusable here.
 
     Args:
-        health: what is kept of the whole subscription.
-        at: when that was found, UTC.
-        error: why, in words.
+        health: the stored health of the subscription.
+        at: the present moment, UTC.
+        error: the reason, in words.
     """
     since = health.failing_since if health.unsent and health.failing_since else at
     return msgspec.structs.replace(health, failing_since=since, error=error, unsent=True)
 
 
 def after_start(health: Health) -> Health:
-    """The next state of a subscription that could begin."""
+    """The health of a subscription that has started."""
     return msgspec.structs.replace(health, failing_since=None, error=None, unsent=False) if health.unsent else health
 
 
 def of_subscription(subscription: Health, feeds: Iterable[Health]) -> Health:
-    """Health of a subscription: the sum of its feeds, and what prevents its start.
+    """The health of a subscription: the sum of its feeds, and a reason that prevents its start.
 
-    Where one process delivers, it does not count that another one cannot.
+    If one process delivers, the failed start of another one does not count.
     """
     found = whole((subscription if not subscription.unsent else after_start(subscription), *feeds))
     since = subscription.failing_since
@@ -302,12 +299,12 @@ def of_subscription(subscription: Health, feeds: Iterable[Health]) -> Health:
 
 
 def resumed(health: Health) -> Health:
-    """The state after an operator has resumed it: it is tried again, for another ``disable_after``."""
+    """The health after a resumption: failing counts from the start, for another ``disable_after``."""
     return msgspec.structs.replace(health, failing_since=None, failing_seconds=0.0, failed_at=None)
 
 
 def health_of(kept: bytes | None) -> Health:
-    """As it is kept; what cannot be read is another version's, and counts as new."""
+    """The stored health; an unreadable one is another version's, and counts as new."""
     try:
         return msgspec.json.decode(kept, type=Health) if kept else Health()
     except msgspec.DecodeError:

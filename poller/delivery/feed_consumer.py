@@ -1,22 +1,21 @@
 """Feed consumer: one subscription reading one feed, from the stream to the sink.
 
-It runs as long as the lease is held.
-
-One loop, and a task for each attempt in flight. The loop opens the queues that are due, starts what may be sent, reads
-more when there is room, and writes down what was settled; then it waits until something of that changes. What nothing
-waits for is gathered for :data:`GATHER` while attempts are in flight: the faster they end, the more of them one write
-carries. What that means for each entry, :mod:`poller.delivery.delivery_tracker` says.
+It runs as long as the lease is held: one loop, and a task for each attempt in flight. The loop opens the queues that
+are due, starts attempts, reads entries when there is room, and writes ack batches; then it waits for a change. While
+attempts are in flight, results that nothing waits for are gathered for :data:`GATHER`: the faster attempts end, the
+more of them are in one write. :mod:`poller.delivery.delivery_tracker` describes the states of an entry.
 
 **Invariants**
 
-* A store that is unavailable for a moment ends nothing: what is in flight may end, and is written when the store is
-  back, if the lease still holds.
-* What the store has handed out arrives. A lost reply may have held entries, which the group keeps for us from then on;
-  so after any failure the group is asked for what it holds before anything new. A group that is gone is made again, and
-  entries that were read before are marked as known.
-* Redeliveries and replays are looked for only on demand, and what is known here is not taken up a second time.
+* A short unavailability of the store ends nothing: attempts in flight end, and their results are written when the store
+  is available again, if the lease still holds.
+* Entries that the store has handed out are delivered. A lost reply may have contained entries, which the group then
+holds
+  for this consumer; so after any failure the pending entries of the group are read before new ones. A lost group is
+  created again, and entries that were read before are marked as known.
+* Redeliveries and replays are read only on demand, and never twice.
 * Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as many of a replay, and the ids of
-  :data:`MOST_PARKED` scheduled retries; beyond that nothing is read. A replay leaves half of these to new entries.
+  :data:`MOST_PARKED` scheduled retries; then nothing more is read. A replay leaves half of this to new entries.
 """
 
 from __future__ import annotations
@@ -40,33 +39,33 @@ from poller.store.consumer_state import Entry, Settlement
 from poller.store.replay import ReplaySpan
 from poller.store.stream import EntryId
 
-_PAUSE: Final = 1.0  # seconds before a store that failed is asked again
+_PAUSE: Final = 1.0  # seconds between attempts while the store is unavailable
 
 _log = structlog.get_logger("poller.delivery")
 
 
 class RepeatSource(Protocol):
-    """Where it stands; see :class:`poller.store.consumer_state.ConsumerStore`."""
+    """The part of :class:`poller.store.consumer_state.ConsumerStore` for scheduled retries and replays."""
 
     async def parked(self) -> Mapping[str, bytes]:
-        """The deliveries that wait."""
+        """The scheduled retries."""
         ...
 
     async def parked_besides(self, known: Container[str]) -> Mapping[str, bytes]:
-        """Those of them that are not known."""
+        """The scheduled retries that are not known yet."""
         ...
 
     async def replay(self) -> ReplaySpan | None:
-        """What is to be delivered once more."""
+        """The replay under way."""
         ...
 
     async def past(self, span: ReplaySpan, *, most: int) -> Sequence[tuple[str, bytes]]:
-        """The first entries of it."""
+        """The next entries of a replay."""
         ...
 
 
 class RepeatReader:
-    """That of one run of a feed consumer."""
+    """Reads scheduled retries, redeliveries and replays for one run of a feed consumer."""
 
     def __init__(
         self,
@@ -77,12 +76,12 @@ class RepeatReader:
         where: Mapping[str, str],
         clock: Clock,
     ) -> None:
-        """Nothing is known to be asked for.
+        """Begin without requests.
 
         Args:
-            tracker: take it up.
+            tracker: gets the entries.
             store: of the feed consumer.
-            window: how many entries of a replay are read together, and are here at most.
+            window: the greatest number of entries of a replay in memory.
             where: feed and subscription, for the log.
             clock: the store's.
         """
@@ -95,28 +94,28 @@ class RepeatReader:
         self._not_before = clock.monotonic()
 
     def ask(self) -> None:
-        """Learn that deliveries were scheduled elsewhere, or a replay was requested."""
+        """Read again: another process has scheduled deliveries or requested a replay."""
         self._asked = True
 
     @property
     def next_moment(self) -> float | None:
-        """When to ask again after a failure; None where nothing has failed, or it is over."""
+        """When to retry after a failure; None: no failure."""
         return self._not_before if self._not_before > self._clock.monotonic() else None
 
     async def load(self) -> None:
-        """All that waits, at the beginning.
+        """Load all scheduled retries, at the start of a run.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: they cannot be read.
         """
         self._tracker.restore(_read(await self._store.parked()), now=self._clock.now(), clock=self._clock.monotonic())
         await self._follow()
 
     async def read_scheduled(self) -> None:
-        """Deliveries scheduled by other processes meanwhile, once there was a notice of them.
+        """Read deliveries that other processes have scheduled, after :meth:`ask`.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: they cannot be read.
         """
         if not self._asked or self.next_moment is not None:
             return
@@ -130,10 +129,10 @@ class RepeatReader:
             self._failed(error)
 
     async def read(self) -> bool:
-        """Read the next events of a replay while there is room; whether any came.
+        """Read the next events of a replay while there is room. True: there were some.
 
         Raises:
-            StoreRefused: the store does not do what it is asked.
+            StoreRefused: the store refuses the command.
         """
         span = self._tracker.replay.wants(self._window)
         if span is None or self.next_moment is not None:
@@ -151,42 +150,42 @@ class RepeatReader:
         self._tracker.replay = self._tracker.replay.follows(await self._store.replay())
 
     def _failed(self, error: StoreUnavailable) -> None:
-        _log.debug("not looked for what is asked for once more", **self._where, error=str(error))
+        _log.debug("redeliveries and replays not read", **self._where, error=str(error))
         self._not_before = self._clock.monotonic() + _PAUSE
 
 
 def _read(parked: Mapping[str, bytes]) -> Mapping[str, Delivery]:
     try:
         return deliveries_of(parked)
-    except ValueError as error:  # another version's; to go on without would break the order of a record
+    except ValueError as error:  # another version's; skipping it would break the order of its record
         raise StoreError(f"what waits for its next attempt cannot be read: {error}") from None
 
 
 class EntrySource(Protocol):
-    """Where they come from; see :class:`poller.store.consumer_state.ConsumerStore`."""
+    """The part of :class:`poller.store.consumer_state.ConsumerStore` that reads entries."""
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
-        """See to it that the group is there."""
+        """Create the group if it does not exist."""
         ...
 
     async def pending(self, after: str, *, most: int) -> list[Entry]:
-        """Entries that the group holds."""
+        """Pending entries of the group."""
         ...
 
     async def read(self, *, most: int) -> list[Entry]:
-        """Entries that the group has not read yet."""
+        """New entries."""
         ...
 
 
 class EntryReader:
-    """The reading of one feed consumer, from the moment on that its lease was taken."""
+    """Reads entries for one run of a feed consumer."""
 
     def __init__(self, store: EntrySource, start: Literal["now", "earliest"], *, feed: str, clock: Clock) -> None:
-        """Nothing is read yet.
+        """Begin before the first read.
 
         Args:
             store: of the feed consumer.
-            start: where a new group begins.
+            start: the start position of a new group.
             feed: for the log.
             clock: the store's.
         """
@@ -202,29 +201,29 @@ class EntryReader:
         self._not_before = clock.monotonic()
 
     def news(self) -> None:
-        """There is something in the stream that was not there before."""
+        """The stream has new entries."""
         self._unread = True
 
     @property
     def next_moment(self) -> float | None:
-        """When to read again after a failure; None where nothing has failed, or it is over."""
+        """When to retry after a failure; None: no failure."""
         return self._not_before if self._unread and self._not_before > self._clock.monotonic() else None
 
     @property
     def wanted(self) -> bool:
-        """Whether there may be something to read."""
+        """Whether there may be entries to read."""
         return self._unread and self._clock.monotonic() >= self._not_before
 
     async def read(self, most: int) -> Sequence[Entry]:
-        """Some entries, in stream order; those up to ``known_to`` were given out before.
+        """Some entries, in stream order; those up to ``known_to`` were read before.
 
-        A store that is away gives none; it is asked again a moment later.
+        None while the store is unavailable; the caller retries a moment later.
 
         Raises:
-            Fenced: the lease is another's.
-            StoreRefused: the store does not do what it is asked.
+            Fenced: another process has the lease.
+            StoreRefused: the store refuses the command.
         """
-        self._unread = False  # a notice that arrives while the store answers counts
+        self._unread = False  # news that arrives during the command counts
         try:
             entries = await self._some(most)
         except GroupGone as error:
@@ -233,7 +232,7 @@ class EntryReader:
             self._opened, self._held_after, self._unread = False, "0", True
             return ()
         except StoreUnavailable as error:
-            _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, which is logged
+            _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, and that is logged
             self._held_after = "0" if self.known_to else self._last or "0"
             self._not_before, self._unread = self._clock.monotonic() + _PAUSE, True
             return ()
@@ -262,24 +261,24 @@ WINDOW: Final = 64
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 MOST_PARKED: Final = 1000
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take after a stop
-NOTE_COUNTS: Final = 2.0  # seconds between two notes of how many attempts there were, while there are any
-GATHER: Final = 0.01  # seconds; what is sent again after a crash grows by what is delivered in them
+NOTE_COUNTS: Final = 2.0  # seconds between two writes of the attempt counts
+GATHER: Final = 0.01  # seconds; after a crash, the deliveries of this time are sent again
 
 
 class ConsumerStorage(EntrySource, EventSource, RepeatSource, Protocol):
-    """What a feed consumer needs of the store; see :class:`poller.store.consumer_state.ConsumerStore`."""
+    """The part of :class:`poller.store.consumer_state.ConsumerStore` that a feed consumer needs."""
 
     async def reset_entry(self) -> str | None:
-        """The entry after which baselines tell nothing new."""
+        """The last entry before the feed's reset; baselines after it repeat earlier events."""
         ...
 
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
-        """Write down what became of entries."""
+        """Write an ack batch."""
         ...
 
 
 class FeedConsumer:
-    """One subscription to one feed. :meth:`run` it as long as the lease is held."""
+    """Delivers one feed to one subscription. :meth:`run` it as long as the lease is held."""
 
     def __init__(
         self,
@@ -289,12 +288,12 @@ class FeedConsumer:
         *,
         clock: Clock,
     ) -> None:
-        """Join them.
+        """Join the parts.
 
         Args:
             feed: ``SOURCE/NAME``.
-            endpoint: the subscription.
-            store: of this pair.
+            endpoint: of the subscription.
+            store: of this feed consumer.
             clock: the store's.
         """
         self.feed = feed
@@ -310,7 +309,7 @@ class FeedConsumer:
         self._reset()
 
     def _reset(self) -> None:
-        """Nothing of an earlier run counts: another process may have had the lease since."""
+        """Discard the state of an earlier run: another process may have had the lease since."""
         self._tracker = DeliveryTracker(self._subscription)
         self._queues = self._tracker.queues
         self._intake = EntryReader(self._store, self._subscription.start, feed=self.feed, clock=self._clock)
@@ -335,16 +334,16 @@ class FeedConsumer:
         self._resumed = 0
 
     def news(self) -> None:
-        """There is something in the stream that was not there before."""
+        """The stream has new entries."""
         self._intake.news()
         self._changed.set()
 
     def wake(self) -> None:
-        """Something may have changed; look."""
+        """Run the loop once more: something may have changed."""
         self._changed.set()
 
     def reload(self) -> None:
-        """Learn that deliveries were scheduled elsewhere, or a replay was requested."""
+        """Read again: another process has scheduled deliveries or requested a replay."""
         self._repeats.ask()
         self._changed.set()
 
@@ -353,7 +352,7 @@ class FeedConsumer:
         self._stopping = False
 
     def stop(self) -> None:
-        """Start nothing more; :meth:`run` returns once what is in flight has ended, or soon."""
+        """Start no more attempts; :meth:`run` returns when the attempts in flight have ended, or soon."""
         self._stopping = True
         self._changed.set()
 
@@ -361,8 +360,8 @@ class FeedConsumer:
         """Deliver until stopped.
 
         Raises:
-            Fenced: the lease is another's, or may be.
-            StoreError: the store does not do what it is asked.
+            Fenced: another process has the lease, or may have.
+            StoreError: the store refuses a command.
         """
         self._reset()
         self._endpoint.listen(self.wake)
@@ -389,7 +388,7 @@ class FeedConsumer:
             await self._requests.cancel()
 
     def _resume(self) -> None:
-        """Continue what waited for a pause of the sink that an operator has ended."""
+        """Make retries due that waited for a pause of the sink, after an operator has ended it."""
         if self._resumed != self._endpoint.resumed:
             self._resumed = self._endpoint.resumed
             self._tracker.resume(self._resumed, clock=self._clock.monotonic())
@@ -399,7 +398,7 @@ class FeedConsumer:
         if most <= 0 or not self._intake.wanted:
             return
         if self._queues.ready and most < self._window // 2:
-            return  # many together cost little more than one
+            return  # reading many costs little more than reading one
         entries = await self._intake.read(most)
         if entries or self._intake.wanted:
             self._changed.set()
@@ -423,7 +422,7 @@ class FeedConsumer:
             self._changed.set()
 
     def _room(self) -> int:
-        """How many entries may be read now."""
+        """The number of entries that may be read now."""
         queues, endpoint = self._queues, self._endpoint
         if queues.parked >= MOST_PARKED or endpoint.resting or (endpoint.breathing and queues.fresh):
             return 0
@@ -432,7 +431,7 @@ class FeedConsumer:
         return min(self._window - queues.fresh, 1 + (self._window_bytes - queues.fresh_bytes) // self._largest)
 
     def _gathers(self) -> bool:
-        """Whether to write later, and more together."""
+        """Whether to gather more results before the next write."""
         if not (self._requests.in_flight and self._tracker.patient) or self._requests.failed:
             self._settle_by = None
             return False

@@ -1,10 +1,10 @@
-"""The CloudEvents handshake (``validate = true``): a sink's permission, as states and their loop.
+"""The CloudEvents handshake (``validate = true``): the states of a sink's permission, and the loop that requests it.
 
-A sink is asked for permission before it is sent anything. The permission is for an origin, a DNS name that stands for
-all of the daemon's processes, and each delivery under it names that origin again.
+A sink must grant events before any is sent. The permission is for an origin, a DNS name for all processes of the
+daemon, and each delivery names that origin.
 
 ==============================  ========================================================================
-the sink said                   the state
+the sink's answer               the state
 ==============================  ========================================================================
 granted                         granted, at the rate that it names (a minute, or ``*``)
 granted, at a rate that is none  refused: better seen soon than sent at a pace that was not chosen
@@ -15,10 +15,11 @@ awaiting                        awaiting: a call of the callback with its key gr
 
 **Invariants**
 
-* What is no grant has a reason, a moment at which it began, and a remedy: the subscription is failing meanwhile.
-* The state is kept in the registry as JSON, so a grant is asked for once and not by each process. Of the callback's key
-  only a digest is kept.
-* A sink that has not granted is asked again now and then; until then its events wait.
+* Every state but a grant has a reason, a beginning and a remedy; the subscription fails meanwhile.
+* The state is stored in the registry as JSON, so that permission is requested once and not by each process. Only a
+digest
+  of the callback's key is stored.
+* A sink that has not granted is asked again from time to time; until then its events wait.
 * A callback grants from the moment on at which it is offered, for a sink may call it before it answers; the last
   :data:`_OFFERS` of them do, for several processes may ask. What the sink answers never takes such a grant back.
 """
@@ -54,7 +55,7 @@ _MINUTE: Final = 60.0
 
 
 class Granted(msgspec.Struct, frozen=True, tag_field="state", tag="granted"):
-    """Events may be sent as ``origin``; ``rate`` is requests a minute, None for no limit."""
+    """Events may be sent as ``origin``; ``rate``: requests a minute, None: no limit."""
 
     origin: str
     rate: int | None = None
@@ -76,21 +77,21 @@ class Awaiting(msgspec.Struct, frozen=True, tag_field="state", tag="awaiting cal
 
 
 class Refused(msgspec.Struct, frozen=True, tag_field="state", tag="refused"):
-    """Nothing may be sent, and nothing was."""
+    """The sink has refused, and never granted before."""
 
     reason: str
     since: datetime | None = None
 
 
 class Revoked(msgspec.Struct, frozen=True, tag_field="state", tag="revoked"):
-    """Nothing may be sent any more."""
+    """The sink has refused after a grant."""
 
     reason: str
     since: datetime | None = None
 
 
 class Unanswered(msgspec.Struct, frozen=True, tag_field="state", tag="unanswered"):
-    """Nothing may be sent: the sink has not said whether it may."""
+    """The sink has not answered the request for permission."""
 
     reason: str
     since: datetime | None = None
@@ -98,7 +99,7 @@ class Unanswered(msgspec.Struct, frozen=True, tag_field="state", tag="unanswered
 
 Ungranted = Awaiting | Refused | Revoked | Unanswered
 HandshakeState = Granted | Ungranted
-"""``since``: from when on nothing could be sent, UTC; None: not known."""
+"""``since``: the beginning, UTC; None: unknown."""
 
 
 def state_after(
@@ -109,13 +110,13 @@ def state_after(
     before: HandshakeState | None = None,
     now: datetime | None = None,
 ) -> HandshakeState:
-    """What an answer means.
+    """The state after an answer.
 
     Args:
-        permission: what the sink said.
-        request: what it answers.
-        key: of the callback that was offered; "" where none was.
-        before: the state until now.
+        permission: the sink's answer.
+        request: that it answers.
+        key: of the offered callback; "": none was offered.
+        before: the present state.
         now: UTC.
     """
     if permission.state == "unanswered":
@@ -136,15 +137,12 @@ def state_after(
 def state_unanswered(
     reason: str, *, before: HandshakeState | None = None, now: datetime | None = None
 ) -> HandshakeState:
-    """The state after a request without an answer about permission; ``reason`` says how."""
+    """The state after a request without an answer; ``reason``: the failure."""
     return before if isinstance(before, Awaiting) else Unanswered(reason, _since(before, now))
 
 
 def ungranted(state: HandshakeState | None) -> str | None:
-    """Why nothing may be sent, with the remedy.
-
-    None where it may, or the sink was not asked yet.
-    """
+    """The reason why nothing may be sent, with the remedy; None: events may be sent, or the sink was not asked yet."""
     if state is None or isinstance(state, Granted):
         return None
     remedy = {Awaiting: _CALLED, Unanswered: _ASKED_AGAIN}.get(type(state), _REMEDY)
@@ -162,38 +160,38 @@ def state_called(before: HandshakeState | None, key: str, rate: str | None = Non
 
 
 def callback_url(base: str, *, subscription: str, key: str) -> str:
-    """What to call for a grant."""
+    """The URL that grants events."""
     return f"{base}?{urlencode({'id': subscription, 'key': key})}"
 
 
 def digest_of(key: str) -> str:
-    """What is kept of a callback's key."""
+    """The stored digest of a callback's key."""
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def pace(granted: Granted, configured: float | None) -> float | None:
-    """Most requests a second, by the grant and the subscription's ``rate``; None: no limit."""
+    """The rate limit in requests per second, by grant and subscription; None: no limit."""
     limits = [limit for limit in (configured, granted.rate and granted.rate / _MINUTE) if limit is not None]
     return min(limits, default=None)
 
 
 def encoded(state: HandshakeState) -> bytes:
-    """As it is kept: a JSON object."""
+    """The stored form, a JSON object."""
     return msgspec.json.encode(state)
 
 
 def decoded(kept: bytes) -> HandshakeState:
-    """As it was kept.
+    """The state from its stored form.
 
     Raises:
-        msgspec.DecodeError: it is no state.
+        msgspec.DecodeError: invalid.
     """
     state: HandshakeState = msgspec.json.decode(kept, type=HandshakeState)
     return state
 
 
 def stored_state(kept: bytes | None) -> HandshakeState | None:
-    """As it was kept; None where nothing was, or another version's."""
+    """The stored state; None: none, or another version's."""
     try:
         return decoded(kept) if kept else None
     except msgspec.MsgspecError:
@@ -220,8 +218,8 @@ CALLBACK: Final = "/webhooks/callback"
 """The path of the HTTP service that a sink calls for a later grant."""
 
 _LOOK_SECONDS: Final = 1.0
-_AGAIN: Final = 60  # looks before a sink that has not granted is asked again
-_LATE_GRANT: Final = 3600  # likewise, where it may call back
+_AGAIN: Final = 60  # reads of the registry before a sink that has not granted is asked again
+_LATE_GRANT: Final = 3600  # the same if it may call back
 _KEY_BYTES: Final = 32
 _OFFERS: Final = 4
 _NAMELESS: Final = "poller.invalid"  # a machine that has no DNS name of its own
@@ -246,14 +244,14 @@ async def permitted(
         settings: of the subscription.
         sink: is asked.
         registry: keeps the state.
-        kept: the state as it was kept.
+        kept: the stored state.
         stop: ends the wait.
         public_url: where the daemon can be called back; None: no callback is offered.
         clock: the store's.
-        report: why nothing may be sent, in words; None once it may.
+        report: is called with the reason why nothing may be sent; None: events may be sent.
 
     Raises:
-        StoreError: the state cannot be kept.
+            StoreError: the state cannot be stored.
     """
     name = origin(public_url)
     state = stored_state(kept)
@@ -267,7 +265,7 @@ async def permitted(
         before, offered = state, key if base else ""
         state = await _asked(sink, request, offered, before, registry=registry, settings=settings, clock=clock)
         if state is None:
-            await stop.wait()  # removed, or it has another sink now: what this one said no longer counts
+            await stop.wait()  # removed, or with another sink now: this answer no longer counts
             return None
         _log_state(settings.id, state, before)
         report(ungranted(state))
@@ -285,9 +283,9 @@ async def _asked(
     settings: SubscriptionSettings,
     clock: Clock,
 ) -> HandshakeState | None:
-    """The state that is kept after the sink was asked once; None: as of :func:`_kept`.
+    """Ask the sink once. Returns the stored state; None: as of :func:`_kept`.
 
-    A callback is kept before it is offered: a sink may call it before it answers.
+    A callback is stored before it is offered, because a sink may call it before it answers.
     """
     offered: HandshakeState | None = None
     if key:
@@ -330,12 +328,12 @@ async def _kept(
 
 
 def request_of(settings: SubscriptionSettings, origin: str, callback: str | None = None) -> PermissionRequest:
-    """What the sink of a subscription is asked."""
+    """The request for permission to the sink of a subscription."""
     return PermissionRequest(origin, rate=math.ceil(settings.rate * 60) if settings.rate else None, callback=callback)
 
 
 def _log_state(subscription: str, state: HandshakeState, before: HandshakeState | None) -> None:
-    """Say it: as a warning where events cannot be sent for a new reason."""
+    """Log the state: a warning if events cannot be sent for a new reason."""
     why = ungranted(state)
     if why is None:
         _log.info("handshake", subscription=subscription, **msgspec.to_builtins(state))
@@ -347,7 +345,7 @@ def _log_state(subscription: str, state: HandshakeState, before: HandshakeState 
 async def _later(
     state: HandshakeState | None, registry: Registry, subscription: str, stop: asyncio.Event, clock: Clock
 ) -> HandshakeState | None:
-    """The state when it is time to ask again, or after a callback."""
+    """Wait until it is time to ask again, or for a callback. Returns the state then."""
     if isinstance(state, Granted):
         return state
     looks = _LATE_GRANT if isinstance(state, Awaiting) else _AGAIN
@@ -361,7 +359,7 @@ async def _later(
 
 
 def origin(public_url: str | None) -> str:
-    """The daemon's DNS name as origin: from its public URL, or this machine's."""
+    """The origin: the host of the public URL, or this machine's DNS name."""
     machine = (name for name in (socket.getfqdn(), socket.gethostname()) if name != "localhost")
     for name in (urlsplit(public_url or "").hostname or "", *machine):
         with suppress(ValueError):

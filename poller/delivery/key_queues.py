@@ -1,21 +1,21 @@
-"""Key queues: what may be sent now, one event of a record at a time.
+"""Key queues: decide which events may be sent now, one event of a record at a time.
 
-Each record has a queue, in which its events stand in the order of the stream. Only the first of a queue may be sent.
-While it is being sent, or waits for its next attempt, its queue is shut, and no other. Open queues take turns in the
-order in which they opened, scheduled retries first; queues that wait stand in a heap by the moment when they are due.
+Each record has a queue of its events in stream order. Only the first entry of a queue may be sent. While it is being
+sent or waits for its next attempt, its queue is shut, and no other queue is affected. Open queues take turns in the
+order in which they opened, scheduled retries first; waiting queues are in a heap, ordered by due time.
 
 An entry is *fresh* until it is settled or scheduled for a retry: until then the consumer group holds it. Fresh entries
-behind one that was tried are *stranded*; they are stored along with it, so that days of retries hold up neither the
-group nor the memory. Of a stored entry only the id is known here; its event is fetched when its turn comes.
+behind a scheduled retry are *stranded*; they are stored with it, so that days of retries burden neither the group nor
+the memory. Of a stored entry only the id is in memory; its event is fetched when it is sent.
 
-Where entries are sent together, one that failed is sent *alone* from then on: else one bad event would in time make
-dead letters of all that were sent with it. A redelivery joins its queue where the entry stood in the stream, behind
-what is being sent, and opens a queue that waits for something younger.
+If entries are sent in batches, a failed entry is sent *alone* from then on: otherwise one bad event would turn all
+others of its batches into dead letters. A redelivery joins its queue at its place in stream order, behind entries that
+are being sent, and opens a queue that waits for a later entry.
 
 **Invariants**
 
-* Of one record nothing is sent before what came before it is settled.
-* Pure; moments are seconds of any clock that only goes forward.
+* No event of a record is sent before all earlier ones are settled.
+* Pure; moments are seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class QueuedEntry(Generic[T]):
     """An entry in its queue.
 
     Attributes:
-        id: in the stream.
+        id: of the stream entry.
         key: of its record.
-        item: what is to be sent; None where it has to be fetched.
-        fresh: whether the consumer group holds it still.
+        item: its event; None: it must be fetched.
+        fresh: whether the consumer group still holds the entry.
         size: of the item, in bytes.
-        alone: whether it is not to be sent together with others.
+        alone: whether it must not be sent in a batch with others.
     """
 
     __slots__ = ("alone", "fresh", "id", "item", "key", "size")
@@ -56,55 +56,55 @@ class QueuedEntry(Generic[T]):
 
 
 class KeyQueues(Generic[T]):
-    """The queues of one feed for one subscription."""
+    """The key queues of one feed consumer."""
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[QueuedEntry[T]]] = {}
         self._open: deque[str] = deque()
         self._due: list[tuple[float, str]] = []
-        self._taken: dict[str, int] = {}  # of each queue that is shut, how many of its entries are on their way
-        self._mixed: set[str] = set()  # queues in which something older stands behind what is on its way
+        self._taken: dict[str, int] = {}  # for each shut queue: the number of its entries that are being sent
+        self._mixed: set[str] = set()  # queues with an earlier entry behind one that is being sent
         self._fresh: dict[str, int] = {}  # sizes, in the order of the stream
         self._fresh_bytes = 0
         self._parked = 0
 
     @property
     def fresh(self) -> int:
-        """How many entries the group holds for us."""
+        """The number of fresh entries."""
         return len(self._fresh)
 
     @property
     def fresh_bytes(self) -> int:
-        """How large they are together."""
+        """The size of all fresh entries, in bytes."""
         return self._fresh_bytes
 
     @property
     def parked(self) -> int:
-        """How many entries are parked."""
+        """The number of scheduled entries."""
         return self._parked
 
     @property
     def oldest_fresh(self) -> str | None:
-        """The first entry that is neither settled nor parked."""
+        """The first entry that is neither settled nor scheduled."""
         return next(iter(self._fresh), None)
 
     @property
     def next_due(self) -> float | None:
-        """When the next queue that waits is due."""
+        """When the next waiting queue is due."""
         return self._due[0][0] if self._due else None
 
     @property
     def ready(self) -> bool:
-        """Whether there is something that may be sent now."""
+        """Whether an entry may be sent now."""
         return bool(self._open)
 
     @property
     def due(self) -> bool:
-        """Whether the next entry was tried before, or stood behind one that was."""
+        """Whether the next entry is a retry, or was stranded behind one."""
         return bool(self._open) and not self._queues[self._open[0]][0].fresh
 
     def add(self, entry: QueuedEntry[T]) -> None:
-        """An entry that was read, after all that were read before it."""
+        """Add an entry that was read after all others."""
         queue = self._queues.get(entry.key)
         if queue is None:
             self._queues[entry.key] = deque((entry,))
@@ -118,9 +118,9 @@ class KeyQueues(Generic[T]):
             self._parked += 1
 
     def insert(self, entry: QueuedEntry[T]) -> None:
-        """An entry that is asked for once more, to its place in its queue.
+        """Insert a redelivery or an entry of a replay at its place in its queue.
 
-        The queue is open then, unless something is on its way or an older entry waits.
+        The queue is open then, unless an entry is being sent or an earlier one waits.
         """
         queue = self._queues.get(entry.key)
         if queue is None:
@@ -145,9 +145,9 @@ class KeyQueues(Generic[T]):
         self.wait(key, due)
 
     def wait(self, key: str, due: float) -> None:
-        """Hold back the first entry of this shut queue until then.
+        """Make the first entry of this shut queue wait until this moment.
 
-        Where something older has come meanwhile, that is the foremost, and the queue is open.
+        If an earlier entry was inserted meanwhile, that is the first, and the queue is open.
         """
         if self._mended(key):
             self._open.append(key)
@@ -155,21 +155,21 @@ class KeyQueues(Generic[T]):
         heappush(self._due, (due, key))
 
     def hasten(self, entries: Container[str], due: float) -> None:
-        """Queues whose first entry is one of these wait until then and no longer."""
+        """Make queues whose first entry is one of these due at this moment at the latest."""
         self._due = [
             (min(later, due) if self._queues[key][0].id in entries else later, key) for later, key in self._due
         ]
         heapify(self._due)
 
     def wake(self, now: float) -> None:
-        """Open the queues that are due, in that order."""
+        """Open the queues that are due, in the order of their due times."""
         due = []
         while self._due and self._due[0][0] <= now:
             due.append(heappop(self._due)[1])
         self._open.extendleft(reversed(due))
 
     def gathered(self, most: int, most_bytes: int | None = None) -> bool:
-        """Whether waiting would not make what :meth:`take` gives larger."""
+        """Whether the batch of :meth:`claim` cannot grow by waiting."""
         count = size = 0
         for key in self._open:
             for entry in self._queues[key]:
@@ -184,8 +184,9 @@ class KeyQueues(Generic[T]):
     def claim(self, *, most: int = 1, most_bytes: int | None = None) -> list[QueuedEntry[T]]:
         """Shut queues and return their first entries that may be sent together now.
 
-        At least one where any queue is open, be it larger than ``most_bytes``. Nothing is taken behind an entry whose
-        item has to be fetched.
+        At least one entry if a queue is open, even if it is larger than ``most_bytes``. No entry follows one whose
+        event
+        must be fetched.
         """
         taken: list[QueuedEntry[T]] = []
         size = 0
@@ -205,7 +206,7 @@ class KeyQueues(Generic[T]):
         return taken
 
     def settle(self, entry: QueuedEntry[T]) -> None:
-        """This entry, the foremost of its queue, is done with. The queue stays shut until :meth:`reopen`."""
+        """Remove the first entry of its queue. The queue stays shut until :meth:`reopen`."""
         queue = self._queues[entry.key]
         if queue[0] is not entry:
             raise ValueError(f"{entry.id} is not the foremost of its queue")
@@ -215,7 +216,7 @@ class KeyQueues(Generic[T]):
         self._leave(entry)
 
     def reopen(self, key: str) -> None:
-        """Open a queue that was shut; an empty one is dropped."""
+        """Open a shut queue; an empty one is removed."""
         self._mended(key)
         if self._queues[key]:
             self._open.append(key)
@@ -235,26 +236,26 @@ class KeyQueues(Generic[T]):
         return [entry for entry in self._queues.get(key, ()) if entry.fresh or entry.id in and_of]
 
     def foremost(self, key: str) -> str | None:
-        """The id of the foremost entry of a queue."""
+        """The id of the first entry of a queue."""
         queue = self._queues.get(key)
         return queue[0].id if queue else None
 
     def tried(self, key: str) -> bool:
-        """Whether this queue's first entry was tried before, or stood behind one that was."""
+        """Whether this queue's first entry is a retry, or was stranded behind one."""
         queue = self._queues.get(key)
         return not queue[0].fresh if queue else False
 
     def last(self, key: str) -> str | None:
-        """The hindmost entry of this queue."""
+        """The last entry of this queue."""
         queue = self._queues.get(key)
         return queue[-1].id if queue else None
 
     def holds(self, entry_id: str) -> bool:
-        """Whether this entry is here and fresh."""
+        """Whether this entry is in a queue and fresh."""
         return entry_id in self._fresh
 
     def _mended(self, key: str) -> bool:
-        """Nothing of this queue is on its way any more: put it in order; whether another entry is the foremost now."""
+        """Sort a queue once none of its entries is being sent. True: another entry is the first now."""
         self._taken.pop(key, None)
         if key not in self._mixed:
             return False
@@ -272,7 +273,7 @@ class KeyQueues(Generic[T]):
 
 
 def _some(queue: Iterable[QueuedEntry[T]], most: int) -> Iterator[QueuedEntry[T]]:
-    """The first entry and those after it, where all are there to be sent."""
+    """The first entry and those after it whose events are in memory."""
     for number, entry in enumerate(queue):
         if number >= most or (number and entry.item is None):
             return
