@@ -1,7 +1,7 @@
-"""An event as it is read from a stream, and as the HTTP request that carries it.
+"""CloudEvents: reads events from stream entries, and makes the HTTP requests that carry them.
 
-An event's attributes are read as text, its data as unopened bytes. Requests follow CloudEvents over HTTP 1.0.2 and the
-Standard Webhooks headers:
+Attributes are read as text; data stays undecoded bytes. Requests follow CloudEvents over HTTP 1.0.2 and the Standard
+Webhooks headers:
 
 =============  ========================================  ===================================  ========================
 mode           ``Content-Type``                          body                                 ``webhook-id``
@@ -11,25 +11,22 @@ batch          ``application/cloudevents-batch+json``    an array of the entries
 binary         the data's own type                       the bytes of the data                the event's id
 =============  ========================================  ===================================  ========================
 
-A structured or batched request has no ``ce-`` header, for some receivers would take it for a binary one. In binary mode
-the signature covers the body alone and so not the attributes: Standard Webhooks knows no other headers than its own.
+Structured and batched requests have no ``ce-`` headers, because some receivers would take them for binary ones. In
+binary mode the signature covers only the body and not the attributes: Standard Webhooks signs no other headers.
 
 **Invariants**
 
-* Every attribute of the event is here, under its own name and in its CloudEvents string form. The data is the very
-  bytes that stand in the entry.
-* What is not a CloudEvent 1.0 in JSON is refused when it is read, never later.
-* The meaning of an attribute is not looked at.
-* The same events give the same ``webhook-id`` and the same body on every attempt; timestamp and signature belong to the
+* Every attribute of the event is kept, under its name and in its CloudEvents string form. The data is kept byte for
+byte. * An entry that is no CloudEvent 1.0 in JSON is refused when it is read, never later. * The meaning of attributes
+is not interpreted. * The same events give the same ``webhook-id`` and the same body on every attempt; timestamp and
+signature belong to the
   attempt.
-* Nothing is encoded again: a sink gets the bytes that stand in the stream.
+* Nothing is encoded again: a sink gets the bytes in the stream.
 * No text from an event can end its header or begin another one.
-* The sink, its credential and the current time are not known here; ``Authorization`` is added where the request is
-  sent.
+* The sink, its credential and the current time are not known here; the sink adds ``Authorization``.
 
-An entry is read in one pass into fields of their own, which is what makes it fast; only an event with an attribute that
-:class:`Envelope` does not name takes a second, slower one. The data is not looked into, so neither are its faults:
-bytes that are no UTF-8 within it pass.
+An entry is read in one pass, which is fast; only an event with an attribute that :class:`Envelope` does not have takes
+a second, slower pass. The data is not decoded, so its errors are not noticed: bytes that are no UTF-8 pass.
 """
 
 from __future__ import annotations
@@ -57,11 +54,11 @@ _UUID_LENGTH: Final = 36
 
 
 class Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A received event: its CloudEvents attributes; None for one that it does not have.
+    """The CloudEvents attributes of an event; None: absent.
 
     Attributes:
-        data: the JSON value under ``data`` as it is spelled, or the bytes that ``data_base64`` spells; empty where the
-            event has no data. ``bytes(envelope.data)`` copies it; until then it is a view into the entry.
+        data: the JSON text of ``data``, or the decoded bytes of ``data_base64``; empty: no data. It is a view into the
+            entry; ``bytes(envelope.data)`` copies it.
     """
 
     specversion: Literal["1.0"]
@@ -81,21 +78,21 @@ class Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def extensions(self) -> Mapping[str, str]:
-        """The attributes that have no field here."""
+        """The attributes without a field of this class."""
         return _NO_EXTENSIONS
 
     @property
     def opaque(self) -> bool:
-        """Whether the data is bytes that stood in ``data_base64``, and not a JSON value."""
+        """Whether the data comes from ``data_base64``, and is no JSON value."""
         return False
 
     def attribute(self, name: str) -> str | None:
-        """An attribute by its name; None where the event has none of it."""
+        """An attribute by its name; None: absent."""
         value: str | None = getattr(self, name) if name in ATTRIBUTES else self.extensions.get(name)
         return value
 
     def attributes(self) -> Iterator[tuple[str, str]]:
-        """Every attribute that the event has, with its value."""
+        """All attributes of the event."""
         for name in ATTRIBUTES:
             value: str | None = getattr(self, name)
             if value is not None:
@@ -104,7 +101,7 @@ class Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Extended(Envelope, frozen=True, kw_only=True):
-    """An event with attributes of its own, or with bytes for data."""
+    """An event with extension attributes, or with binary data."""
 
     others: Mapping[str, str]
     from_base64: bool
@@ -127,31 +124,31 @@ _value: Final = msgspec.json.Decoder().decode
 
 
 Event = tuple[Envelope, bytes]
-"""An event's envelope, and all of it as it stands in the stream."""
+"""An event's envelope and its bytes in the stream."""
 
 
 def record_of(envelope: Envelope) -> str:
-    """What the events of one record have in common, and no others of the feed.
+    """The key of an event's record within its feed.
 
-    A UUID is the same whatever the case of its letters; a text of that length is treated likewise.
+    The case of a UUID's letters does not count; a text of the same length is treated likewise.
     """
     key = envelope.partitionkey or envelope.subject or ""
     return key.lower() if len(key) == _UUID_LENGTH else key
 
 
 def envelope_of(entry: bytes) -> Envelope:
-    """Read what is in an entry's field ``data``.
+    """Read the field ``data`` of an entry.
 
     Args:
         entry: an event in CloudEvents JSON.
 
     Raises:
-        ValueError: it is none. The message says what is wrong and repeats nothing of the event but a name.
+        ValueError: the entry is no CloudEvent. The message repeats nothing of it but a name.
     """
     try:
         return _read(entry)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # no event, or one with extensions: the slower way tells which
+        pass  # no event, or one with extensions: the slower pass decides
     try:
         return _read_members(entry)
     except (ValueError, RecursionError) as refused:
@@ -184,7 +181,7 @@ def _bytes_of(encoded: Raw) -> bytes:
 
 
 def _string_form(name: str, raw: Raw) -> str | None:
-    """An extension's value in CloudEvents string form; None for null, which means absent."""
+    """An extension's value in CloudEvents string form; None: null, which means absent."""
     if not _NAME.fullmatch(name):
         raise ValueError("an attribute's name is not of lower-case letters and digits")
     value = _value(raw)
@@ -216,11 +213,11 @@ _text: Final = msgspec.json.Decoder(str).decode
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What is sent by POST.
+    """A POST request.
 
     Attributes:
-        headers: each name once, whatever its case; ``Content-Length`` and ``Host`` are the client's.
-        body: as it is signed.
+        headers: each name once, in any case; the client adds ``Content-Length`` and ``Host``.
+        body: as signed.
     """
 
     headers: Mapping[str, str]
@@ -228,7 +225,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class RequestForm:
-    """How the requests of one subscription look; made once, filled in for each attempt."""
+    """Makes the requests of one subscription."""
 
     __slots__ = ("_mode", "_same", "_signer")
 
@@ -241,14 +238,14 @@ class RequestForm:
         headers: Mapping[str, str] | None = None,
         origin: str | None = None,
     ) -> None:
-        """Take what is the same in each request.
+        """Begin with the constant parts of all requests.
 
         Args:
             mode: the subscription's mode.
-            signer: signs the body; None leaves it unsigned.
-            user_agent: of this program; one among ``headers`` takes its place.
-            headers: the subscription's own; checked when they were configured.
-            origin: the DNS name for ``WebHook-Request-Origin``, where the sink has granted it.
+            signer: signs the body; None: unsigned.
+            user_agent: of this program; one in ``headers`` replaces it.
+            headers: of the subscription; checked when they were configured.
+            origin: for ``WebHook-Request-Origin``, if the sink has granted it.
         """
         self._mode = mode
         self._signer = signer
@@ -261,7 +258,7 @@ class RequestForm:
         """The request for one attempt.
 
         Args:
-            events: what it carries, with the bytes of their entries: one, or in batch mode any number from one.
+            events: with the bytes of their entries: one, or in batch mode one or more.
             timestamp: of the attempt, seconds since 1970.
 
         Raises:
@@ -278,12 +275,12 @@ class RequestForm:
 
 
 def header_text(value: str) -> str:
-    """An attribute's value as CloudEvents writes it into a header: percent-encoded UTF-8, upper-case hex."""
+    """An attribute's value in a header: percent-encoded UTF-8, upper-case hex."""
     return value if _PLAIN.fullmatch(value) else quote(value, safe=_SAFE)
 
 
 def _carried(mode: Mode, events: Sequence[tuple[Envelope, bytes]]) -> tuple[dict[str, str], bytes, str]:
-    """The headers that tell the mode, the body, and the ``webhook-id``."""
+    """The headers of the mode, the body, and the ``webhook-id``."""
     if mode == "batch":
         body = b"[" + b",".join([entry for _, entry in events]) + b"]"
         return {"Content-Type": BATCH_TYPE}, body, _hash(*[envelope.id for envelope, _ in events])
@@ -306,10 +303,7 @@ def _attribute_headers(envelope: Envelope) -> dict[str, str]:
 
 
 def _content(envelope: Envelope) -> bytes:
-    """The data in its own type.
-
-    JSON stays as it is; other text stands in the event as a JSON string.
-    """
+    """The data in its own type. JSON stays as it is; other text is a JSON string in the event."""
     raw = bytes(envelope.data)
     if envelope.opaque or not raw.startswith(b'"') or _JSON.fullmatch(envelope.datacontenttype or JSON_TYPE):
         return raw
@@ -321,8 +315,8 @@ def _own_id(envelope: Envelope) -> str:
 
 
 def _hash(*ids: str) -> str:
-    """Hash of a list, 32 lower-case hex digits.
+    """The hash of a list: 32 lower-case hex digits.
 
-    It is taken of a JSON array, so that two lists cannot run together into the same bytes.
+    A JSON array is hashed, so that different lists never give the same bytes.
     """
     return blake2b(_quoted(ids), digest_size=16).hexdigest()

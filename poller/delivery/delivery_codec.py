@@ -1,8 +1,6 @@
-"""Stored form of deliveries that are not settled, and of dead letters.
+"""The stored form of scheduled retries and dead letters.
 
-It says how a delivery was tried, when it is due, and how it was given up.
-
-JSON, for operators look at it, and other versions of the program read it.
+JSON, because operators and other versions of the program read it.
 """
 
 from __future__ import annotations
@@ -19,20 +17,20 @@ from poller.delivery.retry import Tries
 from poller.delivery.sinks.base import Outcome
 from poller.store.stream import EntryId
 
-_EXCERPT: Final = 256  # bytes of an answer
-_COUNTED: Final = 6  # digits of the number of a redelivery; the id of a replay has more
-_ATTEMPTS: Final = 24  # that are kept: the first, and the latest
+_EXCERPT: Final = 256  # bytes of a response
+_COUNTED: Final = 6  # digits of a redelivery's number; the id of a replay has more
+_ATTEMPTS: Final = 24  # stored attempts: the first, and the latest
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one attempt ended.
+    """A past attempt.
 
     Attributes:
-        at: when it ended, RFC 3339.
-        seconds: how long it took.
-        status: of the answer; None where none came, then ``failure`` says why.
+        at: its end, RFC 3339.
+        seconds: its duration.
+        status: of the response; None: there was none, and ``failure`` says why.
         text: one line.
-        excerpt: the beginning of the answer's body; what is no text in it is replaced.
+        excerpt: the beginning of the response's body, with undecodable bytes replaced.
     """
 
     at: str
@@ -44,20 +42,19 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A delivery that waits.
+    """A scheduled retry.
 
     Attributes:
-        key: of the record; its events wait for one another.
-        due: when it may be tried again, milliseconds of the store's clock; 0: as soon as it is the foremost of its
-            record.
+        key: of the record, whose events are delivered in order.
+        due: when it may be sent again, milliseconds of the store's clock; 0: as soon as it is the first of its record.
         size: of the event, in bytes.
-        tries: the attempt that comes next.
-        attempts: how those before it ended.
-        event: as it stands in the stream, where that may have lost it; else empty.
-        again: whether it is delivered once more, by a replay.
-        repeat: which redelivery or replay this is; empty for the first delivery.
-        paused: since when it waits for the end of a pause of its sink, milliseconds of the store's clock; 0: it does
-            not, and waits by the schedule.
+        tries: the counts of the next attempt.
+        attempts: the past attempts.
+        event: its bytes, if the stream may have lost it; else empty.
+        again: whether it belongs to a replay.
+        repeat: the name of the redelivery or replay; empty: the first delivery.
+        paused: since when it waits for a pause of its sink, milliseconds of the store's clock; 0: it waits by the
+            schedule.
     """
 
     key: str
@@ -71,20 +68,20 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     repeat: str = ""
 
     def after(self, outcome: Outcome, at: datetime) -> Delivery:
-        """The same, and one more attempt."""
+        """The delivery with one more attempt."""
         known = self.attempts if len(self.attempts) < _ATTEMPTS else (self.attempts[0], *self.attempts[2:])
         return msgspec.structs.replace(self, attempts=(*known, _attempt(outcome, at)))
 
 
 class Overrun(msgspec.Struct, frozen=True):
-    """Events that went before they were delivered, for their stream outgrew ``retention.max_bytes``.
+    """Undelivered events that were trimmed, because their stream exceeded ``retention.max_bytes``.
 
     Attributes:
-        first: the first entry that went.
-        left: the first one after it that did not; None where none was left.
-        events: how many went.
-        sequence: of the first of them; None where it was not an event of this program.
-        last_sequence: of the last; None likewise.
+        first: the first trimmed entry.
+        left: the first entry after the trimmed ones; None: none was left.
+        events: the number of trimmed events.
+        sequence: of the first one; None: not an event of this program.
+        last_sequence: of the last one; None: not an event of this program.
     """
 
     first: str
@@ -95,15 +92,15 @@ class Overrun(msgspec.Struct, frozen=True):
 
 
 class StoredDeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A dead letter: an event that was given up, or one for all that went in an overrun.
+    """A dead letter of one event, or of all events of an overrun.
 
     Attributes:
-        event: as it stands in the stream; null where the stream had lost it.
+        event: its bytes; null: the stream had lost it.
         reason: one line.
-        at: when it was given up, RFC 3339.
-        attempts: how they ended.
-        overrun: what went, where that is what it tells.
-        repeat: of the delivery that was given up.
+        at: when it became a dead letter, RFC 3339.
+        attempts: the past attempts.
+        overrun: the trimmed events; None: this is the dead letter of one event.
+        repeat: the name of the redelivery or replay; empty: the first delivery.
     """
 
     event: msgspec.Raw
@@ -120,7 +117,7 @@ _delivery_of: Final = msgspec.json.Decoder(Delivery).decode
 
 
 def deliveries_of(kept: Mapping[str, bytes]) -> dict[str, Delivery]:
-    """Deliveries by entry id, in the order of the stream.
+    """Deliveries by entry id, in stream order.
 
     Raises:
         msgspec.MsgspecError: another version wrote them in a form that this one does not know.
@@ -131,10 +128,10 @@ def deliveries_of(kept: Mapping[str, bytes]) -> dict[str, Delivery]:
 def delivery_again(letter: StoredDeadLetter) -> Delivery:
     """A new delivery of a dead letter, due immediately.
 
-    Its attempts begin again at the first; what was tried before is kept.
+    Its schedule begins with the first attempt; past attempts are kept.
 
     Raises:
-        ValueError: there is no event in it.
+        ValueError: the dead letter holds no event.
     """
     key = record_of(envelope_of(bytes(letter.event)))
     repeat = next_repeat(letter.repeat)
@@ -142,7 +139,7 @@ def delivery_again(letter: StoredDeadLetter) -> Delivery:
 
 
 def next_repeat(repeat: str) -> str:
-    """What tells a redelivery from the delivery before it: its number, after the replay that it belongs to."""
+    """The name of the next redelivery: its number, after the name of its replay."""
     replay, _, number = repeat.rpartition("/")
     if number.isdecimal() and len(number) <= _COUNTED:
         return f"{replay}/{int(number) + 1}" if replay else str(int(number) + 1)

@@ -1,10 +1,10 @@
 """Delivery tracker: unacknowledged deliveries of one feed consumer, and what to write next.
 
-Entries come in, attempts end; each of that changes the key queues and adds to the next :class:`AckBatch`. A queue whose
-first entry was settled stays shut until that batch is written.
+New entries and ended attempts change the key queues and add to the next :class:`AckBatch`. A queue whose first entry
+was settled stays shut until that batch is written.
 
 ==========================  ==================================================================================
-an entry is                 and after a crash
+state of an entry           after a crash
 ==========================  ==================================================================================
 unread, in the stream       is read by the next owner of the lease
 fresh: held by the group    is read again, from the first on, before anything new
@@ -15,14 +15,15 @@ settled                     is not seen again; sent again only if the crash came
 
 **Invariants**
 
-* A queue goes on only when it is *written* that its first event is settled. So no crash can make a sink see an event of
-  a record again after a later one of the same record, but for redeliveries and replays, which are older and take their
-  place before what of their record was not delivered.
-* What was scheduled or settled and is read once more, because the group was lost and made again, is not sent again.
-* A wall clock that was set back makes nothing wait longer than was scheduled.
-* The position of a replay is never beyond an entry that is neither settled nor scheduled. It is read some entries at a
-  time and stored as one position, so after a crash at most what was being sent comes twice.
-* Pure: moments and chance are arguments.
+* A queue continues only when the settlement of its first event is *written*. So after a crash, a sink never gets an
+event
+  of a record again after a later one, except by redeliveries and replays, which come before the undelivered events of
+  their record.
+* A scheduled or settled entry that is read again, because the group was lost and created again, is not sent again.
+* If the wall clock is set back, no retry waits longer than scheduled.
+* The position of a replay is never beyond an entry that is neither settled nor scheduled. After a crash, at most the
+  entries that were being sent are sent twice.
+* Pure: moments and random numbers are arguments.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ GONE: Final = "the stream does not hold its event any more: retention.max_bytes 
 
 
 class DeliveryTracker:
-    """The deliveries of one subscription from one feed."""
+    """The unacknowledged deliveries of one feed consumer."""
 
     def __init__(self, subscription: Subscription) -> None:
-        """Nothing is known yet."""
+        """Begin without entries."""
         self.queues: KeyQueues[Event] = KeyQueues()
         self.last_read = ""
         self.replay = ReplayProgress()
         self._subscription = subscription
         self._parked = ScheduledRetries(subscription.patience)
-        self._restored: set[str] = set()  # read by a predecessor, if not by us; settled since or not
+        self._restored: set[str] = set()  # read by an earlier owner of the lease, perhaps settled since
         self._batch = AckBatch()
 
     def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
-        """What is parked, in the order of the stream."""
+        """Add the stored scheduled retries, in stream order."""
         queues: dict[str, list[QueuedEntry[Event]]] = {}
         for waiting in self._parked.join(deliveries, now=now, clock=clock):
             queues.setdefault(waiting.key, []).append(waiting)
@@ -84,29 +85,26 @@ class DeliveryTracker:
 
     @property
     def known(self) -> AbstractSet[str]:
-        """Entries that are scheduled, or were at the last write, and loaded replay entries."""
+        """The entries that are scheduled, or were at the last write, and loaded entries of replays."""
         return {*self._parked, *self._batch.unparked, *self.replay.open}
 
     def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
-        """Add deliveries that another process has scheduled meanwhile; none of them is known."""
+        """Add deliveries that another process has scheduled meanwhile."""
         for waiting in self._parked.join(deliveries, now=now, clock=clock):
             self.queues.insert(waiting)
 
     def resume(self, upto: int, *, clock: float) -> None:
-        """Make due now what waits for the end of a pause of the sink.
-
-        Only pauses that began until ``upto`` (milliseconds) count.
-        """
+        """Make retries due that wait for a pause of the sink which began until ``upto`` (milliseconds)."""
         resumed = set(self._parked.resumed(upto))
         for entry in resumed:
             self._parked.wait(entry, clock)
         self.queues.hasten(resumed, clock)
 
     def take_again(self, entries: Sequence[tuple[str, bytes]]) -> None:
-        """Entries of a replay, in the order of the stream."""
+        """Add entries of a replay, in stream order."""
         for entry, event in entries:
             if entry in self._parked or self.queues.holds(entry):
-                continue  # it is going to be delivered as it is
+                continue  # it will be delivered anyway
             try:
                 envelope = envelope_of(event)
             except ValueError:
@@ -120,24 +118,24 @@ class DeliveryTracker:
         self.replay.open[waiting.id] = None
         self.queues.insert(waiting)
         foremost = self.queues.foremost(waiting.key)
-        if foremost in self._parked:  # it has been tried, or stands behind one that was
+        if foremost in self._parked:  # a retry, or stranded behind one
             self._park(waiting, Delivery(waiting.key))
 
     def repeat_of(self, waiting: QueuedEntry[Event]) -> str:
-        """Which redelivery or replay of its event this is; empty for the first delivery."""
+        """The name of the redelivery or replay of an entry; empty: the first delivery."""
         return self._parked.of(waiting).repeat or self.replay.repeat_of(waiting.id)
 
     def event_of(self, entry: str) -> bytes:
-        """The event that a delivery holds itself; empty where it stands in the stream."""
+        """The event stored with a delivery; empty: it is in the stream."""
         return self._parked.event_of(entry)
 
     def take_in(
         self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", reset_entry: str | None = None
     ) -> Sequence[tuple[str, str]]:
-        """Entries that were read, in the order of the stream; those that cannot be delivered, with the reason.
+        """Add entries that were read, in stream order. Returns those that cannot be delivered, with the reason.
 
         Args:
-            entries: what was read.
+            entries: that were read.
             now: the store's clock, UTC.
             known_to: entries up to this one were read before.
             reset_entry: the last entry before the reset of the feed; baselines after it repeat earlier events.
@@ -168,7 +166,7 @@ class DeliveryTracker:
         last = self.queues.last(key)
         behind = last is None or EntryId.parse(last) < EntryId.parse(
             entry
-        )  # else it was settled before what waits in its queue
+        )  # else it was settled before the entries in its queue
         if not behind or not wants(self._subscription, envelope, entry, event, reset_entry=reset_entry):
             self._batch.acked.append(entry)
             return None
@@ -189,7 +187,7 @@ class DeliveryTracker:
         chance: Callable[[], float],
         busy: timedelta = PAUSE_FLOOR,
     ) -> AttemptResult:
-        """What follows from an attempt at these, which were taken together."""
+        """Apply the outcome of one attempt at these entries."""
         reports: list[AttemptReport] = []
         pauses: list[timedelta] = []
         waits: dict[str, timedelta | None] = {}
@@ -201,7 +199,7 @@ class DeliveryTracker:
             if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
                 self.put_back(unit)
                 return AttemptResult(reports, rest=step.reason if isinstance(step, PauseSubscription) else None)
-            # Nothing is kept of what was delivered, and what was not sent was no attempt.
+            # Nothing is stored of delivered events, and an event that was not sent had no attempt.
             delivery = known if ended.is_delivered or not ended.was_sent else known.after(ended, now)
             if waits.get(waiting.key) is not None:
                 self._park(waiting, delivery)  # an event before it waits
@@ -222,7 +220,7 @@ class DeliveryTracker:
         return AttemptResult(reports, pause or None)
 
     def give_up(self, unit: Sequence[QueuedEntry[Event]], reason: str, *, now: datetime) -> AttemptResult:
-        """These cannot be sent at all."""
+        """Turn entries that cannot be sent into dead letters."""
         reports = []
         for waiting in unit:
             known = self._parked.of(waiting)
@@ -232,37 +230,37 @@ class DeliveryTracker:
         return AttemptResult(reports)
 
     def put_back(self, unit: Sequence[QueuedEntry[Event]]) -> None:
-        """These were not sent; their queues are open again."""
+        """Open the queues of entries that were not sent."""
         for waiting in unit:
-            if waiting.id in self._parked:  # what waits is not kept here, however many of them were fetched in vain
+            if waiting.id in self._parked:  # the events of waiting entries are not kept in memory
                 waiting.item = None
         for key in dict.fromkeys(waiting.key for waiting in unit):
             self.queues.reopen(key)
 
     def postpone(self, unit: Sequence[QueuedEntry[Event]], until: float) -> None:
-        """These were not sent; their queues are open again then."""
+        """Make the queues of entries that were not sent wait until this moment."""
         for key in dict.fromkeys(waiting.key for waiting in unit):
             self.queues.wait(key, until)
 
     @property
     def patient(self) -> bool:
-        """Whether there is something to be written, and nothing waits for that."""
+        """Whether the next batch is not empty, and no queue waits for it."""
         return self._batch.patient
 
     def next_batch(self) -> AckBatch | None:
-        """What is to be written now, if there is something; say when it is: :meth:`written`."""
+        """The batch to write now, if it is not empty; call :meth:`written` afterwards."""
         draft, self._batch = self._batch, AckBatch()
         draft.replay = self.replay.place
         return draft or None
 
     @property
     def place(self) -> str:
-        """Entry up to which all are settled or scheduled once the current batch is written."""
+        """The entry up to which all are settled or scheduled once the current batch is written."""
         oldest = self.queues.oldest_fresh
         return before(oldest) if oldest else self.last_read
 
     def written(self, draft: AckBatch) -> bool:
-        """It is; whether a queue goes on."""
+        """Record that the batch was written. True: a queue continues."""
         if draft.replay is not None:
             self.replay.wrote(draft.replay)
         for key in draft.reopen:
@@ -270,7 +268,7 @@ class DeliveryTracker:
         return bool(draft.reopen)
 
     def _go_on(self, key: str) -> None:
-        """Open a shut queue, unless its first entry now has a wait of its own."""
+        """Open a shut queue, unless its first entry waits for a retry."""
         due = self._parked.due(self.queues.foremost(key))
         if due is not None:
             self.queues.wait(key, due)
@@ -280,7 +278,7 @@ class DeliveryTracker:
     def _draft_step(
         self, waiting: QueuedEntry[Event], delivery: Delivery, step: Step, now: datetime
     ) -> timedelta | None:
-        """Draft it; how long the queue waits, None where it goes on."""
+        """Add a step to the batch. Returns the wait of the queue; None: it continues."""
         if isinstance(step, Retry | PauseSink):
             due = int((now + step.after).timestamp() * 1000)
             paused = int(now.timestamp() * 1000) if isinstance(step, PauseSink) else 0
@@ -325,13 +323,12 @@ class AttemptReport(msgspec.Struct, frozen=True):
     """The step that follows for one event, for the log.
 
     Attributes:
-        entry: its place in the stream.
-        event: its id; None where that is not known.
-        attempt: which one it was, from 1.
-        step: what follows.
-        recorded: when the event was published, as it says; None where that is not known, or where it is delivered once
-            more and was published long ago.
-        size: bytes of the event; 0 where it is not here.
+        entry: the entry's id.
+        event: the event's id; None: unknown.
+        attempt: the number of the attempt, from 1.
+        step: that follows.
+        recorded: when the event was published; None: unknown, or a redelivery or replay.
+        size: of the event, in bytes; 0: it is not in memory.
     """
 
     entry: str
@@ -343,12 +340,12 @@ class AttemptReport(msgspec.Struct, frozen=True):
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
-    """What follows from one request.
+    """The result of one request.
 
     Attributes:
-        reports: the reports, one for each of its events.
-        pause: for how long the sink is to be sent nothing; None: it may be.
-        rest: why the subscription gets nothing more at all; None: it does.
+        reports: one for each of its events.
+        pause: of the sink; None: none.
+        rest: why the subscription is paused; None: it is not.
     """
 
     reports: Sequence[AttemptReport]
@@ -357,7 +354,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
 
 
 class AckBatch:
-    """What is to be written next, and the queues that go on when it is."""
+    """The next write, and the queues that continue after it."""
 
     def __init__(self) -> None:
         self.acked: list[str] = []
@@ -366,7 +363,7 @@ class AckBatch:
         self.letters: dict[str, bytes] = {}
         self.reopen: list[str] = []
         self.replay: ReplayPosition | None = None
-        self.urgent = False  # something in those queues waits for it
+        self.urgent = False  # entries in those queues wait for it
 
     def __bool__(self) -> bool:
         return bool(self.acked or self.parked or self.unparked or self.reopen or self.replay)
@@ -381,25 +378,25 @@ class AckBatch:
         attempts: tuple[Attempt, ...] = (),
         repeat: str = "",
     ) -> None:
-        """It becomes a dead letter."""
+        """Add a dead letter."""
         letter = StoredDeadLetter(msgspec.Raw(event), reason, rfc3339(now), attempts, repeat=repeat)
         self.letters[entry] = encode(letter)
 
     @property
     def patient(self) -> bool:
-        """Whether nothing but the crash of this process makes it matter when it is written."""
+        """Whether the write may wait: only a crash of this process would make a difference."""
         return bool(self.acked) and not (self.parked or self.unparked or self.letters or self.urgent)
 
     def settlement(self, place: str) -> Settlement:
-        """The batch as the store takes it; settles or schedules every entry up to ``place``."""
+        """The batch in the store's form; all entries up to ``place`` are settled or scheduled by it."""
         return Settlement(self.acked, self.parked, self.unparked, self.letters, place, self.replay)
 
 
 class ScheduledRetries:
-    """Those of one subscription from one feed, by entry id."""
+    """The scheduled retries of one feed consumer, by entry id."""
 
     def __init__(self, patience: RetryPolicy) -> None:
-        """None is known; take how often an event is tried, and with which waits."""
+        """Begin empty, with the retry policy."""
         self._patience = patience
         self._deliveries: dict[str, Delivery] = {}
         self._due: dict[str, float] = {}
@@ -411,12 +408,12 @@ class ScheduledRetries:
         return iter(self._deliveries)
 
     def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> Iterator[QueuedEntry[Event]]:
-        """Know these too, which the store holds; as they stand in their queues, in the same order.
+        """Add stored deliveries. Returns them in the form and order of their queues.
 
         Args:
             deliveries: by entry id.
             now: the wall clock, UTC.
-            clock: seconds that only go forward.
+            clock: monotonic, in seconds.
         """
         self._deliveries |= deliveries
         for entry, one in deliveries.items():
@@ -429,80 +426,80 @@ class ScheduledRetries:
         )
 
     def of(self, waiting: QueuedEntry[Event]) -> Delivery:
-        """How this one was tried until now."""
+        """The delivery of an entry so far."""
         return self._deliveries.get(waiting.id) or Delivery(waiting.key)
 
     def event_of(self, entry: str) -> bytes:
-        """The event that a delivery holds itself; empty where it stands in the stream."""
+        """The event stored with a delivery; empty: it is in the stream."""
         one = self._deliveries.get(entry)
         return bytes(one.event) if one else b""
 
     def due(self, entry: str | None) -> float | None:
-        """When this entry may be tried, by the local clock; None without a wait."""
+        """When this entry is due, by the monotonic clock; None: it does not wait."""
         return self._due.get(entry) if entry else None
 
     def resumed(self, upto: int) -> list[str]:
-        """Those that wait for the end of a pause that began until then, in milliseconds of the store's clock."""
+        """The entries that wait for a pause which began until this moment, in milliseconds of the store's clock."""
         return [entry for entry, one in self._deliveries.items() if 0 < one.paused <= upto and entry in self._due]
 
     def put(self, entry: str, delivery: Delivery) -> None:
-        """It is parked like this from now on."""
+        """Schedule an entry."""
         self._deliveries[entry] = delivery
 
     def wait(self, entry: str, until: float) -> None:
-        """It is due then, if it has a wait of its own."""
+        """Make an entry due at this moment, if it waits."""
         if self._deliveries[entry].due:
             self._due[entry] = until
 
     def drop(self, entry: str) -> None:
-        """It is settled."""
+        """Remove a settled entry."""
         self._deliveries.pop(entry, None)
         self._due.pop(entry, None)
 
 
 def alone(delivery: Delivery) -> bool:
-    """Whether it is sent by itself. A refusal that is about the sink's load says nothing against the event."""
+    """Whether the entry is sent without others. Refusals because of the sink's load do not count against an event."""
     return delivery.tries.counted > 1
 
 
 class ReplayProgress:
-    """The replay that a feed consumer works off, if there is one."""
+    """The progress of a feed consumer's replay, if there is one."""
 
     def __init__(self, span: ReplaySpan | None = None) -> None:
-        """Take what is kept of it; ``open`` are the entries that were read and are not done with, in their order."""
+        """Begin with the stored replay; ``open``: its entries that were read and are not settled, in order."""
         self.open: dict[str, None] = {}
         self._span = span
         self._read = self._written = span.after if span else ""
         self._exhausted = span is None
 
     def follows(self, span: ReplaySpan | None) -> ReplayProgress:
-        """This one, where that is what is kept of it; else the one that has taken its place."""
+        """This progress if the stored replay is the same, else the progress of the stored one."""
         kept, known = (one.id if one else None for one in (span, self._span))
         return self if kept == known else ReplayProgress(span)
 
     def wants(self, most: int) -> ReplaySpan | None:
-        """What of it is to be read next, if there are fewer than ``most`` that are not done with."""
+        """The span to read next; None: ``most`` entries are open already."""
         if self._span is None or self._exhausted or len(self.open) >= most:
             return None
         return ReplaySpan(self._span.id, self._read, self._span.to)
 
     def took(self, entries: Sequence[ReplayedEntry], *, most: int) -> None:
-        """These were read, where ``most`` were asked for."""
+        """Record entries that were read; fewer than ``most``: the replay has no more."""
         self._exhausted = len(entries) < most
         if entries:
             self._read = entries[-1][0]
 
     def repeat_of(self, entry_id: str) -> str:
-        """What tells the delivery of an entry of this replay from its other deliveries; empty where it is none."""
+        """The name of this replay for one of its entries; empty: not one of them."""
         return self._span.id if self._span is not None and entry_id in self.open else ""
 
     def settled(self, entry_id: str) -> None:
-        """This entry is delivered, given up, or parked."""
+        """Record that an entry is settled or scheduled."""
         self.open.pop(entry_id, None)
 
     @property
     def place(self) -> ReplayPosition | None:
-        """What is to be written of it; None where that is as it was."""
+        """The position to write; None: unchanged."""
         if self._span is None:
             return None
         if self._exhausted and not self.open:
@@ -512,7 +509,7 @@ class ReplayProgress:
         return None if after == self._written else ReplayPosition(self._span.id, after)
 
     def wrote(self, place: ReplayPosition) -> None:
-        """This place was written."""
+        """Record that this position was written."""
         if self._span is None or place.id != self._span.id:
             return
         self._written = place.after

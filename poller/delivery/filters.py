@@ -1,13 +1,13 @@
-"""A subscription as deliveries see it, and which events it wants.
+"""Subscriptions as deliveries see them, and their filters.
 
 **Invariants**
 
-* An event is wanted when its type matches one of the types, where there are any, and every filter holds.
+* An event is delivered if its type matches one of the types, if any are given, and every filter holds.
 * Attributes are compared in their CloudEvents string form, case counts, and an attribute that an event does not have
   matches nothing: so ``not`` lets such an event through. Of ``exact``, ``prefix`` and ``suffix`` every entry must hold.
-* A baseline lists what exists. A subscription that starts with what is new does not get it, and one that existed before
-  its feed was reset does not get it again.
-* Pure. Which feeds are read is decided before there is an event.
+* A baseline lists existing records. A subscription that starts with new events does not get it, and one that existed
+  before a reset of its feed does not get it again.
+* Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DIALECTS: Final[dict[str, _Comparison]] = {"exact": str.__eq__, "prefix": str.s
 
 
 class Batching(msgspec.Struct, frozen=True):
-    """How events are gathered; what is reached first sends them."""
+    """The limits of a batch; the first limit reached sends it."""
 
     max_events: int = 1
     max_bytes: int | None = None
@@ -41,18 +41,18 @@ class Batching(msgspec.Struct, frozen=True):
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """What is wanted, and how.
+    """The settings of a subscription, as deliveries use them.
 
     Attributes:
-        id: its name.
+        id: of the subscription.
         wanted: whether an event is delivered.
-        start: where a new one begins; "now" gets no baselines.
-        batching: how many events a request carries.
-        patience: how often an event is tried.
-        disable_after: of nothing but failures it is given up.
-        concurrency: requests in flight.
-        rate: requests a second; None for no limit.
-        sink: the host that it goes to, and its port where that is named; for the log.
+        start: the start position; "now" gets no baselines.
+        batching: the limits of a request.
+        patience: the retry policy.
+        disable_after: the time of failing after which it is paused.
+        concurrency: the greatest number of requests in flight.
+        rate: requests a second; None: no limit.
+        sink: the sink's host, and its port if given; for the log.
     """
 
     id: str
@@ -70,18 +70,18 @@ _BASELINE: Final = b',"cause":"baseline"}}'
 
 
 def meets_baseline(subscription: Subscription, entries: Sequence[Entry]) -> bool:
-    """Whether some of these may be repeats if the feed was reset."""
+    """Whether some of these may repeat earlier events after a reset of the feed."""
     return subscription.start != "now" and any(event and event.endswith(_BASELINE) for _, event in entries)
 
 
 def wants(subscription: Subscription, envelope: Envelope, entry: str, event: bytes, *, reset_entry: str | None) -> bool:
-    """Whether the subscription is to get an event.
+    """Whether an event is delivered to a subscription.
 
     Args:
-        subscription: whose.
-        envelope: the event's.
+        subscription: with the filters.
+        envelope: of the event.
         entry: its id in the stream.
-        event: all of it.
+        event: its bytes.
         reset_entry: the last entry before the reset of the feed; baselines after it repeat earlier events. None: none.
     """
     if event.endswith(_BASELINE):
@@ -91,16 +91,16 @@ def wants(subscription: Subscription, envelope: Envelope, entry: str, event: byt
 
 
 def compile_filters(types: Collection[str] | None, filters: Sequence[FilterSettings]) -> Predicate:
-    """One predicate for all that a subscription says about events.
+    """A predicate for types and filters.
 
     Args:
-        types: the event types it wants, as :mod:`poller.config.event_types` reads them; None for all.
-        filters: all of them must hold; none holds always.
+        types: event types and patterns, see :mod:`poller.config.event_types`; None: all.
+        filters: must all hold.
     """
     parts = [_compiled(single) for single in filters]
     if types is not None:
         matched = type_test(types)
-        parts.insert(0, lambda envelope: matched(envelope.type))  # the cheapest question comes first
+        parts.insert(0, lambda envelope: matched(envelope.type))  # the cheapest test comes first
     return _all_of(parts)
 
 

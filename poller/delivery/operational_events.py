@@ -13,7 +13,7 @@ type                                      subject                  when
 ``poller.subscription.disabled.v1``       subscription             nothing but failures for ``disable_after``
 ``poller.subscription.recovered.v1``      subscription             its first success after that
 ``poller.subscription.paused.v1``         subscription             the sink answered 410 or 415, or an operator did it
-``poller.subscription.resumed.v1``        subscription             an operator lets it go on
+``poller.subscription.resumed.v1``        subscription             an operator has resumed it
 ``poller.subscription.overrun.v1``        subscription, or feed    events went that it, or another consumer group
                                                                    that is named, still needed (``retention``)
 ``poller.subscription.lost.v1``           subscription             the store has lost one that was added at run time
@@ -89,14 +89,14 @@ def schema_of(kind: OperationType) -> dict[str, Any]:
 
 
 class OperationalEvent(msgspec.Struct, frozen=True):
-    """What is announced.
+    """An operational event.
 
     Attributes:
         kind: the type.
         subject: the subscription's id, or the feed as ``SOURCE/NAME``.
-        at: when it happened, UTC.
-        reason: why, in words; foreign text in it is cut and cleaned when it is written.
-        details: further members of ``data``, with names of their own; none is called ``reason``.
+        at: the time of the occurrence, UTC.
+        reason: in words; foreign text in it is shortened and cleaned when it is written.
+        details: further members of ``data``; none is called ``reason``.
     """
 
     kind: OperationType
@@ -107,7 +107,7 @@ class OperationalEvent(msgspec.Struct, frozen=True):
 
 
 def announcement_bytes(announcement: OperationalEvent) -> bytes:
-    """The event in structured JSON, UTF-8; what goes into the field ``data`` of an entry."""
+    """The event in structured JSON, UTF-8, for the field ``data`` of an entry."""
     reason = one_line(without_credentials(announcement.reason))
     content = dict(announcement.details) | {"reason": reason}
     # A NUL stands in none of the parts, so they cannot run into each other.
@@ -131,8 +131,8 @@ def operational_event(*, type_: str, subject: str, event_id: str, at: datetime, 
         type_: the event's type.
         subject: the subscription's id, or the feed as ``SOURCE/NAME``.
         event_id: the event's id.
-        at: when it happened, UTC; milliseconds count.
-        data: what the event says, as JSON.
+        at: the time of the occurrence, UTC, to milliseconds.
+        data: of the event, as JSON.
     """
     from cloudevents.core.formats.json import JSONFormat  # noqa: PLC0415 -- 80 ms, which most commands never need
     from cloudevents.core.v1.event import CloudEvent  # noqa: PLC0415 -- as above
@@ -157,9 +157,9 @@ _KEPT: Final = 10_000  # announcements
 
 
 async def announce(client: Redis, prefix: str, announcement: OperationalEvent) -> None:
-    """Add it to the stream ``{prefix}:{operations}:events``, which holds the latest ten thousand.
+    """Add an event to the stream ``{prefix}:{operations}:events``, which holds the latest ten thousand.
 
     Raises:
-        StoreError: it may not be there.
+        StoreError: the event may be missing.
     """
     await append(client, operations_key(prefix), announcement_bytes(announcement), most=_KEPT)

@@ -1,4 +1,4 @@
-"""What follows from an attempt: the retry policy, as a table from outcome to step.
+"""Retry policy: the table from the outcome of an attempt to the next step.
 
 ===========================================  ===========================================  ============================
 outcome                                      step                                         after the schedule's last wait
@@ -6,30 +6,29 @@ outcome                                      step                               
 ``delivered``                                delivered
 ``endpoint_gone``                            pause the subscription until resumed         the same
 ``rejected``                                 dead letter
-``not_sent``                                 withhold all until it can be sent            the same
+``not_sent``                                 withhold all until they can be sent          the same
 ``retry``, overloaded, with a wait           pause the endpoint for that long             see below
 ``retry``, overloaded, without               halve the rate, pause once for a burst       see below
 ``retry``                                    again, after the schedule's wait             dead letter
 ===========================================  ===========================================  ============================
 
-Three spans are kept apart. The *schedule* belongs to an event: its n-th wait follows its n-th failed attempt, and holds
-back only events of the same record. The *pause* belongs to the endpoint: nothing is sent to it meanwhile, so it is as
-long as the sink asked for, never less below :data:`PAUSE_CAP`. Where the sink did not say for how long,
-:mod:`poller.limits` finds out how fast it may be asked, and how long it is paused meanwhile.
+Two kinds of waits exist. The *schedule* belongs to an event: its n-th wait follows its n-th failed attempt, and delays
+only events of the same record. The *pause* belongs to the endpoint, which gets no request meanwhile. Up to
+:data:`PAUSE_CAP`, a pause is as long as the sink requested. If the sink gave no time, :mod:`poller.limits` decides
+about rate and pause.
 
-An overloaded sink says nothing against the event, so its refusals do not use up the schedule (``counted`` is false): a
-sink that asks for a second at a time would make a dead letter of a good event within ten. It ends all the same: an
-event whose pauses add up to the whole schedule becomes a dead letter with the next one; where the pauses are our own
-choice, not before they add up to :data:`BUSY_PATIENCE`.
+An overload is not the fault of the event, so these refusals do not use up the schedule (``counted`` is false): a sink
+that requests pauses of a second would otherwise turn a good event into a dead letter within ten. There is a limit: an
+event whose pauses add up to the whole schedule becomes a dead letter with the next refusal; if the sink gave no times,
+not before the pauses add up to :data:`BUSY_PATIENCE`.
 
-The secret that signs a request, or proves who sends it, belongs to this installation. While it is missing nothing is
-sent, so nothing is learnt of the sink or of any event: no event is tried, and one attempt in :data:`CREDENTIAL_WAIT`
-finds out whether it is back.
+Signing secrets and credentials belong to this installation. While one is missing, nothing is sent, so nothing is known
+about the sink or any event: no attempt counts, and one attempt per :data:`CREDENTIAL_WAIT` checks whether it is back.
 
 **Invariants**
 
-* Jitter only adds: an event is at worst tried later than the schedule says, and an endpoint later than it asked.
-* Pure: chance is an argument, and nothing waits here.
+* Jitter only adds: an event is never sent earlier than scheduled, and an endpoint never earlier than it requested.
+* Pure: random numbers are arguments, and nothing waits here.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ _ATTEMPT: Final = timedelta(minutes=1)  # an attempt takes less
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often an event is tried.
+    """The schedule of retries.
 
     Attributes:
-        schedule: the wait after each failed attempt; after the last one an event is given up. At least one.
-        jitter: up to which part of itself a wait is made longer.
+        schedule: the wait after each failed attempt; after the last wait and attempt, an event is a dead letter.
+        jitter: the greatest part of itself by which a wait is lengthened.
     """
 
     schedule: Sequence[timedelta]
     jitter: float
 
     def wait(self, attempt: int, chance: float) -> timedelta | None:
-        """The wait after the attempt of this number, from 1; None where it was the last.
+        """The wait after the attempt with this number, from 1; None: it was the last.
 
         Args:
             attempt: counts only attempts that use up the schedule.
@@ -92,9 +91,9 @@ class Tries(msgspec.Struct, frozen=True):
     """The attempts at an event, the current one included; the first is ``Tries()``.
 
     Attributes:
-        attempts: in all.
-        counted: those that use up the schedule.
-        paused: the pauses that the others have met, in all.
+        attempts: their number.
+        counted: the number of attempts that use up the schedule.
+        paused: the sum of the pauses after the other attempts.
     """
 
     attempts: int = 1
@@ -103,21 +102,21 @@ class Tries(msgspec.Struct, frozen=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """The sink has it."""
+    """The sink has accepted the event."""
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Worth another attempt ``after`` a while; later events of the same record wait with it."""
+    """Retry the event after this time; later events of the same record wait with it."""
 
     after: timedelta
 
 
 class PauseSink(msgspec.Struct, frozen=True):
-    """Nothing goes to the sink for ``pause``, whatever the subscription or record; then it is worth another attempt.
+    """Send nothing to the sink for ``pause``, then retry the event.
 
     Attributes:
         pause: of the sink.
-        after: how long the event itself waits; as long as the pause or longer.
+        after: the wait of the event itself, at least the pause.
     """
 
     pause: timedelta
@@ -125,11 +124,11 @@ class PauseSink(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """Given up.
+    """Turn the event into a dead letter.
 
     Attributes:
         reason: one line.
-        pause: what the sink has asked for all the same; zero for nothing.
+        pause: of the sink, which it has requested; zero: none.
     """
 
     reason: str
@@ -137,13 +136,13 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class PauseSubscription(msgspec.Struct, frozen=True):
-    """The sink wants nothing more of this: the subscription rests until an operator resumes it; its events are kept."""
+    """Pause the subscription until an operator resumes it; its events wait."""
 
     reason: str
 
 
 class Withhold(msgspec.Struct, frozen=True):
-    """Nothing was sent, nor can be before what signs or proves it can be had: the event stays as it was."""
+    """Nothing was sent, because a signing secret or credential is missing: the event stays as it was."""
 
 
 Step = Delivered | Retry | PauseSink | DeadLetter | PauseSubscription | Withhold
@@ -152,19 +151,19 @@ Step = Delivered | Retry | PauseSink | DeadLetter | PauseSubscription | Withhold
 def step_after(
     outcome: Outcome, *, tries: Tries, patience: RetryPolicy, chance: float, busy: timedelta = PAUSE_FLOOR
 ) -> Step:
-    """What follows from this outcome.
+    """The step after this outcome.
 
     Args:
-        outcome: how the attempt ended.
+        outcome: of the attempt.
         tries: of this event, the attempt included.
-        patience: the subscription's.
+        patience: the subscription's retry policy.
         chance: for the jitter, drawn from [0, 1).
-        busy: the pause that the endpoint is in because of its load, where it did not say for how long.
+        busy: the pause chosen for an overloaded endpoint that gave no time.
     """
     if outcome.kind is not OutcomeKind.RETRY:
         return _settled(outcome)
     if outcome.wait is not None:
-        # Zero means "now"; the floor keeps that from becoming a loop without a breath.
+        # Zero means "now"; the lower limit prevents a busy loop.
         pause = min(max(outcome.wait, PAUSE_FLOOR), PAUSE_CAP)
         return _paused(pause, outcome, tries, patience, most=patience.whole, chance=chance)
     if outcome.is_overloaded:
@@ -175,14 +174,14 @@ def step_after(
 
 
 def next_tries(tries: Tries, step: Retry | PauseSink) -> Tries:
-    """What the attempt after this step is."""
+    """The counts of the next attempt, after this step."""
     if isinstance(step, PauseSink):
         return Tries(tries.attempts + 1, tries.counted, tries.paused + step.pause)
     return Tries(tries.attempts + 1, tries.counted + 1, tries.paused)
 
 
 def _settled(outcome: Outcome) -> Step:
-    """What follows whatever was tried before."""
+    """The step if it does not depend on earlier attempts."""
     match outcome.kind:
         case OutcomeKind.DELIVERED:
             return Delivered()
@@ -198,7 +197,7 @@ def _paused(
 ) -> Step:
     if tries.paused >= most:
         return DeadLetter(_reason(outcome, tries), pause)
-    # Spread over the jitter of a first wait: else all that met the pause would come back in the same instant.
+    # Spread over the jitter of a first wait, so that the events of a pause do not all return at the same time.
     return PauseSink(pause, pause + patience.schedule[0] * patience.jitter * chance)
 
 

@@ -39,7 +39,7 @@ from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.scripts import DROP, lua
 from poller.store.stream import EntryId
 
-_AT_ONCE: Final = 16  # entries in one answer: at most 1 MiB of records
+_AT_ONCE: Final = 16  # entries in one reply: at most 1 MiB of records
 _ID: Final = re.compile(r"([\w/-]+):(?:([a-z0-9][a-z0-9-]{0,63}):)?(\d{1,20}-\d{1,20})", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
@@ -48,7 +48,7 @@ _Entry = tuple[bytes, dict[bytes, bytes]]
 
 
 class DeadLetterId(NamedTuple):
-    """A dead letter's id, taken apart: the feed as it was named, the entry, and for an event whose it is."""
+    """A parsed id of a dead letter: the feed as named, the entry, and for an event the subscription."""
 
     feed: str
     entry: str
@@ -56,24 +56,25 @@ class DeadLetterId(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As it is written."""
+        """The id as text."""
         return ":".join(filter(None, (self.feed, self.subscription, self.entry)))
 
 
 class DeadLetterSummary(msgspec.Struct, frozen=True):
-    """One line of ``poller dead-letters list --json``, key for key.
+    """One line of ``poller dead-letters list --json``.
 
     Attributes:
-        id: names it; one word that can be pasted into a shell.
-        kind: ``record``: one that could not be used; ``event``: one that was given up on; ``overrun``: all those that
-            went before they were delivered, for their stream outgrew ``retention.max_bytes``.
+        id: one word that can be pasted into a shell.
+        kind: ``record``: a quarantined record; ``event``: an event that was given up; ``overrun``: undelivered events
+            that
+            were trimmed because their stream exceeded ``retention.max_bytes``.
         feed: ``SOURCE/NAME``.
-        at: when it was given up, RFC 3339 in UTC with milliseconds, by the store's clock.
-        reason: why, in words.
-        bytes: how many are kept of it.
-        subscription: whose events they were; None for a record.
-        type: of the event; None for what is no single event, or cannot be read.
-        subject: of the event, likewise.
+        at: when it became a dead letter, RFC 3339 in UTC with milliseconds, by the store's clock.
+        reason: in words.
+        bytes: the size of its content.
+        subscription: of the event; None: a record.
+        type: of the event; None: no single event, or unreadable.
+        subject: of the event; None: no single event, or unreadable.
     """
 
     id: str
@@ -88,12 +89,12 @@ class DeadLetterSummary(msgspec.Struct, frozen=True):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A dead letter and what it holds.
+    """A dead letter with its content.
 
     Attributes:
-        letter: what is listed of it.
+        letter: its summary.
         raw: its bytes as received, or the first 64 KiB.
-        whole: whether these are all; None where that is not known, for an older version did not write it down.
+        whole: whether these are all bytes; None: unknown, written by an older version.
     """
 
     letter: DeadLetterSummary
@@ -102,14 +103,14 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """Some dead letters, the newest last, and how many older ones there are."""
+    """Some dead letters, the newest last, and the number of older ones."""
 
     letters: tuple[DeadLetterSummary, ...]
     hidden: int
 
 
 def letter_id(text: str) -> DeadLetterId | None:
-    """An id taken apart; None where this cannot be one."""
+    """The parsed id; None: not an id."""
     match = _ID.fullmatch(text)
     with suppress(ValueError):
         if match is not None and EntryId.checked(match[3]):
@@ -118,7 +119,7 @@ def letter_id(text: str) -> DeadLetterId | None:
 
 
 async def newest(client: Redis, feeds: Mapping[str, FeedKeys], *, most: int) -> Listed:
-    """The newest dead letters of these feeds, ``most`` of all.
+    """The newest dead letters of these feeds, at most ``most``.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -134,7 +135,7 @@ async def newest(client: Redis, feeds: Mapping[str, FeedKeys], *, most: int) -> 
 
 
 async def opened(client: Redis, feed: str, keys: FeedKeys, entry: str) -> Opened | None:
-    """One dead letter with its contents; None where it is not there, or not any more.
+    """A dead letter with its content; None: there is none.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -149,7 +150,7 @@ async def opened(client: Redis, feed: str, keys: FeedKeys, entry: str) -> Opened
 
 
 async def drop(client: Redis, keys: FeedKeys, entry: str) -> bool:
-    """Drop one of a feed's quarantined records. False: it is not there, or not any more.
+    """Delete one of a feed's quarantined records. False: there is none.
 
     A record beyond 64 KiB that was written without its digest, by an older version, is dropped and not forgotten.
 
@@ -161,13 +162,13 @@ async def drop(client: Redis, keys: FeedKeys, entry: str) -> bool:
 
 
 async def drop_all(client: Redis, keys: FeedKeys) -> int:
-    """Drop all of a feed's quarantined records that are there now; how many it were. See :func:`drop`.
+    """Delete all present quarantined records of a feed. Returns their number. See :func:`drop`.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     count = 0
-    async with aclosing(_backwards(client, keys)) as reading:  # towards the oldest: what comes meanwhile stays
+    async with aclosing(_backwards(client, keys)) as reading:  # towards the oldest, so that new entries stay
         async for entries in reading:
             count += await _dropped(client, keys, entries)
     return count
@@ -228,7 +229,7 @@ def _when(letter: DeadLetterSummary) -> EntryId:
     return EntryId.parse(letter.id.rpartition(":")[2])
 
 
-# Dead letters of one subscription at one feed; their contents are opaque here.
+# Dead letters of one feed consumer; their contents are opaque here.
 
 MOST_WAITING: Final = 1000
 _DELETED_AT_ONCE: Final = 500
@@ -264,7 +265,7 @@ class DeadLetterEntry(NamedTuple):
 async def newest_events(
     client: Redis, pairs: dict[Owner, ConsumerKeys], *, most: int
 ) -> tuple[list[DeadLetterEntry], int]:
-    """The newest letters of these pairs, ``most`` of all, the newest last; and how many there are.
+    """The newest dead letters of these feed consumers, at most ``most``, the newest last; and their total number.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -284,7 +285,7 @@ async def newest_events(
 
 
 async def letters(client: Redis, places: Iterable[tuple[ConsumerKeys, str]]) -> list[bytes | None]:
-    """The letters of these entries; None where one is not there, or not any more.
+    """The dead letters of these entries; None: there is none.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -297,7 +298,7 @@ async def letters(client: Redis, places: Iterable[tuple[ConsumerKeys, str]]) -> 
 
 
 async def entries(client: Redis, keys: ConsumerKeys) -> list[str]:
-    """The entries of all letters of a pair, in the order in which they were given up.
+    """The entries of all dead letters of a feed consumer, the oldest dead letter first.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -308,7 +309,7 @@ async def entries(client: Redis, keys: ConsumerKeys) -> list[str]:
 
 
 async def redeliver(client: Redis, keys: ConsumerKeys, entry: str, *, letter: bytes, delivery: bytes) -> Moved:
-    """Make a delivery that waits of a letter, if it is there as it was seen.
+    """Turn a dead letter into a scheduled retry, if it is unchanged.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -319,7 +320,7 @@ async def redeliver(client: Redis, keys: ConsumerKeys, entry: str, *, letter: by
 
 
 async def drop_events(client: Redis, keys: ConsumerKeys, dropped: Sequence[str]) -> int:
-    """Delete the letters of these entries; how many there were.
+    """Delete the dead letters of these entries. Returns their number.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -332,7 +333,7 @@ async def drop_events(client: Redis, keys: ConsumerKeys, dropped: Sequence[str])
 
 
 def pairs_of(prefix: str, feeds: Iterable[str], subscriptions: Iterable[str]) -> dict[Owner, ConsumerKeys]:
-    """The keys of each of these subscriptions to each of these feeds."""
+    """The keys of all feed consumers of these subscriptions and feeds."""
     named = list(subscriptions)
     owners = chain.from_iterable((Owner(feed, one) for one in named) for feed in feeds)
     return {owner: ConsumerKeys.of(prefix, owner.feed, owner.subscription) for owner in owners}
