@@ -24,7 +24,7 @@ from poller.control.orphans import waiting_at
 from poller.control.subscriptions import filed
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import Configurations, Membership, StoreObserver
-from poller.daemon.subscription_runner import RegistryWriter, RunnerContext, SubscriptionRunner, active_inputs
+from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of
@@ -217,7 +217,7 @@ class DeliverRole:
             store,
             ConsumerScripts(store.client, shebang=shebang),
             self._registry,
-            RegistryWriter(self._registry, store, prefix, beside=self._beside),
+            self._beside,
             self._sharing,
             membership.name,
             watch,
@@ -241,14 +241,9 @@ class DeliverRole:
         """The error of each subscription of this process whose deliveries fail."""
         return {name: one.error for name, one in self._running.items() if one.error is not None}
 
-    def _beside(self, name: str, until: datetime) -> list[str]:
-        """The other subscriptions of the same sink, which share its pause."""
-        asking = self._running.get(name)
-        others = [
-            one
-            for one, running in self._running.items()
-            if asking and running is not asking and running.sink == asking.sink
-        ]
+    def _beside(self, sink: str, name: str, until: datetime) -> list[str]:
+        """The subscriptions of this sink other than that of this name, which share its pause."""
+        others = [one for one, running in self._running.items() if one != name and running.sink == sink]
         for one in others:
             self._running[one].pause_until(until)
         return others

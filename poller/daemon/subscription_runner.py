@@ -28,7 +28,7 @@ from poller.control.diagnostics import check_choices
 from poller.control.factories import sink_of, subscription_of
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
 from poller.daemon.cluster.membership import StoreObserver
-from poller.delivery.endpoint import EndpointNotes, EndpointState
+from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
 from poller.delivery.feed_consumer import LAST_WAIT, FeedConsumer
 from poller.delivery.handshake import Granted, permitted
@@ -81,7 +81,8 @@ class RunnerContext(msgspec.Struct, frozen=True):
         store: open and ready.
         scripts: of its client.
         registry: where the subscriptions are kept.
-        notes: what outlives this process.
+        beside: takes a sink's URL, the subscription whose delivery learnt that the sink wants nothing until a moment,
+            and that moment; informs the others of that sink and names them.
         sharing: the leases of the feed consumers.
         member: this process's name.
         watch: is informed when the store is away.
@@ -93,7 +94,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
     store: OpenStore
     scripts: ConsumerScripts
     registry: Registry
-    notes: EndpointNotes
+    beside: Callable[[str, str, datetime], Iterable[str]]
     sharing: LeaseBalancer
     member: str
     watch: StoreObserver
@@ -138,6 +139,7 @@ class SubscriptionRunner:
         self._resumed = kept.pauses.resumed.get(name, 0)
         self._name = name
         self._shared = shared
+        self._notes = RegistryWriter(shared, self.sink)
         self._consumers: dict[str, FeedConsumer] = {}
         self._owned: list[LeaseKeeper] = []
         self._subscriber: EndpointState | None = None
@@ -251,7 +253,7 @@ class SubscriptionRunner:
             self._subscriber = EndpointState(
                 subscription_of(settings, granted),
                 sink,
-                self._shared.notes,
+                self._notes,
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
                 paused_until=self.paused_until,
                 resumed=self._resumed,
@@ -274,7 +276,7 @@ class SubscriptionRunner:
         with suppress(StoreError):  # the log says it all the same
             before = health_of(await self._shared.registry.health(self._name, WHOLE))
             if (after := change(before)) != before:
-                await self._shared.notes.health(self._name, WHOLE, after)
+                await self._notes.health(self._name, WHOLE, after)
 
     async def _own_all(self, subscriber: EndpointState, known: Registered) -> None:
         sharing, self.stores = self._shared.sharing, []
@@ -363,35 +365,22 @@ class _InformedConsumer:
 class RegistryWriter:
     """What outlives a process, written into the registry and announced.
 
-    See :class:`poller.delivery.endpoint.EndpointNotes`.
+    What a sink says late, when its subscription has another one already, is not written. See
+    :class:`poller.delivery.endpoint.EndpointNotes`.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        store: OpenStore,
-        prefix: str,
-        *,
-        beside: Callable[[str, datetime], Iterable[str]] = lambda _, __: (),
-    ) -> None:
-        """Take where to write.
-
-        Args:
-            registry: of the subscriptions.
-            store: where announcements go.
-            prefix: of the store's keys.
-            beside: is called with a subscription whose sink is paused until a moment, informs the others of that
-                sink and names them.
-        """
-        self._registry = registry
-        self._beside = beside
-        self._client = store.client
-        self._prefix = prefix
+    def __init__(self, shared: RunnerContext, sink: str) -> None:
+        """Take where to write, and the URL of the sink that the notes are about."""
+        self._registry = shared.registry
+        self._beside = shared.beside
+        self._client = shared.store.client
+        self._prefix = shared.settings.redis.prefix
+        self._sink = sink
 
     async def until(self, subscription: str, moment: datetime) -> None:
         """The sink wants nothing before then, whichever subscription it is for."""
-        for name in (*self._beside(subscription, moment), subscription):
-            await self._registry.note_until(name, moment)
+        for name in (*self._beside(self._sink, subscription, moment), subscription):
+            await self._registry.note_until(name, moment, sink=self._sink)
 
     async def health(self, subscription: str, feed: str, health: Health) -> None:
         """How it is doing at a feed."""
@@ -404,8 +393,8 @@ class RegistryWriter:
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
         """Pause it until an operator resumes it, and announce that."""
-        renewed = _unwell if by == "failures" else None
-        if await self._registry.pause(subscription, Paused(by, reason, at), renewed) is None:
+        renewed = _unwell if by == "failures" else bytes
+        if await self._registry.rest(subscription, Paused(by, reason, at), sink=self._sink, renewed=renewed):
             kind = OperationType.SUBSCRIPTION_PAUSED if by == "sink" else OperationType.SUBSCRIPTION_DISABLED
             _log.error("subscription paused", subscription=subscription, by=by, reason=reason)
             await self._announce(OperationalEvent(kind, subscription, at, reason))

@@ -48,6 +48,7 @@ from poller.store.subscriptions import (
     plan_health,
     plan_pause,
     plan_removal,
+    plan_rest,
     plan_resumption,
     since_field,
     sink_pauses,
@@ -196,20 +197,19 @@ class Registry:
         """
         await self._change(lambda kept: (plan_removal(kept, subscription), None))
 
-    async def pause(
-        self, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
-    ) -> Paused | None:
+    async def pause(self, subscription: str, pause: Paused) -> Paused | None:
         """Pause it. Returns the pause before, which stays unless it was ``removed``; None: it was active.
-
-        Args:
-            subscription: its id.
-            pause: why.
-            renewed: makes of what is kept of the whole one's health, which may be nothing, that of one that rests.
 
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        return await self._change(lambda kept: plan_pause(kept, subscription, pause, renewed))
+        return await self._change(lambda kept: plan_pause(kept, subscription, pause))
+
+    async def rest(
+        self, subscription: str, pause: Paused, *, sink: str, renewed: Callable[[bytes], bytes] = lambda health: health
+    ) -> bool:
+        """Pause it because of what its sink did; see :func:`~poller.store.subscriptions.plan_rest`."""
+        return await self._change(lambda kept: plan_rest(kept, subscription, pause, sink=sink, renewed=renewed))
 
     async def resume(
         self, subscription: str, renewed: Callable[[bytes], bytes] = lambda health: health
@@ -270,8 +270,8 @@ class Registry:
         Returns:
             False: there is no such subscription, it has another sink now, or something else is stored.
         """
-        required = "" if sink is None else msgspec.json.encode({"sink": sink})[1:-1]
-        return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription, required, before)
+        arguments = (handshake, subscription, _required(sink), before)
+        return await self._mark(NOTE, self._keys.handshakes, subscription, *arguments)
 
     async def handshake(self, subscription: str) -> bytes | None:
         """The stored permission of its sink, opaque."""
@@ -293,13 +293,13 @@ class Registry:
         except (ValueError, OverflowError):
             raise StoreError(f"{self._keys.until} holds what cannot be read") from None
 
-    async def note_until(self, subscription: str, until: datetime) -> bool:
+    async def note_until(self, subscription: str, until: datetime, *, sink: str | None = None) -> bool:
         """Its sink wants nothing until then, by the store's clock, or until the later moment that is kept already.
 
-        For no longer than a pause may last from now. False: as above.
+        For no longer than a pause may last from now. ``sink`` and the answer are those of :meth:`note_handshake`.
         """
         longest = LONGEST_PAUSE // timedelta(milliseconds=1)
-        arguments = (milliseconds_of(until), longest, since_field(subscription))
+        arguments = (milliseconds_of(until), longest, since_field(subscription), _required(sink))
         return await self._mark(NOTE_PAUSE, self._keys.until, subscription, *arguments)
 
     async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]]) -> T:
@@ -321,3 +321,8 @@ class Registry:
     async def _mark(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
         with translated(self._client):
             return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
+
+
+def _required(sink: str | None) -> bytes:
+    """What stored settings with this sink hold; None: any sink."""
+    return b"" if sink is None else msgspec.json.encode({"sink": sink})[1:-1]

@@ -410,16 +410,8 @@ def plan_removal(kept: Subscriptions, subscription: str) -> list[Write]:
     return writes + [("health", health_field(subscription, feed), None) for feed in kept.health.get(subscription, {})]
 
 
-def plan_pause(
-    kept: Subscriptions, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
-) -> tuple[list[Write], Paused | None]:
+def plan_pause(kept: Subscriptions, subscription: str, pause: Paused) -> tuple[list[Write], Paused | None]:
     """The writes that pause a subscription, and the pause that it had before.
-
-    Args:
-        kept: what is there.
-        subscription: its id.
-        pause: why it rests.
-        renewed: makes of what is kept of the whole one's health, which may be nothing, that of one that rests.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
@@ -429,8 +421,25 @@ def plan_pause(
     stays = before is not None and not (before.by == "removed" and pause.by == "operator")
     if stays:
         return [], before
-    writes: list[Write] = [("paused", subscription, _json(pause))]
-    return writes + (plan_health(kept, subscription, renewed) if renewed else []), before
+    return [("paused", subscription, _json(pause))], before
+
+
+def plan_rest(
+    kept: Subscriptions, subscription: str, pause: Paused, *, sink: str, renewed: Callable[[bytes], bytes]
+) -> tuple[list[Write], bool]:
+    """The writes that pause a subscription because of what its sink did, and whether it is paused by them.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        pause: why it rests.
+        sink: the URL of that sink; where the subscription has another one now, or is removed, nothing is written.
+        renewed: makes of what is kept of the whole one's health, which may be nothing, that of one that rests.
+    """
+    one = kept.registered.get(subscription)
+    if one is None or one.outline.sink != sink or subscription in kept.paused:
+        return [], False
+    return [("paused", subscription, _json(pause)), *plan_health(kept, subscription, renewed)], True
 
 
 def plan_health(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]) -> list[Write]:

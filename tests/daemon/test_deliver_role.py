@@ -353,6 +353,37 @@ async def test_a_pause_that_a_wrong_clock_has_written_silences_nobody(scene: Sce
     await scene.arrives("one", "e1")
 
 
+_LATER = Reply(503, headers=(("Retry-After", "3600"),))
+
+
+@pytest.mark.parametrize(("late", "noticed"), [(_LATER, False), (_LATER, True), (Reply(410), False)])
+async def test_what_a_sink_says_after_it_was_replaced_is_not_the_next_one_s(
+    scene: Scene, late: Reply, *, noticed: bool
+) -> None:
+    """A request that is in flight when the subscription gets another sink pauses neither it nor those beside it."""
+    asked = asyncio.Event()
+    scene.sink.answer = lambda request: Held(asked, late) if request.target == "/before" else Reply()
+    settings = scene.settings("beside")
+    table = msgspec.json.decode(filed(settings)[0][1])
+    run = table | {"id": "run", "sink": f"{scene.sink.url}/before"}
+    await scene.registry.add("run", msgspec.json.encode(run), (), now())
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("before", "e1")
+    await scene.arrives("beside", "e1")
+    owner = await scene.owner("run")
+    with capture_logs() as said:
+        await scene.registry.change("run", msgspec.json.encode(run | {"sink": f"{scene.sink.url}/beside"}))
+        if noticed:  # the delivery to the sink before is ending
+            await until(lambda: any(line["event"] == "share" and line["of"] == 1 for line in said), "it to end")
+        asked.set()
+        await scene.is_begun_anew("run", owner)
+    kept = await scene.registry.all()
+    assert (kept.until, kept.paused) == ({}, {})
+    await scene.add("e2")
+    await scene.sink.until(lambda: scene.got("beside").count("e2") == 2, "the next event, from both")
+
+
 async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: Scene) -> None:
     """Nothing is begun anew for it."""
     file = scene.directory / "secret"

@@ -118,6 +118,24 @@ async def test_a_mark_of_the_sink_before_is_not_written(store_client: Redis) -> 
     assert await registry.handshake("a") == b"granted"
 
 
+async def test_what_the_sink_before_says_late_pauses_nothing(store_client: Redis) -> None:
+    """Law: neither its Retry-After nor its 410 is the next sink's, and nothing is written of a removed subscription."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", b'{"sink":"https://y.example"}', (), NOW)
+    version, later = await registry.version(), moment_of((await registry.all()).at) + timedelta(hours=1)
+    gone = Paused("sink", "status 410", NOW)
+    assert not await registry.note_until("a", later, sink="https://x.example")
+    assert not await registry.rest("a", gone, sink="https://x.example", renewed=lambda _: b"bad")
+    assert not await registry.rest("b", gone, sink="https://y.example")
+    kept = await registry.all()
+    assert (kept.version, kept.until, kept.paused, kept.health) == (version, {}, {}, {})
+    assert await registry.note_until("a", later, sink="https://y.example")
+    assert await registry.rest("a", gone, sink="https://y.example", renewed=lambda _: b"bad")
+    assert not await registry.rest("a", Paused("failures", "5 d", NOW), sink="https://y.example")
+    kept = await registry.all()
+    assert (kept.until, kept.paused, kept.health) == ({"a": later}, {"a": gone}, {"a": {"": b"bad"}})
+
+
 def listing(*names: str) -> ListedSubscriptions:
     """What the live processes list, all of which say so."""
     return ListedSubscriptions(frozenset(names), is_complete=True)
