@@ -34,7 +34,8 @@ from poller.config.types import did_you_mean
 from poller.config.validation import decode_subscription
 from poller.control.factories import client_of, feed_of, signing_secrets, sink_of
 from poller.control.orphans import HERE, differences, orphaned_feeds, stated
-from poller.control.problems import way_out
+from poller.control.problems import unlisted_text, way_out
+from poller.control.status import subscription_statuses
 from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Awaiting, Granted, origin, request_of, state_after, stored_state, ungranted
 from poller.delivery.sinks.base import Failure, Permission, PermissionRequest
@@ -128,8 +129,8 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
                 yield rights
             registered = await registry_of(settings, client).all()
             kept.added, kept.handshakes = tuple(_added(registered)), registered.handshakes
-            for one in await orphaned_feeds(client, settings, now=clock.now(), kept=registered):
-                yield CheckLine("warning", one.feed, one.text)
+            for line in await _left_behind(client, settings, registered, clock.now()):
+                yield line
             seen = await members_seen(client, MemberKeys.of(settings.redis.prefix))
             kept.running = bool(seen.roles)
             for difference in differences({HERE: stated(settings), **seen.configurations}):
@@ -137,6 +138,17 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
     except (StoreError, ConfigurationError) as error:
         out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
         yield CheckLine("error", "store", f"{error}; {out}" if out else str(error))
+
+
+async def _left_behind(client: Redis, settings: Settings, kept: Subscriptions, now: datetime) -> list[CheckLine]:
+    """Events that wait at feeds that no process, or their subscription, lists any more."""
+    orphans = await orphaned_feeds(client, settings, now=now, kept=kept)
+    statuses = await subscription_statuses(client, settings, now=now, kept=kept)
+    unlisted = [(f"subscription {one.subscription}", unlisted_text(one)) for one in statuses]
+    return [
+        *(CheckLine("warning", one.feed, one.text) for one in orphans),
+        *(CheckLine("warning", subject, text) for subject, text in unlisted if text is not None),
+    ]
 
 
 def _added(kept: Subscriptions) -> list[SubscriptionSettings]:

@@ -91,8 +91,18 @@ def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[st
         yield "no daemon has started with it yet"
     if one.lost:
         yield f"{one.lost} events expired before they were delivered: poller dead-letters list"
+    if (unlisted := unlisted_text(one)) is not None:
+        yield unlisted
     if one.until is not None:
         yield f"paused by sink until {one.until} (Retry-After)"
+
+
+def unlisted_text(one: SubscriptionStatus) -> str | None:
+    """Whether events wait at feeds that a subscription lists no more."""
+    if not one.unlisted:
+        return None
+    feeds = ", ".join(one.unlisted)
+    return f"events wait at {feeds}, which its feeds do not list any more: list the feed again to have them delivered"
 
 
 # Remedies for errors of sources and the store, found by words in this program's messages.

@@ -256,7 +256,8 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
         error: how the last attempt failed, or why events are not granted and what to do, in words, where it is failing;
             None elsewhere.
         all_feeds: whether it gets all feeds that there are.
-        feeds: what waits at each feed that it gets.
+        feeds: what waits at each feed that it gets, and at those of ``unlisted``.
+        unlisted: the feeds that its settings list no more, and at which events wait that are not delivered.
     """
 
     subscription: str
@@ -278,6 +279,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     all_feeds: bool
     feeds: tuple[Backlog, ...]
     error: str | None = None
+    unlisted: tuple[str, ...] = ()
 
 
 def status_of_new(name: str, sink: str, *, all_feeds: bool, now: datetime) -> SubscriptionStatus:
@@ -320,19 +322,39 @@ async def subscription_statuses(
     found_in = {name: outline_of(text) for name, text in filed(settings)}
     found_in |= {name: one.outline for name, one in kept.registered.items()}
     outlines = {name: one for name, one in sorted(found_in.items()) if only is None or name in only}
-    pairs = [(name, feed) for name, one in outlines.items() for feed in one.feeds or settings.feed_ids]
+    unlisted = {name: _unlisted(kept, name, one, settings) for name, one in outlines.items()}
+    pairs = [
+        (name, feed) for name, one in outlines.items() for feed in (*(one.feeds or settings.feed_ids), *unlisted[name])
+    ]
     found = await backlogs(client, settings.redis.prefix, pairs, now=now, lenient=lenient)
     own: defaultdict[str, list[Backlog]] = defaultdict(list)
-    for (name, _), backlog in found.items():
-        own[name].append(backlog)
-    return [_subscription_status(name, one, kept, tuple(own[name]), now) for name, one in outlines.items()]
+    for (name, feed), backlog in found.items():
+        if feed not in unlisted[name] or backlog.entries or backlog.parked:
+            own[name].append(backlog)
+    return [
+        _subscription_status(name, one, kept, tuple(own[name]), now, unlisted=unlisted[name])
+        for name, one in outlines.items()
+    ]
+
+
+def _unlisted(kept: Subscriptions, name: str, outline: SubscriptionOutline, settings: Settings) -> frozenset[str]:
+    """The feeds of the configuration that a subscription was delivered from once and does not list now."""
+    if outline.feeds is None:
+        return frozenset()
+    return frozenset(kept.health.get(name, {})).intersection(settings.feed_ids).difference(outline.feeds)
 
 
 def _subscription_status(
-    name: str, outline: SubscriptionOutline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
+    name: str,
+    outline: SubscriptionOutline,
+    kept: Subscriptions,
+    feeds: tuple[Backlog, ...],
+    now: datetime,
+    *,
+    unlisted: Collection[str] = (),
 ) -> SubscriptionStatus:
     registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
-    health = _health(kept, name)
+    health = _health(kept, name, unlisted)
     permission = stored_state(kept.handshakes.get(name)) if outline.handshake else None
     refusal = ungranted(permission)
     failing_since = health.failing_since if refusal is None else _since(permission)
@@ -358,6 +380,7 @@ def _subscription_status(
         all_feeds=outline.feeds is None,
         feeds=feeds,
         error=refusal or (health.error if health.failing_since else None),
+        unlisted=tuple(sorted(one.feed for one in feeds if one.feed in unlisted)),
     )
 
 
@@ -366,11 +389,17 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _health(kept: Subscriptions, name: str) -> Health:
-    """How a subscription does, over all of its feeds."""
+def _health(kept: Subscriptions, name: str, unlisted: Collection[str]) -> Health:
+    """How a subscription does, over all of its feeds; of those that it lists no more the counts alone."""
     feeds = dict(kept.health.get(name, {}))
     subscription = health_of(feeds.pop(WHOLE, None))
-    return of_subscription(subscription, map(health_of, feeds.values()))
+    return of_subscription(
+        subscription,
+        (
+            Health(delivered=health.delivered, failed=health.failed) if feed in unlisted else health
+            for feed, health in ((feed, health_of(text)) for feed, text in feeds.items())
+        ),
+    )
 
 
 def is_ungranted(kept: Subscriptions, name: str) -> bool | None:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from poller.clock import Clock
 from poller.config.load import load
+from poller.config.settings import RedisSettings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.diagnostics import (
     SinkPermissions,
@@ -28,12 +29,16 @@ from poller.control.diagnostics import (
     clock_apart,
     other_protocol,
 )
+from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Granted, encoded, origin
 from poller.http.server import listening
 from poller.redis.client import commands
+from poller.store.keys import FeedKeys, group_of
 from poller.web.app import application
 from tests.acl import running_with_acl, set_user
+from tests.control.subscribed import FEEDS, added, configured
 from tests.receiver import Reply, receiving
+from tests.servers import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -147,6 +152,24 @@ async def test_the_rule_that_is_missing_is_told(tmp_path: Path) -> None:
             found = await check_rights(client, settings, server.url)
             assert found is not None
             assert found.text.startswith("user poller may touch no key of poller:*: ACL SETUSER poller ~poller:*;")
+
+
+async def test_a_feed_that_a_subscription_lists_no_more_is_named_while_events_wait_there(tmp_path: Path) -> None:
+    """Law: a warning with the way out; without it, what waits would be in nobody's sight."""
+    with running("valkey", tmp_path) as server:
+        settings = configured(tmp_path).model_copy(update={"redis": RedisSettings(url=server.url)})
+        async with commands(server.url) as client:
+            await added(client, settings, "a")
+            await registry_of(settings, client).note_health("a", FEEDS[1], b'{"delivered":1}')
+            events = FeedKeys.of("poller", FEEDS[1]).events
+            await client.xgroup_create(events, group_of("a"), mkstream=True)
+            await client.xadd(events, {"data": "{}"})
+        async with aclosing(check(settings, {}, clock=Clock())) as lines:  # the store's come first, then other hosts'
+            found = await anext(one async for one in lines if one.subject in {"subscription a", "http"})
+    assert (found.subject, found.severity) == ("subscription a", "warning")
+    assert found.text == (
+        f"events wait at {FEEDS[1]}, which its feeds do not list any more: list the feed again to have them delivered"
+    )
 
 
 async def test_a_port_that_speaks_tls_is_told_from_one_that_does_not() -> None:

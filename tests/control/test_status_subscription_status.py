@@ -9,7 +9,7 @@ import msgspec
 from fakeredis import FakeAsyncRedis
 
 from poller.config.validation import encode_subscription, subscription_of
-from poller.control.problems import subscription_problems
+from poller.control.problems import subscription_problems, unlisted_text
 from poller.control.status import SubscriptionStatus, is_ungranted, subscription_statuses
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health
@@ -43,6 +43,26 @@ async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) ->
     (one,) = await subscription_statuses(client, settings, now=NOW + timedelta(seconds=1))
     assert (one.state, one.paused_by, one.reason, one.until) == ("paused", "sink", "it answered 410", None)
     assert "whsec" not in msgspec.json.encode(one).decode()
+
+
+async def test_what_waits_at_a_feed_that_it_lists_no_more_is_named(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Law: it counts as lag and is a problem until it is delivered; how its sink failed there says nothing any more."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")  # lists FEEDS[0] alone
+    registry, dropped = registry_of(settings, client), FEEDS[1]
+    await registry.note_health("a", dropped, msgspec.json.encode(Health(NOW, delivered=3, failed=5)))
+    events = FeedKeys.of("poller", dropped).events
+    await client.xgroup_create(events, group_of("a"), mkstream=True)
+    (one,) = await subscription_statuses(client, settings, now=NOW)
+    assert (one.state, one.delivered, one.failed, one.unlisted) == ("active", 3, 5, ())
+    assert [feed.feed for feed in one.feeds] == [FEEDS[0]]
+    await client.xadd(events, {"data": "{}"}, id=f"{int(NOW.timestamp() * 1000) - 2000}-0")
+    (one,) = await subscription_statuses(client, settings, now=NOW)
+    assert (one.state, one.lag_seconds, one.unlisted) == ("active", 2.0, (dropped,))
+    assert [feed.feed for feed in one.feeds] == [FEEDS[0], dropped]
+    (problem,) = subscription_problems(one, NOW)
+    assert problem.startswith(f"events wait at {dropped}, which its feeds do not list any more: ")
+    assert unlisted_text(one) == problem
 
 
 async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:
