@@ -2,9 +2,10 @@
 
 **Invariants**
 
-- A subscription that is started again starts after the one before has ended, and with what that one has stored.
-- A store failure ends nothing for good. Unusable settings are logged once and tried again every few seconds, for a file
-  that they name may appear.
+- A restarted subscription starts after its predecessor has ended, with the state that it has stored.
+- A store failure ends nothing permanently. Unusable settings are logged once and tried again every few seconds, because
+  a
+  missing file may appear.
 """
 
 from __future__ import annotations
@@ -46,21 +47,21 @@ from poller.telemetry.metrics import no_attempts_of
 from poller.text import one_line
 
 END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
-"""Seconds that a subscription may take to end: the last requests, one write, and giving the leases back."""
+"""Seconds that a subscription may take to end: the last requests, one write, releasing the leases."""
 
-_AGAIN: Final = 1.0  # seconds before a store that failed is asked again
-_FILES_AGAIN: Final = 2.0  # seconds before settings are tried again whose files could not be used
+_AGAIN: Final = 1.0  # seconds between attempts while the store is unavailable
+_FILES_AGAIN: Final = 2.0  # seconds between attempts with settings whose files cannot be used
 
 _log = structlog.get_logger("poller.delivery")
 
 
 class RunnerInputs(NamedTuple):
-    """What a subscription's delivery is made of; another value means that it is begun again.
+    """The inputs of a subscription's delivery; if they change, it is restarted.
 
     Attributes:
-        settings: as they are stored, in JSON.
+        settings: in their stored form, JSON.
         secrets: the signing secrets that no file holds.
-        credential: what a request has brought for the sink; None: nothing.
+        credential: the stored credential of a request; None: none.
     """
 
     settings: bytes
@@ -68,7 +69,7 @@ class RunnerInputs(NamedTuple):
     credential: bytes | None
 
     def __repr__(self) -> str:
-        """Without anything that may be secret."""
+        """The inputs without possible secrets."""
         return "RunnerInputs(…)"
 
 
@@ -102,7 +103,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
 
 
 def active_inputs(kept: Subscriptions) -> dict[str, RunnerInputs]:
-    """The inputs of the subscriptions that are to be delivered: all that are not paused."""
+    """The inputs of all subscriptions that are not paused."""
     return {
         name: RunnerInputs(bytes(registered.settings), kept.secrets.get(name, ()), kept.credentials.get(name))
         for name, registered in kept.registered.items()
@@ -111,7 +112,7 @@ def active_inputs(kept: Subscriptions) -> dict[str, RunnerInputs]:
 
 
 class SubscriptionRunner:
-    """A subscription that is being delivered, from when this is made until :meth:`stop`."""
+    """Delivers one subscription, from its creation until :meth:`stop`."""
 
     def __init__(
         self,
@@ -122,14 +123,14 @@ class SubscriptionRunner:
         feeds: tuple[str, ...],
         after: asyncio.Task[None] | None = None,
     ) -> None:
-        """Begin.
+        """Start the delivery.
 
         Args:
-            name: its id.
+            name: the subscription's id.
             kept: the registry, with this subscription in it.
-            shared: what it works with.
-            feeds: those that are delivered to it.
-            after: what has to end before.
+            shared: the shared parts.
+            feeds: of the subscription.
+            after: the task that must end before.
         """
         self.inputs = active_inputs(kept)[name]
         self.feeds = feeds
@@ -148,17 +149,17 @@ class SubscriptionRunner:
         self._task = asyncio.create_task(self._run(kept, after), name=f"subscription {name}")
 
     def news(self, feed: str) -> None:
-        """Something new has come in this feed's stream."""
+        """The stream of this feed has new entries."""
         if consumer := self._consumers.get(feed):
             consumer.news()
 
     def reload(self) -> None:
-        """An operator has scheduled deliveries, or a replay."""
+        """A command has scheduled deliveries or a replay."""
         for consumer in self._consumers.values():
             consumer.reload()
 
     def follow_pauses(self, pauses: SinkPauses) -> None:
-        """Pause or resume the sink as the registry says; any process may have written it."""
+        """Pause or resume the sink by the registry, which any process may have changed."""
         resumed = pauses.resumed.get(self._name, 0)
         if resumed != self._resumed:
             self._resumed, self.paused_until = resumed, None
@@ -167,23 +168,23 @@ class SubscriptionRunner:
         self.pause_until(pauses.until.get(self._name))
 
     def pause_until(self, until: datetime | None) -> None:
-        """Pause the sink until then, by the store's clock; None: no pause is known."""
+        """Pause the sink until this moment of the store's clock; None: no pause."""
         if until is not None and until != self.paused_until and self._subscriber:
             self._subscriber.paused_elsewhere(until)
         self.paused_until = until
 
     @property
     def resting(self) -> bool:
-        """Whether nothing is sent any more until it is begun again: its sink or its failures have ended it."""
+        """Whether its sink or its failures have paused the subscription."""
         return self._subscriber is not None and self._subscriber.resting
 
     @property
     def error(self) -> str | None:
-        """How it fails here, in words; None where it does not."""
+        """The error here, in words; None: no failure."""
         return self._subscriber.error if self._subscriber else self._idle_because
 
     async def recall(self, feed: str, subscriber: EndpointState) -> None:
-        """Read what the registry says now: of pauses, and of its health at a feed that another process had before.
+        """Read pauses from the registry, and the health at a feed that another process had before.
 
         Raises:
             StoreError: see :meth:`poller.store.registry.Registry.pauses`.
@@ -193,7 +194,7 @@ class SubscriptionRunner:
         subscriber.took(feed, health_of(await registry.health(self._name, feed)))
 
     async def stop(self) -> None:
-        """End in order: nothing more is started, what is in flight may end, leases are given back."""
+        """End in order: start no attempts, let those in flight end, release the leases."""
         self._stop.set()
         for owned in self._owned:
             self._shared.sharing.drop(owned)
@@ -207,14 +208,14 @@ class SubscriptionRunner:
         fresh: Subscriptions | None = kept
         if after is not None:
             await asyncio.wait([after])
-            fresh = None  # the one before may have noted something on its way out
+            fresh = None  # the predecessor may have stored something at its end
         while not self._stop.is_set():
             try:
                 fresh = fresh or await self._shared.registry.all()
                 self._shared.watch.worked(self._name)
                 if self._name in active_inputs(fresh):
                     await self._deliver(fresh)
-                else:  # paused or removed on the way; the reader of the registry ends this
+                else:  # paused or removed meanwhile; the reader of the registry ends this
                     await self._stop.wait()
             except StoreError as error:
                 if isinstance(error, StoreUnavailable):
@@ -272,8 +273,8 @@ class SubscriptionRunner:
         self._idle_because = reason
 
     async def _note_start(self, change: Callable[[Health], Health]) -> None:
-        """Write down whether it could begin here, where that is not written already."""
-        with suppress(StoreError):  # the log says it all the same
+        """Store whether the subscription could start here, if that has changed."""
+        with suppress(StoreError):  # the log reports it anyway
             before = health_of(await self._shared.registry.health(self._name, WHOLE))
             if (after := change(before)) != before:
                 await self._notes.health(self._name, WHOLE, after)
@@ -283,13 +284,13 @@ class SubscriptionRunner:
         self._owned = [self._owned_of(feed, subscriber, known) for feed in self.feeds]
         running = [asyncio.create_task(owned.run(), name=owned.name) for owned in self._owned]
         for owned in self._owned:
-            if self._stop.is_set():  # stopped before there was anything to stop
+            if self._stop.is_set():  # stopped before the start
                 owned.stop()
             else:
                 sharing.add(owned)
         try:
             await asyncio.gather(*running)
-            if not running:  # none of its feeds is there now
+            if not running:  # none of its feeds exists now
                 await self._stop.wait()
         finally:
             for owned in self._owned:
@@ -312,7 +313,7 @@ class SubscriptionRunner:
         )
 
     def _shares(self, subscriber: EndpointState) -> None:
-        """Use the part of the sink's limits that the consumers here are of all."""
+        """Use the part of the sink's limits that corresponds to the consumers here."""
         here = sum(owned.is_active for owned in self._owned)
         if here:
             subscriber.share(Fraction(here, len(self._owned)))
@@ -339,7 +340,7 @@ class SubscriptionRunner:
 
 
 class _InformedConsumer:
-    """A feed consumer that starts with what is stored of its health, and stores it when it ends."""
+    """A feed consumer that starts with its stored health, and stores it at its end."""
 
     def __init__(self, consumer: FeedConsumer, running: SubscriptionRunner, subscriber: EndpointState) -> None:
         self.feed = consumer.feed
@@ -353,17 +354,17 @@ class _InformedConsumer:
         await self._running.recall(self.feed, self._subscriber)
         try:
             await self._consumer.run()
-            with suppress(StoreError):  # some attempts are missing in the counts then
+            with suppress(StoreError):  # some attempts are missing in the stored counts then
                 await self._subscriber.store_health(self.feed)
         finally:
             self._subscriber.left(self.feed)
 
 
-# What outlives the process that delivers a subscription, and what is announced of it.
+# The stored state of endpoints, and its announcements.
 
 
 class RegistryWriter:
-    """What outlives a process, written into the registry and announced.
+    """Writes the state of endpoints into the registry, and announces it.
 
     What a sink says late, when its subscription has another one already, is not written. See
     :class:`poller.delivery.endpoint.EndpointNotes`.
@@ -378,21 +379,21 @@ class RegistryWriter:
         self._sink = sink
 
     async def until(self, subscription: str, moment: datetime) -> None:
-        """The sink wants nothing before then, whichever subscription it is for."""
+        """Store a pause requested by the sink, for all its subscriptions."""
         for name in (*self._beside(self._sink, subscription, moment), subscription):
             await self._registry.note_until(name, moment, sink=self._sink)
 
     async def health(self, subscription: str, feed: str, health: Health) -> None:
-        """How it is doing at a feed."""
+        """Store the health at a feed."""
         await self._registry.note_health(subscription, feed, msgspec.json.encode(health))
 
     async def healths(self, subscription: str) -> Mapping[str, Health]:
-        """Its health at each feed, whichever process delivers it."""
+        """The stored health of all feeds, from all processes."""
         kept = await self._registry.healths(subscription)
         return {feed: health_of(health) for feed, health in kept.items()}
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
-        """Pause it until an operator resumes it, and announce that."""
+        """Pause the subscription until an operator resumes it, and announce it."""
         renewed = _unwell if by == "failures" else bytes
         if await self._registry.rest(subscription, Paused(by, reason, at), sink=self._sink, renewed=renewed):
             kind = OperationType.SUBSCRIPTION_PAUSED if by == "sink" else OperationType.SUBSCRIPTION_DISABLED
@@ -400,7 +401,7 @@ class RegistryWriter:
             await self._announce(OperationalEvent(kind, subscription, at, reason))
 
     async def recovered(self, subscription: str, at: datetime) -> None:
-        """It took an event again; announced by the first process that says so."""
+        """Store that the sink accepts events again; the first process announces it."""
         if not await self._registry.renew_health(subscription, _well):
             return
         _log.info("subscription recovered", subscription=subscription)

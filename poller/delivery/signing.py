@@ -4,12 +4,11 @@
 
 * The signed bytes are exactly those that are sent, ``id.timestamp.body``.
 * Every secret of a subscription signs, so a sink can change from one to the next while both are valid.
-* A secret is either well-formed or refused when it is read, and no message, ``repr`` or traceback of this module shows
-  it.
-* Where secrets are kept and what time it is are not known here.
+* A malformed secret is refused when it is read. No message, ``repr`` or traceback of this module shows a secret.
+* Pure: this module does not know where secrets are stored, nor the time.
 
 =========  ==========================================  ==============================
-secret     what follows the prefix, in base64          signature
+secret     after the prefix, in base64                 signature
 =========  ==========================================  ==============================
 whsec_     24 to 64 bytes                              ``v1,``: HMAC-SHA256
 whsk_      ed25519: seed, or seed and public key       ``v1a,``: ed25519
@@ -36,7 +35,7 @@ SIGNATURE: Final = "webhook-signature"
 """The header of Standard Webhooks."""
 
 DRAWN: Final = 32
-"""Random bytes that a new secret is made of."""
+"""Random bytes for a new secret."""
 
 _HMAC_BYTES: Final = range(24, 64 + 1)
 _SEED_BYTES: Final = 32
@@ -45,20 +44,20 @@ _Sign = Callable[[bytes], str]
 
 
 class SecretUnusable(ConfigurationError, ValueError):
-    """Text that is no signing secret. The message says what is expected and repeats nothing of it."""
+    """A text is no signing secret. The message says what is expected, without the text."""
 
 
 class SignatureScheme(NamedTuple):
-    """One way to sign, and the secrets that ask for it.
+    """A signature scheme and its secrets.
 
     Attributes:
         prefix: of its secrets.
-        sizes: how many bytes may follow the prefix.
-        size_text: these, in words.
-        version: what signatures begin with.
-        signing: from those bytes to what signs.
-        header: where its signatures stand.
-        made: from random bytes to those of a new secret.
+        sizes: the permitted numbers of bytes after the prefix.
+        size_text: the sizes in words.
+        version: the prefix of signatures.
+        signing: makes a signing function from a secret's bytes.
+        header: of its signatures.
+        made: makes a secret's bytes from random bytes.
         public_key: of a secret's bytes; None: a receiver verifies with the secret itself.
     """
 
@@ -73,22 +72,22 @@ class SignatureScheme(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How operators call it."""
+        """The scheme's name for operators."""
         return SIGNING_SECRETS[self.prefix]
 
     def signer(self, key: bytes) -> _Sign:
-        """What makes whole signatures."""
+        """The function that makes whole signatures with a secret."""
         sign, begins = self.signing(key), f"{self.version},"
         return lambda signed: begins + b64encode(sign(signed)).decode()
 
 
 class Signer:
-    """Signs with every secret that it was given."""
+    """Signs requests with several secrets."""
 
     __slots__ = ("_signs",)
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        """Take the secrets, as their files hold them: white space around one does not count.
+        """Sign with these secrets; white space around a secret is ignored.
 
         Raises:
             SecretUnusable: one of them is no secret, or there are none.
@@ -112,10 +111,10 @@ class Signer:
 
 
 def check_secret(text: str, origin: str) -> None:
-    """Refuse what is no signing secret.
+    """Check a signing secret.
 
     Raises:
-        SecretUnusable: says where it stands, and repeats nothing of it.
+        SecretUnusable: names its place, without the text.
     """
     try:
         Signer((text,))
@@ -124,27 +123,27 @@ def check_secret(text: str, origin: str) -> None:
 
 
 def new_secret(random_bytes: bytes, scheme: str = "HMAC") -> str:
-    """A secret made of bytes that the caller has drawn, :data:`DRAWN` for any scheme.
+    """A new secret from random bytes, :data:`DRAWN` for any scheme.
 
     Raises:
-        KeyError: there is no scheme of this name.
-        ValueError: another number of bytes.
+        KeyError: no scheme has this name.
+        ValueError: wrong number of bytes.
     """
     found = scheme_of(scheme)
     return found.prefix + b64encode(found.made(random_bytes)).decode()
 
 
 def scheme_of(name: str) -> SignatureScheme:
-    """The scheme that operators call by this name.
+    """The scheme with this name.
 
     Raises:
-        KeyError: there is none.
+        KeyError: no scheme has this name.
     """
     return {scheme.name: scheme for scheme in SCHEMES}[name]
 
 
 def public_keys(secrets: Iterable[str]) -> tuple[str, ...]:
-    """The public keys of those secrets that have one; malformed secrets are skipped."""
+    """The public keys of all secrets that have one; malformed secrets are skipped."""
     found = []
     for secret in secrets:
         with suppress(SecretUnusable):
@@ -156,7 +155,7 @@ def public_key(secret: str) -> str:
     """The public ``whpk_`` key that verifies the signatures of a ``whsk_`` secret.
 
     Raises:
-        SecretUnusable: it has none.
+        SecretUnusable: the secret has none.
     """
     scheme, key = _parsed(secret)
     if scheme.public_key is None:
@@ -189,7 +188,7 @@ def _decoded(text: str) -> bytes | None:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        return None  # and not raised from here, for the cause would go along
+        return None  # not raised here, because the cause would contain the secret
 
 
 def _hmac_secret(drawn: bytes) -> bytes:

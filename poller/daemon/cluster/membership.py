@@ -1,7 +1,8 @@
 """The list of live processes, and this process's entry in it.
 
-Four times a second the list is read by one small command; listeners are called when it has changed. Every third of a
-lease's lifetime the entry of this process is renewed. While the store is away the list stays as it was read last.
+The list is read four times a second by one small command; listeners are called when it has changed. The entry of this
+process is renewed every third of a lease's lifetime. While the store is unavailable, the list stays as it was read
+last.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from poller.telemetry.logs import LogOnce
 LOOK_SECONDS: Final = 0.25
 _WHO: Final = "the list of processes"
 
-_SEARCH_SECONDS: Final = 5.0  # between two readings of the known feeds, while the processes stay the same
+_SEARCH_SECONDS: Final = 5.0  # between two reads of the known feeds, while the list of processes stays the same
 ADVICE: Final = (
     "it was renamed or dropped: what waits for subscriptions is delivered, and nothing new comes; "
     "`poller feeds forget {feed}` ends it. A feed that is to go on keeps its name"
@@ -41,28 +42,28 @@ _log = structlog.get_logger("poller.members")
 
 
 class StoreObserver(Protocol):
-    """Logs that the store is away, once for all; see :class:`poller.daemon.health.StoreMonitor`."""
+    """Logs an unavailable store once for all; see :class:`poller.daemon.health.StoreMonitor`."""
 
     @property
     def away(self) -> bool:
-        """Whether the store is known to be away, and logged."""
+        """Whether the store is logged as unavailable."""
         ...
 
     def failed(self, who: str, text: str) -> None:
-        """It did not do what ``who`` asked."""
+        """A command of ``who`` has failed."""
         ...
 
     def worked(self, who: str) -> None:
-        """It did, or ``who`` asks no more."""
+        """Commands of ``who`` work again, or ``who`` has ended."""
         ...
 
 
 class MemberRank(msgspec.Struct, frozen=True):
-    """Where a process stands among those that do the same.
+    """The place of a process among those with the same role.
 
     Attributes:
-        names: all of them, in their order.
-        place: its own, from 0.
+        names: of all these processes, in order.
+        place: of this process, from 0.
     """
 
     names: tuple[str, ...]
@@ -70,7 +71,7 @@ class MemberRank(msgspec.Struct, frozen=True):
 
 
 class Membership:
-    """One process' part in the list. Used within one event loop."""
+    """This process's entry in the list, and its view of the list. Used within one event loop."""
 
     def __init__(
         self,
@@ -81,14 +82,14 @@ class Membership:
         clock: Clock,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """Take what it works with.
+        """Begin outside the list.
 
         Args:
             members: the list.
-            ttl: how long a beat lasts.
-            watch: is informed when the store is away.
+            ttl: the lifetime of an entry.
+            watch: is informed when the store fails.
             clock: of this process.
-            look_seconds: between two looks.
+            look_seconds: between two reads.
         """
         self.name = members.name
         self.seen = MemberList()
@@ -107,42 +108,42 @@ class Membership:
         self._failure = LogOnce(_log, "the other processes cannot be seen")
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Call this whenever the list is another one, or leases may be free."""
+        """Call this function whenever the list has changed, or leases may be free."""
         self._listeners.append(changed)
 
     def join(self, role: str) -> None:
-        """Do this from now on."""
+        """Add a role to this process's entry."""
         self._roles.add(role)
         self._wake.set()
 
     def leave(self, role: str) -> None:
-        """Do it no more: the others may take what this process lets go of."""
+        """Remove a role: other processes may acquire the leases that this one releases."""
         self._roles.discard(role)
         self._wake.set()
 
     async def joined(self, role: str) -> None:
-        """Wait until the list says that this process does this: from then on the others see it."""
+        """Wait until the list shows this process with this role, so that others see it."""
         while self.among(role) is None:
             self._changed.clear()
             await self._changed.wait()
 
     def announce_release(self) -> None:
-        """Have all others look, now: this process has let go of something."""
+        """Make all other processes check leases now: this process has released some."""
         self._tell = True
         self._wake.set()
 
     def among(self, role: str) -> MemberRank | None:
-        """Where this process stands among those that do this; None: it is not in the list."""
+        """This process's place among those with this role; None: it is not in the list."""
         names = self.seen.doing(role)
         return MemberRank(names, names.index(self.name)) if self.name in names else None
 
     def listed(self, role: str) -> frozenset[str] | None:
-        """The feeds that the other processes list that do this; None: any, for one of them does not say."""
+        """The feeds of all other processes with this role; None: unknown, one of them does not list its feeds."""
         return self.seen.listed(name for name in self.seen.doing(role) if name != self.name)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Be in the list for the time of the block, and out of it afterwards."""
+        """Keep this process in the list while the block runs."""
         task = asyncio.create_task(self._run(), name="members")
         try:
             yield
@@ -197,12 +198,12 @@ class Configurations:
 
     Attributes:
         orphans: the orphaned feeds.
-        undelivered: feeds that a live process has, and none of those that deliver.
-        claimed: the feeds that a live process has; None: it may be any.
+        undelivered: feeds that a live process has, but no delivering one.
+        claimed: the feeds that a live process has; None: unknown.
     """
 
     def __init__(self, settings: Settings, client: Redis, membership: Membership, *, clock: Clock) -> None:
-        """Nothing is known yet."""
+        """Begin without information."""
         self.orphans: tuple[str, ...] = ()
         self.undelivered: tuple[str, ...] = ()
         self.claimed: frozenset[str] | None = None
@@ -218,7 +219,7 @@ class Configurations:
         self._differences: list[ConfigurationDifference] = []
 
     async def refresh(self) -> int:
-        """Look again where that is due; a number that is another one after each look.
+        """Read the configurations if that is due. Returns a number that changes with each read.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.

@@ -1,4 +1,4 @@
-"""What a sink is: one interface for every kind of destination, and how one attempt at it ended.
+"""The interface of sinks, and the outcome of an attempt.
 
 To add a kind of sink: a module beside this one with a class that implements :class:`Sink` and a function ``open_sink``
 (:data:`OpenSink`), and a ``SinkKind`` in ``SINKS`` of :mod:`poller.config.subscriptions`, by the schemes of its URLs.
@@ -6,11 +6,11 @@ To add a kind of sink: a module beside this one with a class that implements :cl
 **Invariants**
 
 * A sink never raises: every way to fail is an :class:`~poller.delivery.sinks.base.Outcome`.
-* An attempt has one bound in time, and sends nothing to an address that the guard has not checked.
-* Retrying, rate, pauses and order per record belong to the engine and are the same for every sink.
-* An outcome knows nothing of the sink's protocol, and holds no credential. Its ``kind``, ``wait`` and ``is_overloaded``
-  alone decide what follows (:mod:`poller.delivery.retry`). ``failure``, ``error``, ``status`` and ``excerpt`` are for
-  logs, dead letters and people.
+* An attempt has one time limit, and sends nothing to an address that the guard has not checked.
+* Retries, rate, pauses and order per record belong to the engine and are the same for every sink.
+* An outcome does not depend on the sink's protocol, and holds no credential. Only its ``kind``, ``wait`` and
+  ``is_overloaded`` decide about the next step (:mod:`poller.delivery.retry`). ``failure``, ``error``, ``status`` and
+  ``excerpt`` are for logs, dead letters and people.
 * A wait is a span of time, never a moment: the clock of the sink does not count.
 """
 
@@ -35,13 +35,13 @@ from poller.http.transport import CertificateFiles
 
 
 class OutcomeKind(StrEnum):
-    """What an attempt came to.
+    """The kinds of outcomes.
 
-    * ``delivered``: the sink has it.
-    * ``retry``: it may succeed later.
-    * ``endpoint_gone``: the sink wants nothing more of this subscription.
-    * ``rejected``: this event cannot be sent or is never accepted; another one can.
-    * ``not_sent``: our own fault, such as a credential that cannot be read; nothing is known of sink or event.
+    * ``delivered``: the sink has accepted the events.
+    * ``retry``: a later attempt may succeed.
+    * ``endpoint_gone``: the sink wants no more events of this subscription.
+    * ``rejected``: this event cannot be sent or is never accepted; others may be.
+    * ``not_sent``: a fault on this side, such as an unreadable credential; it says nothing about sink and event.
     """
 
     DELIVERED = "delivered"
@@ -52,11 +52,13 @@ class OutcomeKind(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why a sink did not answer, or refused.
+    """The reason why a sink did not answer, or refused.
 
-    ``ADDRESS`` and ``REQUEST`` come before a connection: the address guard refused it; its URL or a header cannot be
-    sent. ``CREDENTIAL`` is our own: the token cannot be had, so nothing was sent. ``LOCAL`` is of this machine:
-    it has no file, port, memory or space left.
+    ``ADDRESS`` and ``REQUEST`` come before a connection: the address guard refused it; the URL or a header cannot be
+    sent.
+    ``CREDENTIAL``: there is no usable credential, so nothing was sent. ``LOCAL``: this machine has no file, port,
+    memory or
+    disk space left.
     """
 
     ADDRESS = "address"
@@ -78,18 +80,18 @@ class Failure(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How an attempt ended.
+    """The outcome of an attempt.
 
     Attributes:
-        kind: decides what follows.
-        wait: for how long the sink asked to be sent nothing; None where it did not say.
-        is_overloaded: whether the sink refused because of its load, which says nothing against the event.
-        error: one printable line that says what went wrong; empty where it was delivered.
-        failure: why there is no answer, or what was refused.
-        status: of the answer, where the protocol has one.
-        seconds: how long it took, from before the connection to the end of the answer; 0 where nothing was sent.
-        excerpt: the first bytes of the answer, at most 1 KiB, as sent but for our credential.
-        each: of each event of a batch, in its order, where the sink can tell them apart; empty: this one for all.
+        kind: decides about the next step.
+        wait: the pause that the sink requested; None: it did not.
+        is_overloaded: whether the sink refused because of its load, which is not the event's fault.
+        error: one printable line; empty: delivered.
+        failure: the reason for a missing or refusing response.
+        status: of the response, if the protocol has one.
+        seconds: the duration, from before the connection to the end of the response; 0: nothing was sent.
+        excerpt: the first bytes of the response, at most 1 KiB, as sent but without the credential.
+        each: the outcome of each event of a batch, in order, if the sink can distinguish them; empty: this one for all.
     """
 
     kind: OutcomeKind
@@ -103,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
     each: tuple[Outcome, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check what the engine relies on."""
+        """Check the attributes that the engine relies on."""
         if self.wait is not None and not self.is_overloaded:
             raise ValueError("an outcome with a wait is one of an overloaded sink")
         if any(one.kind in _OF_THE_SINK or one.each for one in self.each):
@@ -111,17 +113,17 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the sink has taken what was sent."""
+        """Whether the sink has accepted the events."""
         return self.kind is OutcomeKind.DELIVERED
 
     @property
     def was_sent(self) -> bool:
-        """Whether there was a request."""
+        """Whether a request was sent."""
         return self.kind is not OutcomeKind.NOT_SENT and (self.kind is not OutcomeKind.REJECTED or self.seconds > 0)
 
     @property
     def is_unexplained(self) -> bool:
-        """Whether the sink refused because of its load, and did not say for how long."""
+        """Whether the sink refused because of its load, without requesting a pause."""
         return self.is_overloaded and self.wait is None
 
     def of_each(self, events: int) -> Iterator[Outcome]:
@@ -139,8 +141,8 @@ class SinkEvent(NamedTuple):
 
     Attributes:
         envelope: its attributes.
-        data: all of it, as it stands in the stream: CloudEvents JSON.
-        repeat: which redelivery or replay this is; empty for the first delivery. The same on every attempt.
+        data: its bytes in the stream: CloudEvents JSON.
+        repeat: the name of the redelivery or replay; empty: the first delivery. The same on every attempt.
     """
 
     envelope: Envelope
@@ -149,12 +151,12 @@ class SinkEvent(NamedTuple):
 
 
 class PermissionRequest(msgspec.Struct, frozen=True):
-    """What a sink is asked before it is sent anything (``validate = true``).
+    """A request for permission, before any event is sent (``validate = true``).
 
     Attributes:
         origin: the DNS name that the daemon sends as.
-        rate: requests a minute; None: no rate is named.
-        callback: the URL to call for a later grant, with its key; None: none is offered.
+        rate: requests a minute; None: not given.
+        callback: the URL for a later grant, with its key; None: not offered.
     """
 
     origin: str
@@ -162,7 +164,7 @@ class PermissionRequest(msgspec.Struct, frozen=True):
     callback: str | None = None
 
     def __post_init__(self) -> None:
-        """Check what a header can say."""
+        """Check that the values fit into headers."""
         if misspelling(self.origin) or address_of(self.origin):
             raise ValueError("the origin of a handshake is a DNS name")
         if self.rate is not None and self.rate < 1:
@@ -170,15 +172,16 @@ class PermissionRequest(msgspec.Struct, frozen=True):
 
 
 class Permission(msgspec.Struct, frozen=True):
-    """What a sink said when it was asked whether it takes events.
+    """The answer of a sink to a request for permission.
 
     Attributes:
-        state: ``granted``: it does, or was not asked for permission and is there; ``awaiting``: it may call the
-            callback; ``refused``: it does not; ``unanswered``: it did not say.
-        text: what it answered, or why it does not, in one printable line.
-        rate: requests a minute at most, as the sink spells it; empty: it did not say.
-        failure: why there was no answer.
-        may_grant_later: whether it answered, without a word on permission, as a sink may that calls back later.
+        state: ``granted``: it accepts events, or answers without being asked for permission; ``awaiting``: it may call
+            the
+            callback; ``refused``: it accepts none; ``unanswered``: it did not answer.
+        text: the answer or the reason, in one printable line.
+        rate: the limit in requests a minute, as the sink spells it; empty: not given.
+        failure: the reason for a missing answer.
+        may_grant_later: whether its answer did not mention permission, as that of a sink that calls back later.
     """
 
     state: Literal["granted", "awaiting", "refused", "unanswered"]
@@ -189,14 +192,14 @@ class Permission(msgspec.Struct, frozen=True):
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What a sink would be sent, fit to be shown: lines of a head without secrets, and the body."""
+    """A request to show: the lines of its head without secrets, and its body."""
 
     head: Sequence[str]
     body: bytes
 
 
 class Sink(ABC):
-    """The way to one endpoint. An async context manager that closes it."""
+    """A connection to one endpoint. An async context manager that closes it."""
 
     @abstractmethod
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
@@ -204,15 +207,15 @@ class Sink(ABC):
 
     @abstractmethod
     async def verify(self, request: PermissionRequest | None = None) -> Permission:
-        """Ask whether it takes events, and send none. Raises nothing.
+        """Ask whether the sink accepts events, without sending any. Raises nothing.
 
         Args:
-            request: the permission that is asked for; None: only whether it is there.
+            request: the requested permission; None: only check that the sink answers.
         """
 
     @abstractmethod
     def preview(self, batch: Sequence[SinkEvent]) -> Preview:
-        """What :meth:`send` would send now, without credentials.
+        """The request that :meth:`send` would send now, without credentials.
 
         Raises:
             ConfigurationError, CredentialUnusable: a secret cannot be used.
@@ -224,24 +227,23 @@ class Sink(ABC):
         """Close all connections."""
 
     async def __aenter__(self) -> Self:
-        """Nothing is connected before it is needed."""
+        """Enter without connecting; connections are made when they are needed."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
+        """Close all connections."""
         await self.close()
 
 
 class SinkParts(msgspec.Struct, frozen=True):
-    """What a sink is made of beside its settings.
+    """The parts of a sink beside its settings.
 
     Attributes:
-        credential: where the token of ``auth`` comes from.
+        credential: of ``auth``.
         clock: the store's.
-        tls: whom to trust, and the client's certificate; None: the system's authorities.
-        certificates: the files that ``tls`` was made of, where it was made of files: asked again for each connection.
-        brought: the credential that a request to the Subscriptions API has brought, as it is kept; takes the place of
-            ``credential``.
+        tls: trusted authorities and client certificate; None: the system's authorities.
+        certificates: the files of ``tls``, checked for changes at each connection; None: no files.
+        brought: the stored credential of a request to the Subscriptions API; replaces ``credential``.
         secrets: signing secrets that no file holds.
         origin: the DNS name that the sink has granted events for; None: it was not asked.
     """

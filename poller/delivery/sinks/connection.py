@@ -1,19 +1,20 @@
-"""Connections to an HTTP sink: aiohttp's, and the bytes that came over them.
+"""Connections to HTTP sinks, made by aiohttp, and the first bytes of their responses.
 
-aiohttp's parser hands over nothing of an answer when it refuses any part of it that arrived in the same segment. So the
-first bytes are kept beside it, and what they say is read here.
+If aiohttp's parser rejects a part of a response, it returns nothing of the bytes that arrived in the same segment. So
+the first bytes are kept beside the parser, and status and headers are read from them here.
 
 **Invariants**
 
-* A connection that the sink has closed, or sent something over unasked, is not used again: that is looked for at the
-  socket, because the event loop may not have got to it yet.
-* What an earlier answer left behind (a body after 204) is not taken for the next answer; its connection is closed then.
-* :attr:`ReceivedBytes.unanswered` is true only of a connection that was used before and over which nothing of an answer
-  came: the sink had closed it, or closed it without an answer, and the request may be sent over a new one.
-* Once a whole status line has arrived its status stands, whatever follows: headers that are too long or none, a body
-  where there must be none, chunks that break off, data after ``Connection: close``. Interim answers (1xx but 101) are
-  passed over. Headers count up to the first line that is none, so ``Retry-After`` before a fault is still honoured.
-* A name becomes addresses through :class:`GuardedResolver` alone, which checks each of them.
+* A connection that the sink has closed, or on which it sent unrequested data, is not used again. The socket is checked,
+  because the event loop may not have noticed yet.
+* Data left from an earlier response (a body after 204) is not read as the next response; its connection is closed.
+* :attr:`ReceivedBytes.unanswered` is true only for a connection that was used before and on which no response arrived:
+  the sink had closed it, or closed it without a response, and the request may be sent over a new one.
+* Once a whole status line has arrived, its status counts, even if faults follow: malformed or too long headers, a body
+  that must not be there, truncated chunks, data after ``Connection: close``. Interim responses (1xx but 101) are
+  skipped.
+  Headers count up to the first malformed one, so ``Retry-After`` before a fault is respected.
+* Names are resolved only by :class:`GuardedResolver`, which checks each address.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _BEGINNING: Final = b"HTTP/"
 
 
 class ReceivedBytes:
-    """What has come over the connection of one request.
+    """The bytes received on the connection of one request.
 
     Attributes:
-        lost: what ended the connection, where it was not closed in order.
-        new_connection: ask for a connection that was not used before.
+        lost: the error that ended the connection; None: it was closed in order.
+        new_connection: whether to use a new connection.
     """
 
     __slots__ = ("_bytes", "_left_behind", "_reused", "_tls", "lost", "new_connection")
@@ -63,31 +64,31 @@ class ReceivedBytes:
 
     @property
     def head(self) -> AnswerHead | None:
-        """As far as it has arrived."""
+        """The head of the response, as far as it has arrived."""
         return head_in(self._bytes)
 
     @property
     def other_protocol(self) -> str | None:
-        """What the sink speaks instead of HTTP/1.1."""
+        """The protocol that the sink uses instead of HTTP/1.1."""
         return other_protocol(self._bytes)
 
     @property
     def unanswered(self) -> bool:
-        """Whether nothing of an answer came over a connection that was used before."""
+        """Whether no byte of a response came over a connection that was used before."""
         return self._reused and not self._bytes
 
     @property
     def is_new_tls(self) -> bool:
-        """Whether TLS was agreed on for this request, and nothing came after that."""
+        """Whether TLS was established for this request, and nothing arrived after that."""
         return self._tls and not self._reused and not self._bytes
 
     def start(self, *, reused: bool, tls: bool, lost: BaseException | None) -> None:
-        """A connection was found."""
+        """Begin with this connection."""
         self._bytes = self._left_behind = b""
         self._reused, self._tls, self.lost, self.new_connection = reused, tls, lost, False
 
     def add(self, data: bytes) -> tuple[bytes, bool]:
-        """What of these bytes belongs to the answer, and whether something else stood before it."""
+        """Keep received bytes. Returns those of the response, and whether other data came before it."""
         rest = False
         if self._reused and not self._bytes:
             data = self._left_behind + data
@@ -103,7 +104,7 @@ class ReceivedBytes:
 
 
 current: Final[ContextVar[ReceivedBytes | None]] = ContextVar("received", default=None)
-"""Of the request that is being sent in this context."""
+"""The received bytes of the request in this context."""
 
 
 class SinkProtocol(ResponseHandler):
@@ -116,7 +117,7 @@ class SinkProtocol(ResponseHandler):
         self._poll: select.poll | None = None
 
     def set_response_params(self, **params: Any) -> None:
-        """A request is about to be sent."""
+        """Prepare for a request."""
         reused, self._received = self._received is not None, current.get()
         if self._received is not None:
             tls = self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
@@ -124,7 +125,7 @@ class SinkProtocol(ResponseHandler):
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
-        """Keep the beginning of it, and let it be parsed."""
+        """Keep the first bytes, and pass all bytes to the parser."""
         if data and self._received is not None:
             data, rest = self._received.add(data)
             if rest:
@@ -134,21 +135,21 @@ class SinkProtocol(ResponseHandler):
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Keep why: an alert of TLS may come before the request is written."""
+        """Keep the error: a TLS alert may come before the request is written."""
         self._lost = exc
         if self._received is not None:
             self._received.lost = exc
         super().connection_lost(exc)
 
     def is_connected(self) -> bool:
-        """Whether a request may be sent over it."""
+        """Whether a request may be sent over this connection."""
         received = current.get()
         if received is not None and received.new_connection:
             return False
         return super().is_connected() and not self._has_news()
 
     def _has_news(self) -> bool:
-        """Whether there is something to be read: of an idle connection that is its end, or nothing good."""
+        """Whether there is data to read: on an idle connection, its end or unrequested data."""
         if self.transport is None or self._received is None:
             return False
         if self._poll is None:
@@ -158,19 +159,19 @@ class SinkProtocol(ResponseHandler):
 
 
 class SinkConnector(aiohttp.TCPConnector):
-    """Makes these connections."""
+    """Makes connections with :class:`SinkProtocol`."""
 
     def __init__(self, *, limit: int, tls: ssl.SSLContext | None, resolver: GuardedResolver) -> None:
         super().__init__(limit=limit, ssl=tls or True, resolver=resolver, ttl_dns_cache=60)
-        # The one way in: aiohttp has no public one. Without it a test of broken answers fails.
+        # aiohttp has no public interface for this. Without it, a test of broken responses fails.
         self._factory = cast("functools.partial[ResponseHandler]", functools.partial(SinkProtocol, loop=self._loop))
 
 
 class GuardedResolver(AbstractResolver):
-    """A resolver that gives only addresses that may be connected to."""
+    """A resolver that returns only permitted addresses."""
 
     def __init__(self, allowed: AddressPolicy, lookup: Lookup | None = None) -> None:
-        """Take what is allowed beyond public addresses, and how names are looked up: the system's way by default."""
+        """Begin with the address policy and the look-up of names; default: the system's resolver."""
         self._allowed = allowed
         self._lookup = lookup
 
@@ -180,8 +181,8 @@ class GuardedResolver(AbstractResolver):
         """The addresses of a host.
 
         Raises:
-            AddressRefused: one of them may not be connected to.
-            OSError: there are none.
+            AddressRefused: one of the addresses is forbidden.
+            OSError: there are no addresses.
         """
         results = [_result(host, port, text) for text in await checked_addresses(host, self._allowed, self._lookup)]
         if family != socket.AF_UNSPEC:
@@ -191,7 +192,7 @@ class GuardedResolver(AbstractResolver):
         return results
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the resolver holds no resources."""
 
 
 def _result(host: str, port: int, text: str) -> ResolveResult:
@@ -201,7 +202,7 @@ def _result(host: str, port: int, text: str) -> ResolveResult:
 
 
 READ_HEAD: Final = 16 * 1024
-"""Bytes of an answer that are kept for this."""
+"""Bytes of a response that are kept."""
 
 _STATUS_LINE: Final = re.compile(rb"[\r\n]*HTTP/\d\.\d ([1-9]\d\d)(?: [^\n]*)?\n|[\r\n]*HTTP/\d\.\d ([1-9]\d\d)\r\n")
 _HEADER: Final = re.compile(rb"([!#-'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*)\r?\n")
@@ -227,13 +228,13 @@ class AnswerHead(msgspec.Struct, frozen=True):
 
 
 def head_in(received: bytes) -> AnswerHead | None:
-    """The head of the final answer; None where its status line has not arrived or is none."""
+    """The head of the final response; None: its status line has not arrived, or is malformed."""
     at = 0
     while line := _STATUS_LINE.match(received, at):
         status = int(line[1] or line[2])
         blank = _BLANK_LINE.search(received, line.end() - 1)
         if status >= _FINAL or status == _SWITCHING:
-            body = received[blank.end() :] if blank and len(received) < READ_HEAD else b""  # one that is cut is no body
+            body = received[blank.end() :] if blank and len(received) < READ_HEAD else b""  # a cut head has no body
             return AnswerHead(status, _headers(received, line.end()), body)
         if blank is None:
             return None
@@ -242,7 +243,7 @@ def head_in(received: bytes) -> AnswerHead | None:
 
 
 def other_protocol(received: bytes) -> str | None:
-    """What the sink speaks instead of HTTP/1.1, with the remedy; None where that is not known."""
+    """The protocol that the sink uses instead of HTTP/1.1, with the remedy; None: unknown."""
     if _HTTP2.match(received):
         return _HTTP2_TEXT
     if _TLS.match(received):
@@ -259,7 +260,7 @@ def _headers(received: bytes, at: int) -> Mapping[str, str]:
 
 
 FAILURES: Final = (AddressRefused, SourceError, aiohttp.ClientError, OSError, ValueError)
-"""What an exchange may raise: :func:`failure_of` knows what each means. ValueError: a URL or header cannot be sent."""
+"""The errors of an exchange, which :func:`failure_of` translates. ValueError: a URL or header cannot be sent."""
 
 MAY_WANT_A_CERTIFICATE: Final = (
     "it may want a client certificate (client_cert_file and client_key_file of the subscription)"
@@ -313,17 +314,17 @@ _CERTIFICATE_REMEDIES: Final = (
 
 
 class NotHttp(aiohttp.ClientError):
-    """An answer that the parser took for one, and that is none."""
+    """A response that the parser accepted is no valid one."""
 
 
 def failure_of(error: BaseException, lost: BaseException | None = None) -> tuple[Failure, str]:
-    """The kind of failure, and a line without anything that was sent.
+    """The kind of failure, and one line without any sent data.
 
     Args:
         error: of the exchange.
-        lost: what ended its connection; aiohttp does not always hand it on.
+        lost: the error that ended its connection; aiohttp does not always pass it on.
     """
-    told = _of_tls(error) or _of_tls(lost)  # first, for a certificate's error is a ValueError, too
+    told = _of_tls(error) or _of_tls(lost)  # first, because a certificate error is a ValueError, too
     if told:
         return told
     if any(isinstance(one, _CLOSED) for one in (error, error.__cause__)):
@@ -352,7 +353,7 @@ def _with_reason(error: BaseException) -> tuple[Failure, str] | None:
 def _of_tls(error: BaseException | None) -> tuple[Failure, str] | None:
     for cause in _chain(error):
         if isinstance(cause, aiohttp.ClientError):
-            continue  # some call themselves SSL errors, without what makes one
+            continue  # some are called SSL errors without having their attributes
         if isinstance(cause, ssl.SSLCertVerificationError):
             remedy = next((told for word, told in _CERTIFICATE_REMEDIES if word in cause.verify_message), _UNTRUSTED)
             return Failure.TLS, f"the sink's certificate is not accepted: {cause.verify_message.rstrip('.')}; {remedy}"
@@ -362,7 +363,7 @@ def _of_tls(error: BaseException | None) -> tuple[Failure, str] | None:
 
 
 def _tls_text(reason: str) -> str:
-    """Which side refused, why, and what to do."""
+    """The side that refused, the reason, and the remedy."""
     _, alert, name = reason.partition(" alert ")
     remedy = next((remedy for words, remedy in _TLS_REMEDIES if any(word in reason for word in words)), "")
     told = f"the sink refuses TLS (alert: {name})" if alert else f"TLS cannot be agreed on: {reason}"
@@ -383,7 +384,7 @@ def _of_connection(error: BaseException) -> tuple[Failure, str]:
 
 
 def _complaint(error: aiohttp.ClientError) -> str:
-    """What the parser says, but not what it repeats after a colon: cut anywhere, that may be the half of a secret."""
+    """The parser's message without the quoted data after a colon, which may be a part of a secret."""
     said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
     return said.partition(":")[0].strip()
 

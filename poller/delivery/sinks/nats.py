@@ -1,7 +1,7 @@
 """A sink that publishes to NATS JetStream: one event a message, CloudEvents in structured mode.
 
 =============================================  ===================================================
-what happened                                  the outcome
+event                                          outcome
 =============================================  ===================================================
 acknowledged by a stream, repeats included     delivered
 no stream takes the subject                    retry, ``no_stream``
@@ -12,18 +12,18 @@ larger than the server or the stream takes     rejected
 a token or a credentials file cannot be read   not sent
 =============================================  ===================================================
 
-``Nats-Msg-Id`` is the event's id, with ``/`` and the number of the redelivery or the id of the replay behind it. So
-JetStream drops what a lost acknowledgement makes us send again within the duplicate window of the stream, and nothing
-that is asked for again.
+``Nats-Msg-Id`` is the event's id, followed by ``/`` and the number of the redelivery or the id of the replay. So,
+within the duplicate window of the stream, JetStream drops events that are sent again after a lost acknowledgement, and
+keeps redeliveries and replays.
 
 **Invariants**
 
-* A connection goes to an address that the guard has checked, and to no address that a server announces.
-* With ``tls://`` nothing is sent before TLS is agreed on, no credential either. A server that offers none is refused.
-* A connection that is lost or was denied something is not used again; the next attempt makes a new one.
-* The client's own reconnecting and buffering are off: retries and order belong to the engine.
-* The client keeps what it cannot read yet, however much that is. So a server that sends more than :data:`_ANSWER` bytes
-  for each thing that it was asked is left.
+* Connections go to addresses that the guard has checked, never to addresses that a server announces.
+* With ``tls://`` nothing, and no credential, is sent before TLS is established. A server without TLS is refused.
+* A connection that was lost, or on which the server denied a request, is not used again; the next attempt opens a new
+one. * The client's reconnecting and buffering are off: retries and order belong to the engine. * The client buffers
+incomplete messages without a limit. So a server that sends more than :data:`_ANSWER` bytes per
+  request is disconnected.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ except ImportError as missing:
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 _PORT: Final = 4222
-_PING: Final = 10  # seconds between pings; a connection that nothing answers on is given up after three
+_PING: Final = 10  # seconds between pings; a connection without answers is closed after three
 _CLOSE: Final = 1.0  # seconds that closing a connection may take
-_ANSWER: Final = 256 * 1024  # bytes that a server may send for each thing that it is asked; an acknowledgement has 100
+_ANSWER: Final = 256 * 1024  # bytes that a server may send per request; an acknowledgement has 100
 _TOO_LARGE: Final = 10054  # JetStream: "message size exceeds maximum allowed"
 _FULL: Final = frozenset({10002, 10023, 10028, 10047, 10077})  # JetStream: limits of a stream, or of an account
 _DENIED: Final = "permissions violation"
@@ -98,7 +98,7 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> NatsSink:
     """The sink of a subscription to a subject of NATS.
 
     Raises:
-        ConfigurationError: it has signing secrets, which a message has no place for.
+        ConfigurationError: it has signing secrets, which NATS messages do not support.
     """
     if parts.secrets:
         raise ConfigurationError("a NATS sink has no signing secrets; remove the subscription and add it without")
@@ -114,7 +114,7 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> NatsSink:
 
 
 class Login:
-    """Who connects: a token, a user with a password, a credentials file, or none of these."""
+    """The login: a token, a user with a password, a credentials file, or none."""
 
     def __init__(
         self,
@@ -124,10 +124,10 @@ class Login:
         password: Callable[[], str] = str,
         credentials: SecretFile | None = None,
     ) -> None:
-        """Take one of them.
+        """Use one of these.
 
         Args:
-            credential: of a token.
+            credential: gives a token.
             user: a name.
             password: of the user; CredentialUnusable: it cannot be read.
             credentials: a file with a JWT and the seed of a user's nkey.
@@ -139,10 +139,10 @@ class Login:
         self._token: str | None = None
 
     async def options(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """What the client gets now, and what of it is secret.
+        """The options for the client, and their secrets.
 
         Raises:
-            CredentialUnusable, SourceUnavailable: it cannot be had.
+            CredentialUnusable, SourceUnavailable: there is no usable credential.
         """
         if self._user:
             password = self._password()
@@ -155,7 +155,7 @@ class Login:
         return ({"token": self._token}, (self._token,)) if self._token else ({}, ())
 
     async def renew(self) -> bool:
-        """Whether there is another token than the one that was refused just now.
+        """Get another token than the one that was refused. True: there is one.
 
         Raises:
             CredentialUnusable, SourceUnavailable: as :meth:`options`.
@@ -164,7 +164,7 @@ class Login:
 
 
 def _login_of(settings: SubscriptionSettings, parts: SinkParts) -> Login:
-    """By what a request has brought, else by the subscription's ``auth``."""
+    """The login by the stored credential of a request, else by the subscription's ``auth``."""
     brought = read_credential(parts.brought) if parts.brought else None
     if isinstance(brought, PlainCredential):
         secret = brought.secret
@@ -183,7 +183,7 @@ def user_credentials(file: SecretFile) -> tuple[str, Ed25519PrivateKey]:
     """The JWT and the key of a credentials file, as ``nsc`` writes it.
 
     Raises:
-        CredentialUnusable: it cannot be read, or is none.
+        CredentialUnusable: the file cannot be read, or is no credentials file.
     """
     text = file.text()
     jwt, seed = _JWT.search(text), _SEED.search(text)
@@ -198,7 +198,7 @@ def user_credentials(file: SecretFile) -> tuple[str, Ed25519PrivateKey]:
 
 
 class NatsSink(Sink):
-    """The connection to one server and subject; it is made when it is needed."""
+    """Publishes to one subject of one server; connects when necessary."""
 
     def __init__(
         self,
@@ -212,16 +212,16 @@ class NatsSink(Sink):
         lookup: Lookup | None = None,
         clock: Clock,
     ) -> None:
-        """Take where to send and how.
+        """Begin without a connection.
 
         Args:
             url: ``nats://HOST:PORT/SUBJECT``, or with ``tls://``.
-            timeout: for a whole attempt, connecting included.
-            login: who connects.
-            allowed: addresses that are allowed beside public ones.
-            tls: whom to trust, and the client's certificate; the system's authorities by default.
-            certificates: takes the place of ``tls``, and is asked for each connection.
-            lookup: how a name is looked up.
+            timeout: of a whole attempt, connection included.
+            login: of the connection.
+            allowed: the address policy.
+            tls: trusted authorities and client certificate; default: the system's authorities.
+            certificates: replaces ``tls``; its files are checked for changes at each connection.
+            lookup: resolves names.
             clock: of this process.
         """
         self._allowed = allowed or AddressPolicy()
@@ -268,14 +268,14 @@ class NatsSink(Sink):
         return _timed(failed, self._clock.monotonic() - began)
 
     async def verify(self, request: PermissionRequest | None = None) -> Permission:  # noqa: ARG002 -- it has no handshake
-        """Connect, and ask whether a stream takes the subject."""
+        """Connect, and ask whether a stream has the subject."""
         try:
             async with asyncio.timeout(self._seconds):
                 connection = await self._open()
                 stream = await connection.stream_of(self._subject)
         except TimeoutError:
             return Permission("unanswered", f"no answer within {self._seconds:g} s", failure=Failure.TIMEOUT)
-        except _Denied as error:  # it may publish all the same
+        except _Denied as error:  # it may still be permitted to publish
             return Permission("granted", f"the server answers, but not with the stream of {self._subject}: {error}")
         except _REFUSALS as error:
             outcome = self._outcome_of(error)
@@ -289,7 +289,7 @@ class NatsSink(Sink):
         return Preview([*head, *(f"{name}: {text}" for name, text in _headers(event).items())], event.data)
 
     async def close(self) -> None:
-        """Close the connection; nothing is sent any more."""
+        """Close the connection; later attempts fail."""
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection:
@@ -300,7 +300,7 @@ class NatsSink(Sink):
         return connection if connection is not None and connection.is_usable else await self._connect()
 
     async def _connected(self) -> _Connection:
-        """A new connection in place of the one before; with another token where the first one is refused."""
+        """Open a new connection, with another token if the first one is refused."""
         if self._is_closed:
             raise OSError(None, "the sink is closed")
         if self._expected:
@@ -331,7 +331,7 @@ class NatsSink(Sink):
         return connection
 
     def _outcome_of(self, error: Exception) -> Outcome:
-        """What an exception says; nothing that was secret is in it."""
+        """The outcome for an exception, without secrets."""
         kind, failure, text = _meaning_of(error, self._subject, f"{self._host}:{self._port}")
         if self._certificates and self._certificates.problem and failure in _MAY_BE_TLS:
             text = f"{self._certificates.problem}; {text}"

@@ -81,24 +81,24 @@ from poller.telemetry.tracing import request_words
 from poller.text import hidden, one_line, without_credentials
 
 READ: Final = 64 * 1024
-"""Bytes of an answer's body that are read; then the connection is closed."""
+"""Bytes of a response's body that are read; then the connection is closed."""
 
 SEND_AGAIN: Final = 1.0
-"""Seconds within which a kept connection that ends without an answer is replaced, and the request sent over a new one.
+"""Seconds within which a reused connection that ends without a response is replaced, and the request sent again.
 
-A connection that ends later was not closed while it was idle; and the lease may have run out meanwhile.
+A connection that ends later was not closed while it was idle, and the lease may have expired meanwhile.
 """
 
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
-_LARGE: Final = 512 * 1024  # bytes; aiohttp wants to be given more than that in pieces
+_LARGE: Final = 512 * 1024  # bytes; aiohttp requires larger bodies in pieces
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 _USER_AGENT: Final = f"poller/{__version__}"
 _FIXED: Final = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
 
 _ORIGIN: Final = "WebHook-Request-Origin"
-_SHOWN: Final = 10  # characters of a signature: enough to see of which kind it is
+_SHOWN: Final = 10  # characters of a signature: enough to see its kind
 _GONE: Final[Mapping[int, str]] = {
     HTTPStatus.GONE: "the sink answered 410: it is gone for good",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the sink answered 415: it does not take requests of this mode",
@@ -131,7 +131,7 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> WebhookSink:
 
 
 class SignedRequests:
-    """The requests of a subscription, signed with what its secret files hold now."""
+    """Makes signed requests of a subscription; changed secret files are read again."""
 
     def __init__(
         self,
@@ -141,11 +141,11 @@ class SignedRequests:
         secrets: Sequence[str] = (),
         origin: str | None = None,
     ) -> None:
-        """Take what is the same in each request.
+        """Begin with the constant parts.
 
         Args:
             mode: the subscription's.
-            files: signing secrets, read again when they change.
+            files: with signing secrets, read again when they change.
             secrets: those that no file holds.
             origin: the DNS name that the sink has granted events for.
         """
@@ -162,7 +162,7 @@ class SignedRequests:
         Raises:
             ValueError: see :meth:`poller.delivery.cloudevent.RequestForm.request`.
             CredentialUnusable: a secret file cannot be read.
-            SecretUnusable: it holds no secret; says which.
+            SecretUnusable: a file holds no secret; names the file.
         """
         texts = [file.text() for file in self._files]
         secrets = (*self._secrets, *texts)
@@ -179,7 +179,7 @@ class SignedRequests:
 
 
 class WebhookSink(Sink):
-    """The connections to one HTTP endpoint; they are made when they are needed."""
+    """Sends webhooks to one HTTP endpoint; connects when necessary."""
 
     def __init__(
         self,
@@ -197,22 +197,23 @@ class WebhookSink(Sink):
         lookup: Lookup | None = None,
         clock: Clock,
     ) -> None:
-        """Take where to send and how.
+        """Begin without connections.
 
         Args:
-            url: the sink, sent as it is written; its path and query are taken for secrets. One that may not be asked
-                fails each attempt, before any look-up.
-            requests: makes them; unsigned and structured by default.
-            timeout: for a whole attempt.
-            concurrency: connections at most; an attempt beyond that waits, in its own time.
-            headers: go with each request; their values are taken for secrets. A traceparent among them takes the
-                place of that of the current span.
-            credential: what proves who sends, by headers; nothing without.
-            authorization: is sent in its place, and is the same for each request.
-            allowed: addresses that are allowed beside public ones.
-            tls: whom to trust; the system's authorities by default.
-            certificates: takes the place of ``tls``, and is asked for each request.
-            lookup: how a name is looked up.
+            url: of the sink, sent as written; its path and query are treated as secrets. With a forbidden URL each
+                attempt
+                fails, before any look-up.
+            requests: makes the requests; default: unsigned and structured.
+            timeout: of a whole attempt.
+            concurrency: the greatest number of connections; further attempts wait, within their timeout.
+            headers: of each request; their values are treated as secrets. A traceparent replaces that of the current
+                span.
+            credential: of each request; default: none.
+            authorization: replaces ``credential``, and is the same for each request.
+            allowed: the address policy.
+            tls: trusted authorities; default: the system's.
+            certificates: replaces ``tls``; its files are checked for changes at each request.
+            lookup: resolves names.
             clock: the store's.
         """
         allowed = allowed or AddressPolicy()
@@ -240,10 +241,10 @@ class WebhookSink(Sink):
         self._closed = False
 
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
-        """Send these once, in one request."""
+        """Send these events in one request."""
         try:
             request = self._requests.request(batch, int(self._clock.now().timestamp()))
-        except (CredentialUnusable, ConfigurationError) as error:  # what signs them is at fault, and not the events
+        except (CredentialUnusable, ConfigurationError) as error:  # the signing secrets are at fault, not the events
             return Outcome(OutcomeKind.NOT_SENT, error=one_line(str(error)), failure=Failure.CREDENTIAL)
         except ValueError as error:
             return Outcome(OutcomeKind.REJECTED, error=str(error), failure=Failure.REQUEST)
@@ -272,21 +273,21 @@ class WebhookSink(Sink):
         return Preview(head, request.body)
 
     async def close(self) -> None:
-        """Close all connections; nothing is sent any more."""
+        """Close all connections; later attempts fail."""
         self._closed = True
         if self._session:
             await self._session.close()
         self._session = None
 
     async def post(self, headers: Headers, body: bytes) -> Outcome:
-        """Send this once; a second time with another token where the first is answered 401 and there is one."""
+        """Send a request; after a 401, once more with another token if there is one."""
         span = tracing.current()
         span.set_attributes(self._words)
         carried = () if self._traced_otherwise else tuple(span.carried.items())
         return (await self._attempt("POST", (*headers, *carried), body)).outcome
 
     async def options(self, headers: Headers) -> SinkResponse:
-        """Ask with OPTIONS."""
+        """Send an OPTIONS request."""
         return await self._attempt("OPTIONS", headers, None)
 
     async def _attempt(self, method: str, headers: Headers, body: bytes | None) -> SinkResponse:
@@ -299,7 +300,7 @@ class WebhookSink(Sink):
             exchange.failed = self._too_late(exchange)
         except FAILURES as error:
             if isinstance(error, aiohttp.ClientConnectionError):
-                await asyncio.sleep(0)  # a loop may tell why a connection was lost after it refuses what is written
+                await asyncio.sleep(0)  # the loop may report the reason of a lost connection after it refuses a write
             exchange.failed = failure_of(error, exchange.received.lost)
             if self._certificates and self._certificates.problem:
                 exchange.failed = exchange.failed[0], f"{self._certificates.problem}; {exchange.failed[1]}"
@@ -355,7 +356,7 @@ class WebhookSink(Sink):
                 if len(exchange.body) >= READ:
                     break
         finally:
-            response.close()  # a connection whose answer has ended has been given back already
+            response.close()  # a connection whose response has ended is in the pool again
 
     async def _answered(
         self, received: ReceivedBytes, method: str, headers: Headers, body: bytes | None
@@ -378,7 +379,7 @@ class WebhookSink(Sink):
 
 
 KEPT: Final = 1024
-"""Bytes of an answer's body that are kept."""
+"""Bytes of a response's body that are kept."""
 
 _LEAST: Final = 100
 _LONGEST: Final = 128  # characters of a header that is kept
@@ -395,14 +396,14 @@ def _asking(request: PermissionRequest) -> Headers:
 
 
 def permission_of(headers: Mapping[str, str], status: int, request: PermissionRequest | None) -> Permission:
-    """What an answer to OPTIONS grants.
+    """The permission in a response to OPTIONS.
 
-    Where its headers grant, the status says nothing: servers answer OPTIONS for reasons of their own.
+    If its headers grant events, the status does not count: servers answer OPTIONS for other reasons, too.
 
     Args:
-        headers: the answer's, by names that know no case or are in lower case.
-        status: the answer's.
-        request: what it answers; None: only whether the sink is there.
+        headers: of the response, with case-insensitive or lower-case names.
+        status: of the response.
+        request: that it answers; None: only a check that the sink answers.
     """
     if request is None:
         return Permission("granted", f"it answers {status} to OPTIONS")
@@ -416,10 +417,10 @@ def permission_of(headers: Mapping[str, str], status: int, request: PermissionRe
 
 
 def _unsaid(status: int, request: PermissionRequest) -> Permission:
-    """What an answer means that has no word on permission."""
+    """The permission if a response does not mention it."""
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Permission("unanswered", f"the sink answered {status} to OPTIONS")
-    if status >= HTTPStatus.MULTIPLE_CHOICES:  # a sink that answers 405 calls no callback either
+    if status >= HTTPStatus.MULTIPLE_CHOICES:  # a sink that answers 405 will call no callback either
         return Permission("refused", f"the sink answered {status} to OPTIONS, without WebHook-Allowed-Origin")
     if request.callback is not None:
         return Permission("awaiting", "the sink has not called the callback that it was offered")
@@ -428,14 +429,14 @@ def _unsaid(status: int, request: PermissionRequest) -> Permission:
 
 
 class SinkResponse(msgspec.Struct, frozen=True):
-    """An outcome, and the answer's headers, whose names know no case; none where there was no answer."""
+    """An outcome, and the response's headers with case-insensitive names; empty: no response."""
 
     outcome: Outcome
     headers: Mapping[str, str] = _NONE
 
 
 def meaning_of(status: int, headers: Mapping[str, str], now: datetime) -> tuple[OutcomeKind, timedelta | None, bool]:
-    """The kind of an answer, the wait that it asks for, and whether the sink is overloaded."""
+    """The kind of outcome for a response, the pause that it requests, and whether the sink is overloaded."""
     if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return OutcomeKind.DELIVERED, None, False
     if status in _GONE:
@@ -447,7 +448,7 @@ def meaning_of(status: int, headers: Mapping[str, str], now: datetime) -> tuple[
 
 
 class Exchange:
-    """What is known so far of an exchange that goes on."""
+    """The state of a running exchange."""
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -456,24 +457,24 @@ class Exchange:
         self.remark = ""  # on a credential that the sink has not accepted
         self.received = ReceivedBytes()
         self._headers: Mapping[str, str] = _NONE
-        self.begun = False  # whether anything was sent, or was about to be
+        self.begun = False  # whether a request was sent, or about to be sent
         self._proofs: tuple[str, ...] = ()
 
     def begins(self, secrets: tuple[str, ...]) -> None:
-        """Forget what came so far: a request with these secrets is sent."""
+        """Start a request with these secrets; discard earlier results."""
         self.status, self.body, self.received = None, b"", ReceivedBytes()
         self.begun, self._proofs = True, (*self._proofs, *secrets)
 
     def arrived(self, response: aiohttp.ClientResponse) -> None:
-        """The head of an answer."""
+        """Record the head of a response."""
         if response.status < _LEAST:
             raise NotHttp(f"it has the status {response.status}")
         self.status, self._headers = response.status, response.headers
 
     def answer(self, seconds: float, *secrets: str, now: datetime) -> SinkResponse:
-        """How it ended; ``now``: the wall clock, UTC."""
+        """The outcome; ``now``: the wall clock, UTC."""
         known = (*self._proofs, *secrets)
-        if self.status is None and (head := self.received.head):  # the parser has refused what came after its status
+        if self.status is None and (head := self.received.head):  # the parser has rejected data after the status
             self.status, self._headers, self.body = head.status, head.headers, head.body
         if self.status is None:
             failure, text = self.failed or (Failure.NETWORK, "there was no answer")
@@ -507,7 +508,7 @@ class Exchange:
 
 
 def _ascii(value: str | None) -> str | None:
-    """A header's text as it can be kept; what a date or a number cannot hold is replaced."""
+    """A header's text in ASCII; other characters are replaced."""
     return value and value[:_LONGEST].encode("ascii", "replace").decode()
 
 
