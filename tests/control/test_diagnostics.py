@@ -18,11 +18,12 @@ from starlette.routing import Route
 
 from poller.clock import Clock
 from poller.config.load import load
-from poller.config.settings import RedisSettings
+from poller.config.settings import RedisSettings, Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.diagnostics import (
     SinkPermissions,
     check,
+    check_choices,
     check_rights,
     check_service,
     check_sinks,
@@ -43,7 +44,6 @@ from tests.servers import running
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from poller.config.settings import Settings
     from poller.control.diagnostics import CheckLine
 
 
@@ -382,3 +382,35 @@ def test_a_clock_that_is_far_apart_is_told(date: str | None, words: str | None) 
     """By the whole seconds of an answer's Date; what cannot be read says nothing."""
     found = clock_apart(date, now=datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
     assert (found is None) if words is None else (words in (found or ""))
+
+
+# Laws of :mod:`poller.control.diagnostics`: a choice that nothing can meet is told, with what was meant.
+
+
+def settings_of_choices() -> Settings:
+    return load(None, {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"})
+
+
+def told_of_choices(**choice: Any) -> list[str]:
+    given = {"id": "rostering", "sink": "https://rostering.example.org/hooks", **choice}
+    return [one.text for one in check_choices(settings_of_choices(), SubscriptionSettings.model_validate(given))]
+
+
+def test_what_can_be_met_is_not_told() -> None:
+    """All types of all feeds, or of those that were chosen."""
+    assert told_of_choices() == []
+    assert told_of_choices(types=["org.example.api.contractType.removed.v1"]) == []
+    assert told_of_choices(filters=[{"exact": {"source": "https://api.example.org/contractTypes"}}]) == []
+    assert told_of_choices(types=["org.example.api.contractType.removed.v1"], feeds=["default/contractTypes"]) == []
+
+
+def test_a_typing_error_is_told_with_what_was_meant() -> None:
+    """A type that no feed has, or none of those that were chosen; a feed that is gone from the configuration."""
+    [wrong_type] = told_of_choices(types=["org.example.api.contractTypes.created.v1"])
+    assert wrong_type.endswith('; did you mean "org.example.api.contractType.created.v1"?')
+    assert len(told_of_choices(types=["org.example.api.contractType.created.v1"], feeds=["default/achievements"])) == 1
+    source = {"filters": [{"exact": {"source": "https://api.example.org/contractType"}}]}
+    [wrong_source] = told_of_choices(**source)
+    assert wrong_source.endswith('; did you mean "https://api.example.org/contractTypes"?')
+    [wrong_feed] = told_of_choices(feeds=["default/contractType"])
+    assert wrong_feed.endswith('no feed of this configuration; did you mean "default/contractTypes"?')

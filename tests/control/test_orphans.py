@@ -16,7 +16,17 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control import subscriptions as subscribing
-from poller.control.orphans import forget, orphaned_feeds, stated, store_orphans, waiting_at
+from poller.control.orphans import (
+    ConfigurationDifference,
+    claimed,
+    differences,
+    forget,
+    orphaned,
+    orphaned_feeds,
+    stated,
+    store_orphans,
+    waiting_at,
+)
 from poller.control.subscriptions import filed, registry_of
 from poller.daemon.cluster.membership import Configurations, Membership
 from poller.daemon.health import StoreMonitor
@@ -301,3 +311,65 @@ async def trimmed(client: Redis, settings: Settings, membership: Membership) -> 
     )
     await retaining.trim_due()
     await retaining.trim_due()
+
+
+# Laws of :mod:`poller.control.orphans`: which feeds no process has, and where configurations differ.
+
+OLD_FILE, NEW_FILE = MemberConfiguration(("acme/x", "acme/old")), MemberConfiguration(("acme/x", "acme/new"))
+KNOWN = ("acme/x", "acme/old", "acme/new", "acme/gone")
+
+
+def seen(**configurations: MemberConfiguration) -> MemberList:
+    """Processes that poll and deliver; one that is called ``poller`` polls alone."""
+    roles = {name: frozenset({"poll"} if name == "poller" else {"poll", "deliver"}) for name in configurations}
+    return MemberList("1", roles, configurations)
+
+
+@pytest.mark.parametrize(
+    ("there", "own", "expected"),
+    [
+        (seen(a=OLD_FILE, b=NEW_FILE), (), ("acme/gone",)),
+        (seen(b=NEW_FILE), (), ("acme/gone", "acme/old")),
+        (seen(b=NEW_FILE), ("acme/old",), ("acme/gone",)),
+        (seen(b=NEW_FILE, a=UNSAID), (), ()),
+        (MemberList("1", {"b": frozenset({"poll"})}, {}), (), ()),
+        (seen(), ("acme/x",), ("acme/gone", "acme/new", "acme/old")),
+    ],
+)
+def test_a_feed_is_orphaned_where_no_live_process_may_have_it(
+    there: MemberList, own: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    """Law: a process that does not say what it has may have any; the configuration at hand counts as well."""
+    assert orphaned(KNOWN, there, own) == expected
+
+
+def test_what_those_have_that_do_a_role() -> None:
+    """Law: of the others nothing counts, not even that they do not say it."""
+    for alone in (OLD_FILE, UNSAID):
+        assert claimed(seen(poller=alone, b=NEW_FILE), role="deliver") == frozenset({"acme/x", "acme/new"})
+    assert claimed(seen(poller=UNSAID, b=NEW_FILE)) is None
+
+
+def settings_of(base_url: str, sink: str) -> Settings:
+    return Settings.model_validate(
+        {
+            "sources": [{"name": "acme", "base_url": base_url, "feeds": [{"resource": "contractTypes"}]}],
+            "subscriptions": [{"id": "w", "sink": sink}],
+        }
+    )
+
+
+def test_what_differs_is_named_with_both_sides_and_without_values() -> None:
+    """Law: who agrees stands together; a sink's address, which may be a secret, is in nothing that is said."""
+    one = stated(settings_of("https://api.example.org/v1", "https://hooks.example.org/T0/s3cr3t"))
+    other = stated(settings_of("https://api.example.org/v2", "https://hooks.example.org/T0/other"))
+    assert one.feeds == ("acme/contractTypes",)
+    assert "s3cr3t" not in repr(one)
+    assert differences({"a": one, "b": one, "d": UNSAID}) == []
+    found = differences({"a": one, "b": other, "c": one, "d": UNSAID})
+    sides = (("a", "c"), ("b",))
+    assert found == [
+        ConfigurationDifference("base_url of source acme", sides),
+        ConfigurationDifference("sink of subscription w", sides),
+    ]
+    assert found[0].text.startswith("base_url of source acme is another one in a, c than in b:")

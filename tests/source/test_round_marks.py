@@ -31,7 +31,7 @@ from poller.store.feed_state import (
     ROUND_AT,
     FeedState,
 )
-from tests.source.test_due_mode import FEED as LISTED
+from tests.source.test_feed_due_mode import FEED as LISTED
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 TEXT = "2025-03-01T12:00:00.000Z"

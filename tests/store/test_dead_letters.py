@@ -12,10 +12,27 @@ from redis.asyncio import Redis
 from poller.changes.plan import Commit
 from poller.changes.records import Rejected
 from poller.clock import Clock
-from poller.store.dead_letters import DeadLetterId, DeadLetterSummary, drop, drop_all, letter_id, newest, opened
+from poller.store.dead_letters import (
+    MOST_WAITING,
+    DeadLetterId,
+    DeadLetterSummary,
+    Moved,
+    Owner,
+    drop,
+    drop_all,
+    drop_events,
+    entries,
+    letter_id,
+    letters,
+    newest,
+    newest_events,
+    opened,
+    pairs_of,
+    redeliver,
+)
 from poller.store.feed import QUARANTINE_BYTES, FeedScripts, FeedStore, rejected_digest
 from poller.store.feed_state import FeedState
-from poller.store.keys import FeedKeys
+from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.scripts import DROP
 
 FEED = "acme/contractTypes"
@@ -162,3 +179,63 @@ def test_an_id_is_one_word_for_a_shell() -> None:
         "type",
         "subject",
     )
+
+
+# Letters of events: one suite over fakeredis, Valkey and Redis.
+
+PAIRS = pairs_of("poller", [FEED, "acme/achievements"], ["a", "b"])
+OWNER = Owner(FEED, "a")
+CONSUMER_KEYS = PAIRS[OWNER]
+
+
+async def give_up(client: Redis, *numbers: int, keys: ConsumerKeys = CONSUMER_KEYS) -> None:
+    for number in numbers:
+        await client.hset(keys.letters, f"{number}-0", f"letter {number}")
+        await client.zadd(keys.letter_times, {f"{number}-0": number})
+
+
+async def test_the_newest_of_all(store_client: Redis) -> None:
+    """Law: over all pairs the newest are named, the newest last, and all are counted."""
+    other = Owner("acme/achievements", "b")
+    await give_up(store_client, 1, 3, 5)
+    await give_up(store_client, 2, 4, keys=PAIRS[other])
+    marks, total = await newest_events(store_client, PAIRS, most=3)
+    assert [(mark.at, mark.owner, mark.entry) for mark in marks] == [
+        (3, OWNER, "3-0"),
+        (4, other, "4-0"),
+        (5, OWNER, "5-0"),
+    ]
+    assert total == 5
+    assert await newest_events(store_client, {}, most=3) == ([], 0)
+
+
+async def test_a_letter_is_moved_once_and_as_it_was_seen(store_client: Redis) -> None:
+    """Law: of two that redeliver a letter one moves it; one that has become another letter meanwhile stays."""
+    await give_up(store_client, 1)
+    seen = {"letter": b"letter 1", "delivery": b"d"}
+    assert await redeliver(store_client, CONSUMER_KEYS, "1-0", letter=b"another", delivery=b"d") is Moved.ABSENT
+    assert not await store_client.exists(CONSUMER_KEYS.parked)
+    assert await redeliver(store_client, CONSUMER_KEYS, "1-0", **seen) is Moved.MOVED
+    assert await redeliver(store_client, CONSUMER_KEYS, "1-0", **seen) is Moved.ABSENT
+    assert await store_client.hgetall(CONSUMER_KEYS.parked) == {b"1-0": b"d"}
+    assert not await store_client.exists(CONSUMER_KEYS.letters, CONSUMER_KEYS.letter_times)
+
+
+async def test_so_many_may_wait(store_client: Redis) -> None:
+    """Law: where so many wait already a letter stays where it is, whole."""
+    await give_up(store_client, 1)
+    await store_client.hset(CONSUMER_KEYS.parked, mapping={f"9-{number}": "d" for number in range(MOST_WAITING)})
+    assert await redeliver(store_client, CONSUMER_KEYS, "1-0", letter=b"letter 1", delivery=b"d") is Moved.FULL
+    assert await letters(store_client, [(CONSUMER_KEYS, "1-0"), (CONSUMER_KEYS, "2-0")]) == [b"letter 1", None]
+    assert await entries(store_client, CONSUMER_KEYS) == ["1-0"]
+
+
+async def test_dropped(store_client: Redis) -> None:
+    """Law: what is dropped is gone from both places, however many; what is not there is not counted."""
+    await give_up(store_client, *range(1200))
+    assert (
+        await drop_events(store_client, CONSUMER_KEYS, [*(await entries(store_client, CONSUMER_KEYS))[:1100], "9999-0"])
+        == 1100
+    )
+    assert len(await entries(store_client, CONSUMER_KEYS)) == await store_client.hlen(CONSUMER_KEYS.letters) == 100
+    assert await drop_events(store_client, CONSUMER_KEYS, []) == 0

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from redis.asyncio import Redis
 
-from poller.changes.plan import Commit
+from poller.changes.plan import KINDS, Commit, RoundCounts
 from poller.clock import Clock
 from poller.errors import Fenced, Stale, StoreRefused
 from poller.redis.client import commands
@@ -23,6 +23,7 @@ from poller.store.keys import FeedKeys
 from poller.telemetry.metrics import (
     STEPS,
     MetricDescription,
+    RoundMetrics,
     SourceSeries,
     attempts_of,
     commit_timed,
@@ -36,7 +37,7 @@ from poller.telemetry.metrics import (
 )
 from tests import documents
 from tests.harness.waiting import turns
-from tests.telemetry.series import grown, key, value, values
+from tests.telemetry.series import Key, grown, key, value, values
 
 
 def test_all_steps_are_there_from_the_start() -> None:
@@ -228,3 +229,44 @@ def test_whether_it_is_left_alone_is_looked_up_when_somebody_asks() -> None:
     assert value("poller_source_paused", source="busy") == 1
     series.closed()
     assert value("poller_source_paused", source="busy") is None
+
+
+# Laws of :mod:`poller.telemetry.metrics`: rounds are counted by feed while the feed is polled here, and no longer.
+
+
+def end_round(
+    rounds: RoundMetrics, feed: str, result: str = "ok", *, mode: str = "delta", pages: int = 1, **kinds: int
+) -> None:
+    rounds.ended(feed, RoundCounts(pages=pages, seconds=0.1, **kinds), mode=mode, result=result)
+
+
+def exported(rounds: RoundMetrics) -> dict[Key, float]:
+    return values("".join(rounds.blocks(openmetrics=False)))
+
+
+def test_rounds_add_up() -> None:
+    """Each feed by itself; by mode and result, with all kinds of records from the first one on."""
+    rounds = RoundMetrics()
+    end_round(rounds, "a/x", pages=2, created=3, unchanged=4)
+    end_round(rounds, "a/x", created=1, quarantined=1)
+    end_round(rounds, "a/x", "failed", pages=0)
+    end_round(rounds, "a/y", "skipped", mode="skipped", pages=0)
+    found = exported(rounds)
+    kinds = {kind: found[key("poller_records_total", feed="a/x", kind=kind)] for kind in KINDS}
+    assert kinds == {"created": 4, "modified": 0, "removed": 0, "unchanged": 4, "quarantined": 1}
+    assert found[key("poller_pages_total", feed="a/x")] == 3
+    assert found[key("poller_rounds_total", feed="a/x", mode="delta", result="ok")] == 2
+    assert found[key("poller_rounds_total", feed="a/x", mode="delta", result="failed")] == 1
+    assert found[key("poller_rounds_total", feed="a/y", mode="skipped", result="skipped")] == 1
+
+
+def test_a_feed_that_went_to_another_process_has_no_series_here() -> None:
+    """All of them go, and it begins anew when it is back."""
+    rounds = RoundMetrics()
+    end_round(rounds, "a/x", created=3)
+    end_round(rounds, "a/y")
+    rounds.gone("a/x")
+    rounds.gone("a/never")
+    assert {dict(labels)["feed"] for _, labels in exported(rounds)} == {"a/y"}
+    end_round(rounds, "a/x", created=1)
+    assert exported(rounds)[key("poller_records_total", feed="a/x", kind="created")] == 1

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from fakeredis import FakeAsyncRedis
 from httpx_sse import ServerSentEvent, aconnect_sse
+from httpx_sse._decoders import SSEDecoder
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
@@ -45,7 +46,11 @@ from poller.web.events import (
     StreamNotifier,
     StreamPosition,
     StreamPositions,
+    event,
     event_routes,
+    gap,
+    greeting,
+    moved,
     read_places,
 )
 from tests.harness.clock import StubClock, store_clock
@@ -53,7 +58,7 @@ from tests.harness.waiting import PATIENCE, patience, strain, turns, until
 from tests.servers import running
 from tests.telemetry.series import grown
 from tests.web.served import FEEDS, NOW, Served, configured, served
-from tests.web.sse import Message, Parser, following
+from tests.web.sse import Message, Parser, following, messages_of
 
 CREATED = "org.example.api.contractType.created.v1"
 REMOVED = "org.example.api.contractType.removed.v1"
@@ -680,3 +685,46 @@ async def test_a_place_that_an_event_has_told_is_not_told_again() -> None:
         while b"data: {" not in await anext(messages):
             pass
         assert await anext(messages) == BEAT_COMMENT
+
+
+# Laws of :mod:`poller.web.events`: what a browser makes of the bytes.
+
+
+@pytest.mark.parametrize("content", [b'{"a":1}', b'{\n"a":\r\n1}', b'{"a":\r1}\n', b""])
+def test_line_breaks_do_not_end_an_event(content: bytes) -> None:
+    """However the API breaks its lines, the JSON arrives whole and means the same."""
+    (message,) = messages_of(event("P", content))
+    assert message.id == "P"
+    assert message.data.split() == content.decode().split()
+    assert message.kind == "message"
+
+
+ALL = (
+    greeting("A", again_milliseconds=5),
+    BEAT_COMMENT,
+    moved("B"),
+    AWAY,
+    BEAT_COMMENT,
+    gap("acme/x", after=3, before=7),
+    AWAY,
+    event("C", b"{}"),
+)
+
+
+def test_what_is_no_event_is_named() -> None:
+    """Law: a place and a gap are of kinds of their own, a gap moves no id; comments and the greeting raise nothing."""
+    place, told, last = messages_of(b"".join(ALL))
+    assert (place.kind, place.id, told.kind, told.id, last.kind, last.id) == ("place", "B", "gap", "B", "message", "C")
+    assert json.loads(place.data) == {"place": "B"}
+    assert json.loads(told.data) == {"feed": "acme/x", "after": 3, "before": 7, "missing": 3}
+
+
+def test_each_empty_line_ends_a_message_with_data() -> None:
+    """Law: a client that hands out something for each empty line, as httpx-sse does, gets no message without data."""
+    decoder = SSEDecoder()
+    found = [one for line in b"".join(ALL).decode().splitlines() if (one := decoder.decode(line)) is not None]
+    assert [(one.event, one.id, one.retry, type(one.json())) for one in found] == [
+        ("place", "B", 5, dict),
+        ("gap", "B", None, dict),
+        ("message", "C", None, dict),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import json
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +14,8 @@ import pytest
 
 from poller.sandbox.server import DRIP_SECONDS
 from tests.harness.waiting import strain
-from tests.sandbox.faults.stage import LIST, Law, Stage, ids, shown, stage
+from tests.sandbox.conftest import NOON
+from tests.sandbox.faults.stage import ACHIEVEMENTS, LIST, Law, Stage, ids, shown, stage
 
 
 def instead(body: bytes, content_type: str = "application/json") -> Law:
@@ -199,3 +201,145 @@ LAWS = {
 async def test_each_does_what_its_line_says() -> None:
     """Each profile shows what its line in the table says."""
     await shown(LAWS)
+
+
+# Laws of :mod:`poller.sandbox.faults.bodies`: each profile shows on a socket what its line says.
+
+
+async def partial(api: Stage) -> None:
+    first = await api.page()
+    assert first["results"][1] == {"id": "c1", "code": "old", "name": "n1"}
+    api.change(1)
+    api.history.put("contractTypes", {"id": "fresh", "code": "old"}, NOON)
+    delta = await api.page(sinceDeltaToken=first["deltaToken"])
+    assert delta["results"] == [{"id": "c1", "code": "new"}, {"id": "fresh", "code": "old"}]
+    api.history.put("contractTypes", {"id": "c1", "code": "new", "name": "other"}, NOON)
+    assert (await api.page(sinceDeltaToken=first["deltaToken"]))["results"][-1]["code"] == "new"
+
+
+async def same_delta(api: Stage) -> None:
+    token = (await api.page())["deltaToken"]
+    api.change(1)
+    delta = await api.page(sinceDeltaToken=token)
+    assert (ids(delta), delta["deltaToken"]) == (["c1"], token)
+
+
+async def newer_before_older(api: Stage) -> None:
+    api.change(1)
+    api.change(1, code="newest")
+    codes = [(record["id"], record["code"]) for record in (await api.page())["results"]]
+    assert codes[-2:] == [("c1", "newest"), ("c1", "new")]
+    assert len(codes) == 8
+
+
+async def twice(api: Stage) -> None:
+    assert ids((await api.pages())[0]) == ["c0", "c1", "c2", "c0"]
+
+
+async def forgetting(api: Stage) -> None:
+    for number in range(400):
+        api.change(number)
+    listed = set(ids(await api.page(limit=5000)))
+    missing = {f"c{number}" for number in range(400)} - listed
+    assert 20 < len(missing) < 60
+    for id_ in sorted(missing)[:3]:
+        assert (await api.get(f"/contractTypes/{id_}")).json()["id"] == id_
+
+
+async def empty(api: Stage) -> None:
+    pages = [await api.page(limit=3), (await api.get(ACHIEVEMENTS)).json()]
+    assert [(page["results"], page.keys()) for page in pages] == [([], {"results", "deltaToken"})] * 2
+
+
+async def alternating(api: Stage) -> None:
+    pages = [(await api.page(limit=2, fields="code"))["results"] for _ in range(3)]
+    assert [[record["id"] for record in page] for page in pages] == [["C0", "C1"], ["c0", "c1"], ["C0", "C1"]]
+    assert {record["code"] for page in pages for record in page} == {"old"}
+
+
+async def respelled(api: Stage) -> None:
+    api.history.put("contractTypes", {"id": "e", "name": "\u00e9", "order": 1, "is": True}, NOON)
+    bodies = [(await api.get()).content for _ in range(3)]
+    assert bodies[0] == bodies[2] != bodies[1]
+    assert [json.loads(body) for body in bodies[:2]] == [json.loads(bodies[0])] * 2
+    assert b'"is": true,\n "order": 1.0,\n "name": "\\u00e9",\n "id": "e"' in bodies[1]
+
+
+async def orphaned(api: Stage) -> None:
+    assert (await api.get(ACHIEVEMENTS)).status_code == 404
+    assert (await api.get()).status_code == 200
+
+
+async def unequal(api: Stage) -> None:
+    api.change(1)
+    codes = [(await api.page())["results"][-1]["code"] for _ in range(4)]
+    assert codes == ["new", "old", "new", "old"]
+    assert [(await api.get("/contractTypes/c1")).json()["code"] for _ in range(2)] == ["new", "old"]
+    api.change(1, code="newest")
+    codes = [(await api.page())["results"][-1]["code"] for _ in range(2)]
+    assert codes == ["newest", "new"]
+
+
+CONTENTS = {
+    "partial-deltas": partial,
+    "same-delta": same_delta,
+    "newer-before-older": newer_before_older,
+    "repeated-record": twice,
+    "forgets-records": forgetting,
+    "two-backends": unequal,
+    "empty-listings": empty,
+    "respelled": respelled,
+    "alternating-case": alternating,
+    "parent-gone": orphaned,
+}
+
+
+async def test_each_content_is_what_its_line_says() -> None:
+    """Each profile shows what its line in the table says."""
+    await shown(CONTENTS)
+
+
+# Laws of :mod:`poller.sandbox.faults.bodies`: each profile's bytes stand at the front of every page.
+
+ID = b"00000000-0000-4000-8000-0000000000"
+RECORDS = {
+    "id-number": b'{"id":1},{"id":"1"}',
+    "id-nfc-nfd": b'{"id":"\xc3\xa9"},{"id":"e\xcc\x81"}',
+    "id-empty": b'{"id":""}',
+    "id-1mb": b'{"id":"' + b"i" * 1_048_576 + b'"}',
+    "deep": b'{"id":"' + ID + b'01","name":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "big-integer": b'{"id":"' + ID + b'02","name":' + b"7" * 5000 + b"}",
+    "nan": b'{"id":"' + ID + b'03","name":NaN}',
+    "duplicate-keys": b'{"id":"' + ID + b'04","name":"a","name":"b"}',
+    "not-utf-8": b'{"id":"' + ID + b'06","name":"\xff"}',
+    "not-an-object": b'null,7,"x",["id"]',
+    "no-id": b'{},{"id":null},{"id":true},{"id":{}}',
+    "id-control": rb'{"id":"a\u0000b"},{"id":"a\u000ab"}',
+    "lone-surrogate": b'{"id":"' + ID + b'05","name":"\\ud800"}',
+}
+
+
+def in_front(records: bytes) -> Law:
+    async def law(api: Stage) -> None:
+        async with stage() as plain:
+            own, others = await three(api), await three(plain)
+        front = b'{"results":[' + records
+        assert own[0] == front + b"," + others[0].removeprefix(b'{"results":[')
+        assert own[1] == front + others[1].removeprefix(b'{"results":[')
+        assert own[2] == others[2]
+
+    return law
+
+
+IN_FRONT = {name: in_front(records) for name, records in RECORDS.items()}
+
+
+async def test_each_record_is_what_its_line_says() -> None:
+    """A profile's records come first in a page, also in an empty one; all else is as it was."""
+    await shown(IN_FRONT)
+
+
+async def three(api: Stage) -> list[bytes]:
+    """A full page, an empty one, a single record. The tokens of two equal histories are equal."""
+    path = "/employmentUnavailabilities"
+    return [(await api.get()).content, (await api.get(path)).content, (await api.get("/contractTypes/c1")).content]

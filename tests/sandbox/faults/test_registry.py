@@ -8,12 +8,7 @@ import pytest
 
 from poller.errors import ConfigurationError
 from poller.sandbox.faults.registry import DEFAULT_RATE, ORDER, PROFILES, ChosenProfile, chosen
-from tests.sandbox.faults import test_bodies, test_refusals
-from tests.sandbox.faults import test_bodies_contents as test_contents
-from tests.sandbox.faults import test_bodies_records as test_records
-from tests.sandbox.faults import test_paging as test_tokens
-from tests.sandbox.faults import test_paging_endings as test_endings
-from tests.sandbox.faults import test_paging_paging as test_paging
+from tests.sandbox.faults import test_bodies, test_paging, test_refusals
 from tests.sandbox.faults.stage import ACHIEVEMENTS, LIST, ids, stage
 
 
@@ -78,12 +73,14 @@ async def test_a_fault_with_a_rate_strikes_now_and_then() -> None:
 
 # Laws of :mod:`poller.sandbox.faults.registry`.
 
-MODULES = (test_bodies, test_contents, test_endings, test_paging, test_records, test_refusals, test_tokens)
+OF_BODIES = (test_bodies.LAWS, test_bodies.CONTENTS, test_bodies.IN_FRONT)
+OF_PAGING = (test_paging.LAWS, test_paging.ENDINGS, test_paging.MOVES)
+SHOWN = (*OF_BODIES, *OF_PAGING, test_refusals.LAWS)
 
 
 def test_every_profile_is_shown() -> None:
     """The tests of the profiles' modules show each profile of the table on a socket, and no other."""
-    shown = [name for module in MODULES for name in module.LAWS]
+    shown = [name for laws in SHOWN for name in laws]
     assert sorted(shown) == sorted(PROFILES)
 
 
