@@ -58,6 +58,12 @@ HELD: Final = frozenset(
         "gerund module names",
         "repeated class names",
         "modules with one importer and fewer than 80 lines",
+        "private names of modules and classes",
+        "private names of methods",
+        "private words in docstrings",
+        "private words in comments",
+        "private words in messages",
+        "private words in documents",
     }
 )
 """The figures whose goal the tests hold already. A goal that is reached is added here."""

@@ -73,8 +73,8 @@ class CommandResult(msgspec.Struct, frozen=True):
         feed: ``SOURCE/NAME``.
         order: the command.
         outcome: ``done``: carried out; ``begun``: a daemon is carrying it out; ``put off``: the feed is paused, and the
-            command is carried out after the pause; ``unanswered``: no daemon has replied in time;
-            ``no daemon``: none polls; ``senseless``: the command would change nothing, and was not submitted.
+            command is carried out after the pause; ``unanswered``: no daemon has replied in time; ``no daemon``: none
+            polls; ``senseless``: the command would change nothing, and was not submitted.
         text: the outcome for people, as the daemon or the store describes it.
         member: the process that replied; None: none did.
         round: the round that carried the command out, as ``poller once --json`` prints it; None: it has not ended.

@@ -165,8 +165,7 @@ async def remove(
     """Delete a subscription with its undelivered events.
 
     The process that delivers it notices the registry's new version and has a moment to end its deliveries; then the
-    state at
-    its feeds is deleted.
+    state at its feeds is deleted.
 
     Raises:
         SubscriptionUnknown: no subscription has this id.

@@ -55,10 +55,8 @@ class Failure(StrEnum):
     """The reason why a sink did not answer, or refused.
 
     ``ADDRESS`` and ``REQUEST`` come before a connection: the address guard refused it; the URL or a header cannot be
-    sent.
-    ``CREDENTIAL``: there is no usable credential, so nothing was sent. ``LOCAL``: this machine has no file, port,
-    memory or
-    disk space left.
+    sent. ``CREDENTIAL``: there is no usable credential, so nothing was sent. ``LOCAL``: this machine has no file, port,
+    memory or disk space left.
     """
 
     ADDRESS = "address"

@@ -12,8 +12,7 @@ the first bytes are kept beside the parser, and status and headers are read from
   the sink had closed it, or closed it without a response, and the request may be sent over a new one.
 * Once a whole status line has arrived, its status counts, even if faults follow: malformed or too long headers, a body
   that must not be there, truncated chunks, data after ``Connection: close``. Interim responses (1xx but 101) are
-  skipped.
-  Headers count up to the first malformed one, so ``Retry-After`` before a fault is respected.
+  skipped. Headers count up to the first malformed one, so ``Retry-After`` before a fault is respected.
 * Names are resolved only by :class:`GuardedResolver`, which checks each address.
 """
 
