@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.clock import Clock
-from poller.errors import Fenced, GroupGone, StoreUnavailable
+from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
 from poller.store.keys import ConsumerKeys, FeedKeys
@@ -253,6 +253,22 @@ async def test_a_settlement_that_comes_late_writes_nothing(scene: Scene) -> None
     heir = await scene.opened("two")
     await heir.settle(Settlement([], {one: b"p"}), now_ms=1)
     assert await store.parked() == {one: b"p"}
+
+
+async def test_a_delivery_that_cannot_become_a_dead_letter_stays_scheduled(scene: Scene) -> None:
+    """A server may refuse one write of a settlement (another kind of key, a missing right); no event is lost by it."""
+    store = await scene.opened()
+    (one,) = await scene.add(b"1")
+    await store.read(most=9)
+    await store.settle(Settlement([one], {one: b"p"}), now_ms=1)
+    await scene.client.set(KEYS.letters, "another kind of key")
+    with pytest.raises(StoreError):
+        await store.settle(Settlement(unparked=[one], letters={one: b"l"}), now_ms=1)
+    assert await store.parked() == {one: b"p"}
+    await scene.client.delete(KEYS.letters)
+    await store.settle(Settlement(unparked=[one], letters={one: b"l"}), now_ms=1)
+    assert await store.parked() == {}
+    assert await scene.client.hgetall(KEYS.letters) == {one.encode(): b"l"}
 
 
 async def test_a_store_that_stays_away_ends_it_with_the_lease(scene: Scene) -> None:

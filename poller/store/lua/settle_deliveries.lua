@@ -7,6 +7,8 @@
 -- Answers 1, or 0 where the lease is another's.
 -- What has this serial or a lower one was written before.
 -- Lua accepts some thousand arguments per call.
+-- What is kept comes first, what goes comes last: a server that refuses one of the writes (another kind of key, a
+--   missing right) loses nothing by it.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local nonce, serial = string.match(redis.call('HGET', KEYS[3], 'settled') or '', '^(%S+) (%d+)$')
 if nonce == ARGV[1] and tonumber(serial) >= tonumber(ARGV[2]) then return 1 end
@@ -19,12 +21,12 @@ end
 for i = first[9], last[9], 4000 do
   redis.call('HSET', KEYS[4], unpack(ARGV, i, math.min(i + 3999, last[9])))
 end
-for i = first[10], last[10], 4000 do
-  redis.call('HDEL', KEYS[4], unpack(ARGV, i, math.min(i + 3999, last[10])))
-end
 for i = first[11], last[11], 2 do
   redis.call('HSET', KEYS[5], ARGV[i], ARGV[i + 1])
   redis.call('ZADD', KEYS[6], ARGV[5], ARGV[i])
+end
+for i = first[10], last[10], 4000 do
+  redis.call('HDEL', KEYS[4], unpack(ARGV, i, math.min(i + 3999, last[10])))
 end
 for i = first[8], last[8], 4000 do
   redis.call('XACK', KEYS[2], ARGV[3], unpack(ARGV, i, math.min(i + 3999, last[8])))
