@@ -112,7 +112,10 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
     (r"the API answered 403\b", "the credential may not read this: ask the API's owner for the permission"),
     (r"the API answered 404\b", "check base_url and path, and that the API has this resource"),
     (r"the API answered 30[12378]\b", "redirects are not followed: set base_url to the redirect's target"),
-    (r"the API answered 407\b", "the proxy requires a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (
+        r"the API answered 407\b",
+        "the proxy requires a credential, which proxy cannot hold: let it allow this machine by its address",
+    ),
     (r"the API answered 4(?:00|13|14|22)\b", "the API rejects the request: check limit, fields and fields_style"),
     (r"the API answered 429\b", "too many requests: set rate, or a longer interval"),
     (r"the API answered 5\d\d\b", "the API itself fails: nothing to do here; the next round tries again"),
@@ -136,7 +139,10 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
         "the server closes the connection: try https:// or another port; it may require a client certificate",
     ),
     (r"the answer is not HTTP\b", "no web server answers there: check scheme, host and port in base_url"),
-    (r"the proxy answered 407\b", "the proxy requires a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (
+        r"the proxy answered 407\b",
+        "the proxy requires a credential, which proxy cannot hold: let it allow this machine by its address",
+    ),
     (r"(?i)connection refused|connect call failed", "no server listens there: check host and port in base_url"),
     (r"(?i)no complete answer|timeout|timed out", "raise timeout, or check whether a firewall drops the packets"),
     (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),
