@@ -125,7 +125,7 @@ async def test_an_echoing_command_shows_no_secret(poller: Poller, place: Path) -
         file = configured(place, url, f'command = ["sh", "-c", "{script}"]')
         ended = await poller("--log-level", "debug", "-c", str(file), "once")
         assert ended.code == 1
-        assert "the command sh failed with exit code 4; what it says on standard error" in ended.out
+        assert "the command sh failed with exit code 4; its standard error may hold a secret" in ended.out
         nothing_shown(ended, place)
 
 
