@@ -137,7 +137,9 @@ def _refuse_impossible(choice: EventChoice, types: Collection[str], operations: 
         raise ConfigurationError(f'--type "{entry}": {expected}')
     is_chosen = type_test(choice.types) if choice.types else lambda _: True
     if choice.changed and not any(is_chosen(one) for one in types if one.endswith(".modified.v1")):
-        raise ConfigurationError("--changed: expected the type modified, and a feed: only such events say what changed")
+        raise ConfigurationError(
+            "--changed chooses among the modified events of feeds: leave out --operations and other types"
+        )
 
 
 async def _follow(settings: Settings, streams: Mapping[str, str], start: str, shown: _Format) -> None:

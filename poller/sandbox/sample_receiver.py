@@ -65,7 +65,8 @@ def main() -> None:
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), SampleReceiver)
     except OSError as error:
-        sys.exit(f"cannot listen on 127.0.0.1 port {port}: {error.strerror}; give another one, here and in `sink`")
+        other = "receiver.py PORT takes another one, which goes into `sink` too"
+        sys.exit(f"cannot listen on 127.0.0.1 port {port}: {error.strerror}; {other}")
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()
 

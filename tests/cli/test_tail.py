@@ -80,8 +80,8 @@ REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("contractTypes", "--type", "*.achievement.*"), '--type "*.achievement.*": expected a type that a feed publishes'),
     (("--type", "poller.feed.held.v1"), "expected a type"),
     (("--operations", "--type", "created"), "expected a type"),
-    (("--changed", "/reason", "--type", "created"), "--changed: expected the type modified"),
-    (("--changed", "/reason", "--operations"), "--changed: expected the type modified, and a feed"),
+    (("--changed", "/reason", "--type", "created"), "--changed chooses among the modified events"),
+    (("--changed", "/reason", "--operations"), "--changed chooses among the modified events of feeds: leave out"),
 )
 
 
