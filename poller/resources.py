@@ -6,6 +6,8 @@ Pure, and light to import: completion of the command line reads the names from h
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -23,6 +25,7 @@ class Resource(NamedTuple):
         path: of the list endpoint, with ``{id}`` if each qualification has a listing.
         detail_path: of the single record, with ``{id}``; None: no such endpoint.
         delta: whether the list endpoint accepts ``sinceDeltaToken``, by the reference.
+        fields: the name of each field and what it holds, but for the id; empty where that is not known.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Resource(NamedTuple):
     path: str
     detail_path: str | None = None
     delta: bool = True
+    fields: Mapping[str, str] = MappingProxyType({})
 
     @property
     def per_qualification(self) -> bool:
@@ -50,21 +54,60 @@ class Resource(NamedTuple):
         return self.detail_path.replace(PARENT, quote(subject, safe=""))
 
 
+_UUID: Final = "A UUID."
+_TEXT: Final = "Text."
+_DATE: Final = "A calendar date, YYYY-MM-DD."
+_TIME: Final = "A moment; how it is written is the API's choice."
+_INTERVAL: Final = "An object."
+_STAMPS: Final = {"createdAt": _TIME, "lastModifiedAt": _TIME}
+_EXTERNAL: Final = {"externalCode": _TEXT, "externalId": _TEXT}
+
 RESOURCES: Final = {
     resource.name: resource
     for resource in (
-        Resource("evidenceVariants", "evidenceVariant", "/evidenceVariants", "/evidenceVariants/{id}"),
+        Resource(
+            "evidenceVariants",
+            "evidenceVariant",
+            "/evidenceVariants",
+            "/evidenceVariants/{id}",
+            fields={"qualificationID": _UUID, "code": _TEXT, "name": _TEXT, **_EXTERNAL, "interval": _INTERVAL}
+            | _STAMPS,
+        ),
         Resource(
             "employmentUnavailabilities",
             "employmentUnavailability",
             "/employmentUnavailabilities",
             "/employmentUnavailabilities/{id}",
+            fields={"employmentID": _UUID, "reason": _TEXT, "interval": _INTERVAL} | _STAMPS,
         ),
-        Resource("contractTypes", "contractType", "/contractTypes", "/contractTypes/{id}"),
-        Resource(ACHIEVEMENTS, "achievement", "/qualifications/{id}/achievements", delta=False),
+        Resource(
+            "contractTypes",
+            "contractType",
+            "/contractTypes",
+            "/contractTypes/{id}",
+            fields={"code": _TEXT, "name": _TEXT, **_EXTERNAL} | _STAMPS,
+        ),
+        Resource(
+            ACHIEVEMENTS,
+            "achievement",
+            "/qualifications/{id}/achievements",
+            delta=False,
+            fields={
+                **dict.fromkeys(
+                    ("qualificationID", "evidenceVariantID", "employmentID", "submittedByID", "approvedByID"), _UUID
+                ),
+                **dict.fromkeys(("issueDate", "expirationDate", "overriddenExpirationDate"), _DATE),
+                "remark": _TEXT,
+                "scoreOrder": "An integer.",
+                "isAutoAchieved": "true or false.",
+                "documents": "A list of objects with contentType and filename.",
+                **_EXTERNAL,
+            }
+            | _STAMPS,
+        ),
     )
 }
-"""The resources of the reference by name; they need no ``path``."""
+"""The resources of the reference by name; they need no ``path``, and are all polled where no file says otherwise."""
 
 
 def type_name_of(name: str) -> str:
@@ -78,7 +121,7 @@ def resource_of(
     """The resource of a feed, from its configuration.
 
     Args:
-        name: one of the reference's four, or any other with a path.
+        name: one of the reference's, or any other with a path.
         path: the list endpoint, from the root of the API.
         detail_path: the single record, with ``{id}``.
         type_name: default: the name without a plural s.
@@ -91,10 +134,8 @@ def resource_of(
         raise LookupError(f"{name} is not one of {', '.join(RESOURCES)} and has no path")
     if known is None:
         return Resource(name, type_name or type_name_of(name), path or "", detail_path)
-    return Resource(
-        name,
-        type_name or known.type_name,
-        path or known.path,
-        detail_path or known.detail_path,
-        delta=known.delta,
+    return known._replace(
+        type_name=type_name or known.type_name,
+        path=path or known.path,
+        detail_path=detail_path or known.detail_path,
     )

@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from poller.changes.diff import Change, ChangeKind
+from poller.resources import RESOURCES
 
 # Receivers must accept events of 64 KiB. A larger event leaves out the previous version, and says so.
 MAX_EVENT_BYTES: Final = 64 * 1024
@@ -119,31 +120,9 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any]
 
-_UUID: Final[Schema] = {"description": "A UUID."}
-_TEXT: Final[Schema] = {"description": "Text."}
-_DATE: Final[Schema] = {"description": "A calendar date, YYYY-MM-DD."}
-_TIME: Final[Schema] = {"description": "A moment; how it is written is the API's choice."}
-_INTERVAL: Final[Schema] = {"description": "An object."}
-_STAMPS: Final = {"createdAt": _TIME, "lastModifiedAt": _TIME}
-_EXTERNAL: Final = {"externalCode": _TEXT, "externalId": _TEXT}
-
-FIELDS: Final[dict[str, dict[str, Schema]]] = {
-    "evidenceVariant": {"qualificationID": _UUID, "code": _TEXT, "name": _TEXT, **_EXTERNAL, "interval": _INTERVAL}
-    | _STAMPS,
-    "employmentUnavailability": {"employmentID": _UUID, "reason": _TEXT, "interval": _INTERVAL} | _STAMPS,
-    "contractType": {"code": _TEXT, "name": _TEXT, **_EXTERNAL} | _STAMPS,
-    "achievement": {
-        **dict.fromkeys(
-            ("qualificationID", "evidenceVariantID", "employmentID", "submittedByID", "approvedByID"), _UUID
-        ),
-        **dict.fromkeys(("issueDate", "expirationDate", "overriddenExpirationDate"), _DATE),
-        "remark": _TEXT,
-        "scoreOrder": {"description": "An integer."},
-        "isAutoAchieved": {"description": "true or false."},
-        "documents": {"description": "A list of objects with contentType and filename."},
-        **_EXTERNAL,
-    }
-    | _STAMPS,
+FIELDS: Final[Mapping[str, Mapping[str, Schema]]] = {
+    resource.type_name: {name: {"description": text} for name, text in resource.fields.items()}
+    for resource in RESOURCES.values()
 }
 """What the reference says of each kind of record, by its type name, but for the id."""
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _CHANGES_PER_SECOND: Final = 4.0
 _RECORDS: Final = 120
-_SEED: Final = 33  # its first ten changes show every resource
+_SEED: Final = 33  # its first ten changes show several resources
 _PAGE_PORT: Final = 8080
 _SECRET_BYTES: Final = 32
 _BLOCK: Final = timedelta(milliseconds=250)

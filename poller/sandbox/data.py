@@ -12,26 +12,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 import msgspec
 
-from poller.sandbox.history import (
-    ACHIEVEMENTS,
-    CONTRACT_TYPES,
-    EMPLOYMENT_UNAVAILABILITIES,
-    EVIDENCE_VARIANTS,
-    UnusableRecord,
-)
+from poller.resources import ACHIEVEMENTS
+from poller.sandbox.history import RESOURCES, UnusableRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from random import Random
 
-    from poller.sandbox.history import History
+    from poller.sandbox.history import History, Version
 
 
 Record = dict[str, Any]
@@ -192,21 +189,8 @@ DOCUMENTS = (
 )
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-    from random import Random
+Alteration = Callable[["Random", datetime], Any]
 
-    from poller.sandbox.history import History, Version
-
-    Alteration = Callable[[Random, datetime], Any]
-
-_WEIGHTS = {
-    EMPLOYMENT_UNAVAILABILITIES.name: 60,
-    ACHIEVEMENTS.name: 20,
-    EVIDENCE_VARIANTS.name: 12,
-    CONTRACT_TYPES.name: 8,
-}
 _SHARE_OF_NEW = 0.2
 
 
@@ -218,32 +202,135 @@ def _variant_name(rng: Random, _at: datetime) -> str:
     return f"{rng.choice(QUALIFICATIONS)[1]} ({rng.choice(EVIDENCE)})"
 
 
-_ALTERATIONS: dict[str, dict[str, Alteration]] = {
-    EMPLOYMENT_UNAVAILABILITIES.name: {
-        "reason": lambda rng, _at: rng.choice(REASONS),
-        "interval": absence,
-    },
-    ACHIEVEMENTS.name: {
-        "expirationDate": _expiry,
-        "overriddenExpirationDate": _expiry,
-        "remark": lambda rng, _at: rng.choice(REMARKS),
-        "scoreOrder": lambda rng, _at: rng.randint(1, 10),
-        "isAutoAchieved": lambda rng, _at: rng.randrange(2) == 0,
-        "documents": lambda rng, _at: [document(rng) for _ in range(rng.randint(1, 3))],
-    },
-    EVIDENCE_VARIANTS.name: {"name": _variant_name, "interval": validity},
-    CONTRACT_TYPES.name: {
-        "name": lambda rng, _at: f"{rng.choice(CONTRACTS)[1]} {rng.randint(1, 99)}",
-        "externalCode": lambda rng, _at: f"CT{rng.randrange(1_000_000):06}",
-    },
+class Surroundings(Protocol):
+    """The records that a new record refers to, and its moment.
+
+    **Invariants**
+
+    - Each call may draw from ``rng``, so what a seed gives depends on the order of the calls.
+    """
+
+    rng: Random
+
+    def moment(self) -> datetime:
+        """When the record is made."""
+        ...
+
+    def qualification(self) -> str:
+        """A qualification, by its id."""
+        ...
+
+    def variant(self) -> tuple[str, str]:
+        """The qualification of an evidence variant, and the variant's id."""
+        ...
+
+    def employment(self) -> str:
+        """An employment, one that is known if possible."""
+        ...
+
+    def absentee(self) -> str:
+        """The employment of the next unavailability."""
+        ...
+
+
+class SeedRequest(msgspec.Struct, frozen=True):
+    """What :func:`shares` divides.
+
+    Attributes:
+        total: how many records there are to be.
+        fewest: of a resource.
+        qualifications: how many are asked for; 0 where that is left open.
+    """
+
+    total: int
+    fewest: int
+    qualifications: int
+
+
+class RecordKind(msgspec.Struct, frozen=True):
+    """How the records of one resource are made up.
+
+    Attributes:
+        make: one record.
+        alterations: for each field that a change alters, what makes its new value; two at least.
+        weight: how often it changes, in relation to the others.
+        share: how many of the first records it has; None: what the others leave. One resource has None.
+        refers_to: another resource, earlier in the table; without a record of it one of that is made instead.
+    """
+
+    make: Callable[[Surroundings], Record]
+    alterations: dict[str, Alteration]
+    weight: int
+    share: Callable[[SeedRequest], int] | None
+    refers_to: str | None = None
+
+
+def _make_variant(of: Surroundings) -> Record:
+    qualification = of.qualification()
+    return evidence_variant(of.rng, of.moment(), qualification=qualification)
+
+
+def _make_unavailability(of: Surroundings) -> Record:
+    employment = of.absentee()
+    return unavailability(of.rng, of.moment(), employment=employment)
+
+
+def _make_achievement(of: Surroundings) -> Record:
+    qualification, variant = of.variant()
+    at = of.moment()
+    return achievement(of.rng, at, qualification=qualification, variant=variant, employment=of.employment())
+
+
+def _variants(asked: SeedRequest) -> int:
+    return max(asked.fewest, asked.total // 20, min(asked.qualifications, asked.total // 2))
+
+
+_VARIANTS = "evidenceVariants"
+_UNAVAILABILITIES = "employmentUnavailabilities"
+_MOST_CONTRACT_TYPES = 40
+# The first records are made in this order. Every new row changes what a seed gives.
+_KINDS = {
+    "contractTypes": RecordKind(
+        lambda of: contract_type(of.rng, of.moment()),
+        {
+            "name": lambda rng, _at: f"{rng.choice(CONTRACTS)[1]} {rng.randint(1, 99)}",
+            "externalCode": lambda rng, _at: f"CT{rng.randrange(1_000_000):06}",
+        },
+        weight=8,
+        share=lambda asked: max(asked.fewest, min(_MOST_CONTRACT_TYPES, asked.total // 50)),
+    ),
+    _VARIANTS: RecordKind(_make_variant, {"name": _variant_name, "interval": validity}, weight=12, share=_variants),
+    _UNAVAILABILITIES: RecordKind(
+        _make_unavailability,
+        {"reason": lambda rng, _at: rng.choice(REASONS), "interval": absence},
+        weight=60,
+        share=None,
+    ),
+    ACHIEVEMENTS: RecordKind(
+        _make_achievement,
+        {
+            "expirationDate": _expiry,
+            "overriddenExpirationDate": _expiry,
+            "remark": lambda rng, _at: rng.choice(REMARKS),
+            "scoreOrder": lambda rng, _at: rng.randint(1, 10),
+            "isAutoAchieved": lambda rng, _at: rng.randrange(2) == 0,
+            "documents": lambda rng, _at: [document(rng) for _ in range(rng.randint(1, 3))],
+        },
+        weight=20,
+        share=lambda asked: max(asked.fewest, asked.total // 5) if _variants(asked) else 0,
+        refers_to=_VARIANTS,
+    ),
 }
+if unlisted := RESOURCES.keys() ^ _KINDS.keys():
+    raise LookupError(f"poller.resources and the table above differ: {', '.join(sorted(unlisted))}")
+_BY_WEIGHT = sorted(_KINDS, key=lambda name: -_KINDS[name].weight)
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def mutate(history: History, rng: Random, at: datetime) -> Version:
     """Make one change at the time ``at`` and return the version it made."""
-    resource = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+    resource = rng.choices(_BY_WEIGHT, [_KINDS[name].weight for name in _BY_WEIGHT])[0]
     present = None if rng.random() < _SHARE_OF_NEW else history.pick(resource, rng)
     if present is None or present.record is None:
         return _create(history, resource, rng, at)
@@ -252,7 +339,7 @@ def mutate(history: History, rng: Random, at: datetime) -> Version:
 
 def _altered(resource: str, record: bytes, rng: Random, at: datetime) -> bytes:
     members = _members.decode(record)
-    alterations = _ALTERATIONS[resource]
+    alterations = _KINDS[resource].alterations
     for name in rng.sample(list(alterations), k=rng.choice((1, 1, 2))):
         members[name] = _other_than(members.get(name), partial(alterations[name], rng, at))
     members["lastModifiedAt"] = msgspec.Raw(msgspec.json.encode(instant(at)))
@@ -268,23 +355,38 @@ def _other_than(present: msgspec.Raw | None, make: Callable[[], Any]) -> msgspec
 
 
 def _create(history: History, resource: str, rng: Random, at: datetime) -> Version:
-    if resource == CONTRACT_TYPES.name:
-        return history.put(resource, contract_type(rng, at), at)
-    if resource == EMPLOYMENT_UNAVAILABILITIES.name:
-        return history.put(resource, unavailability(rng, at, employment=_employment(history, rng)), at)
-    variant = history.pick(EVIDENCE_VARIANTS.name, rng)
-    qualification = _named(variant, "qualificationID") or new_id(rng)
-    if resource == EVIDENCE_VARIANTS.name or variant is None:
-        return history.put(EVIDENCE_VARIANTS.name, evidence_variant(rng, at, qualification=qualification), at)
-    employment = _employment(history, rng)
-    record = achievement(rng, at, qualification=qualification, variant=variant.id, employment=employment)
-    return history.put(resource, record, at)
+    other = _KINDS[resource].refers_to
+    if other is not None and not history.count(other):
+        return _create(history, other, rng, at)
+    return history.put(resource, _KINDS[resource].make(_Present(history, rng, at)), at)
 
 
-def _employment(history: History, rng: Random) -> str:
-    """Usually a known employment, so that some have several records; sometimes a new one."""
-    known = None if rng.random() < _SHARE_OF_NEW else history.pick(EMPLOYMENT_UNAVAILABILITIES.name, rng)
-    return _named(known, "employmentID") or new_id(rng)
+class _Present:
+    """The records that exist now."""
+
+    def __init__(self, history: History, rng: Random, at: datetime) -> None:
+        self.rng = rng
+        self._history = history
+        self._at = at
+
+    def moment(self) -> datetime:
+        return self._at
+
+    def qualification(self) -> str:
+        return _named(self._history.pick(_VARIANTS, self.rng), "qualificationID") or new_id(self.rng)
+
+    def variant(self) -> tuple[str, str]:
+        found = self._history.pick(_VARIANTS, self.rng)
+        if found is None:
+            raise LookupError("there is no evidence variant")
+        return _named(found, "qualificationID") or new_id(self.rng), found.id
+
+    def employment(self) -> str:
+        """Usually a known employment, so that some have several records; sometimes a new one."""
+        known = None if self.rng.random() < _SHARE_OF_NEW else self._history.pick(_UNAVAILABILITIES, self.rng)
+        return _named(known, "employmentID") or new_id(self.rng)
+
+    absentee = employment
 
 
 def _named(version: Version | None, name: str) -> str | None:
@@ -299,19 +401,20 @@ def _named(version: Version | None, name: str) -> str | None:
 
 
 _MOST_QUALIFICATIONS = 200
-_MOST_CONTRACT_TYPES = 40
 _ENOUGH_FOR_ALL = 20
 _YEARS_OF_PAST = 3
 
 
 class RecordMix(msgspec.Struct, frozen=True):
-    """How many of each there are to be. Qualifications are ids only and not counted as records."""
+    """How many of each there are to be.
+
+    Attributes:
+        qualifications: ids only, and not counted as records.
+        records: of each resource, in the order in which they are made.
+    """
 
     qualifications: int
-    contract_types: int
-    evidence_variants: int
-    achievements: int
-    unavailabilities: int
+    records: dict[str, int]
 
 
 def shares(total: int, qualifications: int | None = None) -> RecordMix:
@@ -320,28 +423,19 @@ def shares(total: int, qualifications: int | None = None) -> RecordMix:
     Each of the ``qualifications`` that are asked for has an evidence variant, as far as there are records enough.
     """
     fewest = 3 if total >= _ENOUGH_FOR_ALL else total // 6
-    contract_types = max(fewest, min(_MOST_CONTRACT_TYPES, total // 50))
-    variants = max(fewest, total // 20, min(qualifications or 0, total // 2))
-    achievements = max(fewest, total // 5) if variants else 0
-    return RecordMix(
-        # An achievements listing is one request each: few qualifications keep a reading of them affordable.
-        qualifications=min(variants, qualifications or max(fewest, min(_MOST_QUALIFICATIONS, total // 40))),
-        contract_types=contract_types,
-        evidence_variants=variants,
-        achievements=achievements,
-        unavailabilities=max(0, total - contract_types - variants - achievements),
-    )
+    asked = SeedRequest(total, fewest, qualifications or 0)
+    records = {name: kind.share(asked) if kind.share else 0 for name, kind in _KINDS.items()}
+    left = max(0, total - sum(records.values()))
+    records |= {name: left for name, kind in _KINDS.items() if kind.share is None}
+    # An achievements listing is one request each: few qualifications keep a reading of them affordable.
+    few = qualifications or max(fewest, min(_MOST_QUALIFICATIONS, total // 40))
+    return RecordMix(min(records[_VARIANTS], few), records)
 
 
 def shared(count: RecordMix) -> str:
     """Which records there are, in words: those of one resource are not all of them."""
-    each = {
-        EMPLOYMENT_UNAVAILABILITIES: count.unavailabilities,
-        EVIDENCE_VARIANTS: count.evidence_variants,
-        CONTRACT_TYPES: count.contract_types,
-        ACHIEVEMENTS: count.achievements,
-    }
-    return ", ".join(f"{number} {resource.name}" for resource, number in each.items())
+    shown = sorted(_BY_WEIGHT, key=lambda name: RESOURCES[name].of_qualification)
+    return ", ".join(f"{count.records[name]} {name}" for name in shown)
 
 
 def seed(history: History, rng: Random, *, records: int, at: datetime, qualifications: int | None = None) -> None:
@@ -352,31 +446,52 @@ def seed(history: History, rng: Random, *, records: int, at: datetime, qualifica
 
 
 def _made(rng: Random, count: RecordMix, at: datetime) -> Iterator[tuple[str, Record]]:
-    for _ in range(count.contract_types):
-        yield CONTRACT_TYPES.name, contract_type(rng, _past(rng, at))
-    qualifications = [new_id(rng) for _ in range(count.qualifications)]
-    variants: list[tuple[str, str]] = []
-    for index in range(count.evidence_variants):
-        qualification = qualifications[index % len(qualifications)]
-        variant = evidence_variant(rng, _past(rng, at), qualification=qualification)
-        variants.append((qualification, variant["id"]))
-        yield EVIDENCE_VARIANTS.name, variant
-    employments: list[str] = []
-    for employment in _employments(rng, count.unavailabilities):
-        employments.append(employment)
-        yield EMPLOYMENT_UNAVAILABILITIES.name, unavailability(rng, _past(rng, at), employment=employment)
-    for _ in range(count.achievements):
-        qualification, variant_id = rng.choice(variants)
-        yield (
-            ACHIEVEMENTS.name,
-            achievement(
-                rng,
-                _past(rng, at),
-                qualification=qualification,
-                variant=variant_id,
-                employment=rng.choice(employments),
-            ),
-        )
+    past = _Past(rng, count, at)
+    for resource, number in count.records.items():
+        for _ in range(number):
+            record = _KINDS[resource].make(past)
+            past.keep(resource, record)
+            yield resource, record
+
+
+class _Past:
+    """The records made so far of those that a history begins with."""
+
+    def __init__(self, rng: Random, count: RecordMix, at: datetime) -> None:
+        self.rng = rng
+        self._at = at
+        self._qualifications = _in_turn(rng, count.qualifications)
+        self._variants: list[tuple[str, str]] = []
+        self._absentees = _employments(rng, count.records[_UNAVAILABILITIES])
+        self._employments: list[str] = []
+
+    def keep(self, resource: str, record: Record) -> None:
+        """Note what later records may refer to."""
+        if resource == _VARIANTS:
+            self._variants.append((record["qualificationID"], record["id"]))
+        elif resource == _UNAVAILABILITIES:
+            self._employments.append(record["employmentID"])
+
+    def moment(self) -> datetime:
+        seconds = self.rng.randrange(_YEARS_OF_PAST * 365 * 86_400)
+        return self._at - timedelta(seconds=seconds, milliseconds=self.rng.randrange(1000))
+
+    def qualification(self) -> str:
+        return next(self._qualifications)
+
+    def variant(self) -> tuple[str, str]:
+        return self.rng.choice(self._variants)
+
+    def employment(self) -> str:
+        return self.rng.choice(self._employments)
+
+    def absentee(self) -> str:
+        return next(self._absentees)
+
+
+def _in_turn(rng: Random, qualifications: int) -> Iterator[str]:
+    """The qualifications, one after the other, again and again."""
+    yield from cycle([new_id(rng) for _ in range(qualifications)])
 
 
 def _employments(rng: Random, unavailabilities: int) -> Iterator[str]:
@@ -388,10 +503,6 @@ def _employments(rng: Random, unavailabilities: int) -> Iterator[str]:
         left -= several
         for _ in range(several):
             yield employment
-
-
-def _past(rng: Random, at: datetime) -> datetime:
-    return at - timedelta(seconds=rng.randrange(_YEARS_OF_PAST * 365 * 86_400), milliseconds=rng.randrange(1000))
 
 
 _WHITESPACE = b" \t\r\n"

@@ -24,14 +24,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from poller import resources
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
     from random import Random
-
-
-_STAMPS = frozenset({"createdAt", "lastModifiedAt"})
-_EXTERNAL = frozenset({"externalCode", "externalId"})
 
 
 class SandboxResource(msgspec.Struct, frozen=True):
@@ -50,27 +48,14 @@ class SandboxResource(msgspec.Struct, frozen=True):
     of_qualification: bool = False
 
 
-EVIDENCE_VARIANTS = SandboxResource(
-    "evidenceVariants", frozenset({"id", "qualificationID", "code", "name", "interval"}) | _EXTERNAL | _STAMPS
-)
-EMPLOYMENT_UNAVAILABILITIES = SandboxResource(
-    "employmentUnavailabilities", frozenset({"id", "employmentID", "reason", "interval"}) | _STAMPS
-)
-CONTRACT_TYPES = SandboxResource("contractTypes", frozenset({"id", "code", "name"}) | _EXTERNAL | _STAMPS)
-ACHIEVEMENTS = SandboxResource(
-    "achievements",
-    frozenset({"id", "qualificationID", "evidenceVariantID", "employmentID", "submittedByID", "approvedByID"})
-    | frozenset({"issueDate", "expirationDate", "overriddenExpirationDate", "remark", "scoreOrder"})
-    | frozenset({"isAutoAchieved", "documents"})
-    | _EXTERNAL
-    | _STAMPS,
-    takes_delta=False,
-    of_qualification=True,
-)
-
 RESOURCES = {
-    resource.name: resource
-    for resource in (EVIDENCE_VARIANTS, EMPLOYMENT_UNAVAILABILITIES, CONTRACT_TYPES, ACHIEVEMENTS)
+    one.name: SandboxResource(
+        one.name,
+        frozenset({"id", *one.fields}),
+        takes_delta=one.delta,
+        of_qualification=one.per_qualification,
+    )
+    for one in resources.RESOURCES.values()
 }
 """Every resource by its name."""
 

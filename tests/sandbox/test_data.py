@@ -184,11 +184,12 @@ def test_the_same_seed_gives_the_same_bytes(at: datetime) -> None:
 def test_shares_add_up(total: int) -> None:
     """Every record asked for is made; from 20 on every resource has some, and qualifications stay few."""
     count = shares(total)
-    made = [count.contract_types, count.evidence_variants, count.achievements, count.unavailabilities]
+    made = count.records.values()
+    assert count.records.keys() == RESOURCES.keys()
     assert sum(made) == total
     assert min(made) >= (3 if total >= 20 else 0)
-    assert count.qualifications <= min(200, count.evidence_variants)
-    assert count.unavailabilities * 2 >= total
+    assert count.qualifications <= min(200, count.records["evidenceVariants"])
+    assert count.records["employmentUnavailabilities"] * 2 >= total
 
 
 def test_few_records_can_be_seeded(at: datetime) -> None:
