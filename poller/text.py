@@ -185,3 +185,11 @@ def size(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.1f} {name}"
     return f"{count} B"
+
+
+_MILLION: Final = 1_000_000
+
+
+def short_number(number: int) -> str:
+    """``12345``, ``1.2 M``."""
+    return str(number) if number < _MILLION else f"{number / _MILLION:.1f} M"

@@ -32,7 +32,7 @@ from poller.cli.output import (
     write_styled,
 )
 from poller.errors import StoreRefused, StoreUnavailable
-from poller.text import ago, size
+from poller.text import ago, short_number, size
 
 if TYPE_CHECKING:
     import asyncio
@@ -229,27 +229,16 @@ def _lags(subscribed: Iterable[SubscriptionStatus]) -> dict[str, float]:
 
 def _details(one: FeedStatus) -> Iterator[tuple[str, str]]:
     from poller.control.problems import feed_problems
+    from poller.control.status import FEED_VALUES
 
     yield "feed", one.feed
     yield "state", one.state
     for text in feed_problems(one):
         yield "", text
-    yield "last round", f"{one.mode or 'none'}; {_round(one)}, {one.round.seconds} s" if one.round else "none"
-    yield "last good", "-" if one.good_at is None else f"{one.good_at}, {ago(one.good_age_seconds or 0)} ago"
-    yield "next round", "-" if one.next_at is None else f"{one.next_at}, {_in(one)}"
-    yield "polled by", one.owner or ("an unnamed process" if one.lease == "held" else "no process")
-    yield "records", f"{one.records}"
-    stored = "" if one.stream_bytes is None else f", {size(one.stream_bytes)}"
-    yield "events", f"{one.events}, of which the stream holds {one.stream_length}{stored}"
-    yield "oldest", one.stream_oldest or "-"
-    yield "quarantined", str(one.quarantined)
-    if one.backwards:
-        yield "going back", f"{_number(one.backwards)} versions were older than the known ones, by their lastModifiedAt"
-    yield "delta token", f"{'yes' if one.delta_token else 'no'}; found on {one.delta_token_on or 'no page yet'}"
-    yield "listing", f"ends with {one.paging}" if one.paging else "not read yet"
-    yield "refused", ", ".join(one.refused) or "nothing"
-    if one.listings:
-        yield "listings", f"{one.listings}, the oldest read {ago(one.oldest_seconds or 0)} ago"
+    for value in FEED_VALUES:
+        detail = value.detail(one) if value.detail else None
+        if detail is not None:
+            yield value.name, detail
 
 
 def subscription_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
@@ -281,34 +270,12 @@ def _problem_lines(found: Sequence[SubscriptionStatus], now: datetime, width: in
 # Cells, and the columns of the tables.
 
 
-def _number(number: int) -> str:
-    """``12345``, ``1.2 M``."""
-    return str(number) if number < _MILLION else f"{number / _MILLION:.1f} M"
-
-
 def _or_dash(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
 def _age(seconds: float | None) -> str:
     return "-" if not seconds else ago(seconds)
-
-
-def _next(one: FeedStatus) -> str:
-    if one.next_seconds is None:
-        return "-"
-    return ago(one.next_seconds) if one.next_seconds > 0 else "now"
-
-
-def _in(one: FeedStatus) -> str:
-    return _next(one) if (one.next_seconds or 0) <= 0 else f"in {_next(one)}"
-
-
-def _round(one: FeedStatus) -> str:
-    if one.round is None:
-        return "-"
-    counts = one.round
-    return f"{counts.records}: +{counts.created} ~{counts.modified} -{counts.removed}"
 
 
 def _size(one: FeedStatus) -> str:
@@ -319,7 +286,6 @@ def _feeds(one: SubscriptionStatus) -> str:
     return "all" if one.all_feeds else ", ".join(feed.feed for feed in one.feeds)
 
 
-_MILLION: Final = 1_000_000
 _FEED_STATES: Final = {"ok": "green", "failing": "red", "held": "yellow", "paused": "yellow", "reading": "cyan"}
 _FEEDS: Final = (
     Column("feed", least=12, cell=lambda one: one.feed),
@@ -328,14 +294,14 @@ _FEEDS: Final = (
     Column(
         "age", right=True, leave=1, cell=lambda one: "-" if one.good_age_seconds is None else ago(one.good_age_seconds)
     ),
-    Column("next", right=True, leave=3, cell=_next),
-    Column("records", right=True, leave=5, cell=lambda one: _number(one.records)),
+    Column("next", right=True, leave=3, cell=lambda one: one.next_text),
+    Column("records", right=True, leave=5, cell=lambda one: short_number(one.records)),
 )
 _STREAMS: Final = (
     Column("stored of", least=12, cell=lambda one: one.feed),
-    Column("last round", least=9, leave=1, cell=_round),
-    Column("events", right=True, leave=2, cell=lambda one: _number(one.events)),
-    Column("in stream", right=True, leave=3, cell=lambda one: _number(one.stream_length)),
+    Column("last round", least=9, leave=1, cell=lambda one: one.round_text),
+    Column("events", right=True, leave=2, cell=lambda one: short_number(one.events)),
+    Column("in stream", right=True, leave=3, cell=lambda one: short_number(one.stream_length)),
     Column("size", right=True, leave=4, cell=_size),
 )
 _STATES: Final = {"active": "green", "failing": "red", "paused": "yellow", "new": "cyan"}

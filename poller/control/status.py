@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from redis.asyncio import Redis
@@ -25,6 +25,7 @@ from poller.store.retention import RetentionRule, held_by
 from poller.store.session import OpenStore
 from poller.store.stats import Backlog, FeedStats, backlogs, feed_stats
 from poller.store.subscriptions import WHOLE, Origin, Pauser, SubscriptionOutline, Subscriptions, outline_of
+from poller.text import ago, short_number, size
 
 FeedCondition = Literal["never read", "reading", "ok", "failing", "held", "paused"]
 
@@ -55,7 +56,8 @@ class FeedStatus(msgspec.Struct, frozen=True):
         delta_token_on: on which pages of a listing a delta token stood; None likewise.
         refused: the parameters that the API refused and that are left out since, in words.
         listings: how many are read, of a feed with one for each qualification; else 0.
-        oldest_seconds: how long ago the listing was read that was not read for the longest time; None before all were.
+        oldest_seconds: of listings: how long ago that one was read that was not read for the longest time; None before
+            all were.
         lost: what the store has lost of the feed last, in words; None where nothing was lost.
         lost_at: when that was noticed, RFC 3339.
         lost_age_seconds: how long ago that is.
@@ -123,6 +125,89 @@ class FeedStatus(msgspec.Struct, frozen=True):
     confirmations: int = 0
     late: int = 0
     progress: Progress | None = None
+
+    @property
+    def next_text(self) -> str:
+        """In how long the next round is due."""
+        if self.next_seconds is None:
+            return "-"
+        return ago(self.next_seconds) if self.next_seconds > 0 else "now"
+
+    @property
+    def round_text(self) -> str:
+        """What the last round counted."""
+        if self.round is None:
+            return "-"
+        counts = self.round
+        return f"{counts.records}: +{counts.created} ~{counts.modified} -{counts.removed}"
+
+
+class FeedValue(NamedTuple):
+    """A value of a feed's status, as people read it.
+
+    Attributes:
+        name: before its line of the details, and over its column of the page.
+        detail: its text in ``poller status FEED``; None: it has no line there, or none for this feed.
+        page: its text on the page; None: it has no column there.
+        right: whether that column is one of numbers.
+    """
+
+    name: str
+    detail: Callable[[FeedStatus], str | None] | None = None
+    page: Callable[[FeedStatus], str] | None = None
+    right: bool = False
+
+
+def _last_round(one: FeedStatus) -> str:
+    return f"{one.mode or 'none'}; {one.round_text}, {one.round.seconds} s" if one.round else "none"
+
+
+def _last_good(one: FeedStatus) -> str:
+    return "-" if one.good_at is None else f"{one.good_at}, {ago(one.good_age_seconds or 0)} ago"
+
+
+def _next_round(one: FeedStatus) -> str:
+    text = one.next_text if (one.next_seconds or 0) <= 0 else f"in {one.next_text}"
+    return "-" if one.next_at is None else f"{one.next_at}, {text}"
+
+
+def _events(one: FeedStatus) -> str:
+    stored = "" if one.stream_bytes is None else f", {size(one.stream_bytes)}"
+    return f"{one.events}, of which the stream holds {one.stream_length}{stored}"
+
+
+def _backwards(one: FeedStatus) -> str | None:
+    if not one.backwards:
+        return None
+    return f"{short_number(one.backwards)} versions were older than the known ones, by their lastModifiedAt"
+
+
+FEED_VALUES: Final = (
+    FeedValue("last round", _last_round),
+    FeedValue(
+        "last good",
+        _last_good,
+        page=lambda one: "never" if one.good_age_seconds is None else f"{ago(one.good_age_seconds)} ago",
+    ),
+    FeedValue("next round", _next_round),
+    FeedValue("polled by", lambda one: one.owner or ("an unnamed process" if one.lease == "held" else "no process")),
+    FeedValue("records", lambda one: str(one.records), page=lambda one: str(one.records), right=True),
+    FeedValue("events", _events, page=lambda one: str(one.events), right=True),
+    FeedValue("oldest event", lambda one: one.stream_oldest or "-"),
+    FeedValue("quarantined", lambda one: str(one.quarantined)),
+    FeedValue("going back", _backwards),
+    FeedValue(
+        "delta token",
+        lambda one: f"{'yes' if one.delta_token else 'no'}; found on {one.delta_token_on or 'no page yet'}",
+    ),
+    FeedValue("listing", lambda one: f"ends with {one.paging}" if one.paging else "not read yet"),
+    FeedValue("refused", lambda one: ", ".join(one.refused) or "nothing"),
+    FeedValue(
+        "listings",
+        lambda one: f"{one.listings}, the oldest read {ago(one.oldest_seconds or 0)} ago" if one.listings else None,
+    ),
+)
+"""In their order, after the feed, its state and its problems."""
 
 
 async def feed_statuses(

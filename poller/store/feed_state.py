@@ -205,6 +205,13 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
+def _decimal(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def _moment(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text).astimezone(UTC) if text else None
@@ -218,6 +225,7 @@ _BY_TYPE: Final[Mapping[Any, Callable[[str], object]]] = {
     str | None: lambda text: text or None,
     int: _whole,
     int | None: _whole,
+    float | None: _decimal,
     bool: lambda _: True,
     datetime | None: _moment,
 }
@@ -229,3 +237,6 @@ _DECODERS: Final[Mapping[str, Callable[[str], object]]] = {
     "formers": lambda text: tuple(text.split()),
     FIELDS: _fields,
 }
+_NOT_STORED: Final = {"loss"}
+if undecoded := set(FeedState.__struct_fields__) - _DECODERS.keys() - set(_ATTRIBUTES.values()) - _NOT_STORED:
+    raise TypeError(f"FeedState: no decoder for {', '.join(sorted(undecoded))}; add its type to _BY_TYPE")

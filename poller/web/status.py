@@ -28,7 +28,7 @@ from poller import __version__
 from poller.clock import Clock
 from poller.control.commands import CommandKind, run_command
 from poller.control.problems import feed_problems, subscription_problems
-from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
+from poller.control.status import FEED_VALUES, FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.daemon.health import Readiness
 from poller.errors import StoreError
 from poller.text import ago, without_credentials
@@ -123,10 +123,6 @@ def _row(row: Sequence[str], numbers: Sequence[bool]) -> str:
     return f'<tr>{"".join(cells)}<td class="why">{escape(why)}</td></tr>'
 
 
-def _good(one: FeedStatus) -> str:
-    return "never" if one.good_age_seconds is None else f"{ago(one.good_age_seconds)} ago"
-
-
 def _feed_why(one: FeedStatus) -> str:
     unusable = [f"{one.quarantined} records that cannot be used"] if one.quarantined else []
     return "; ".join([*feed_problems(one), *unusable])
@@ -142,9 +138,7 @@ _BAD: Final = ' class="bad"'
 _FEEDS: Final[Sequence[_Column]] = (
     ("feed", lambda one: one.feed),
     ("state", lambda one: one.state),
-    ("last good", _good),
-    ("#records", lambda one: str(one.records)),
-    ("#events", lambda one: str(one.events)),
+    *(("#" * value.right + value.name, value.page) for value in FEED_VALUES if value.page),
     ("problem", _feed_why),
 )
 _SUBSCRIPTIONS: Final[Sequence[_Column]] = (
