@@ -196,7 +196,7 @@ def forget(
     *,
     yes: Yes = False,
 ) -> None:
-    """Delete a feed that no configuration has any more. Its stream and pending deliveries go with it."""
+    """Delete a feed that no configuration has any more. Its stream, pending deliveries and dead letters go with it."""
     settings = options.settings()
     found = run_loop(_forgettable(settings, feed))
     if not yes and found.subscriptions and not _forget_confirmed(found):

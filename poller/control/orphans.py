@@ -86,7 +86,7 @@ class OrphanedFeed(msgspec.Struct, frozen=True):
         waits = f"{self.undelivered} events wait for {names} and are delivered" if names else "nothing waits"
         return (
             f"no running configuration has this feed; its stream holds {self.stream_length} events, {waits}; "
-            f"`poller feeds forget {self.feed}` deletes its data"
+            f"`poller feeds forget {self.feed}` deletes its data, dead letters included"
         )
 
 
