@@ -35,6 +35,10 @@ class Resource(NamedTuple):
     delta: bool = True
     fields: Mapping[str, str] = MappingProxyType({})
 
+    def __hash__(self) -> int:
+        """Without the fields: a mapping has no hash, and a feed with its resource is a key."""
+        return hash(self[:-1])
+
     @property
     def per_qualification(self) -> bool:
         """Whether each qualification has a listing of its own."""

@@ -65,6 +65,7 @@ async def test_the_first_webhook(tmp_path: Path) -> None:
         going_on = replace(route, script=script, ports=tuple(ports.values()))
         assert len(await walk(terminal, going_on)) == len(others)
         await second.run(".venv/bin/poller status -c trial/poller.toml")
+        await second.run(".venv/bin/poller check -c trial/poller.toml")
         assert re.search("acme/employmentUnavailabilities +(ok|reading) ", second.screen)
     assert not elsewhere.exists()
 

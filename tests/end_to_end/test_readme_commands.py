@@ -49,6 +49,7 @@ ELSEWHERE: Final = {
     # Who else runs it, or why it is not run.
     ".venv/bin/poller demo": "tests/test_newcomer.py",
     "poller status -c trial/poller.toml": "tests/test_newcomer.py",
+    "poller check -c trial/poller.toml": "tests/test_newcomer.py",
     "poller resync FEED --anew": "it asks first; tests/cli/test_feeds.py",
     "poller feeds forget": "tests/end_to_end/test_orphans.py has a feed that may be forgotten",
     "python -m tests.document_tables": "it writes into documents; test_documents.py compares what it would write",
