@@ -55,11 +55,13 @@ class SourceRefused(SourceError):
 
     Attributes:
         status: the HTTP status.
+        age: for how many seconds a cache on the way had kept the answer; 0 where none did or said so.
     """
 
-    def __init__(self, message: str, *, status: int) -> None:
+    def __init__(self, message: str, *, status: int, age: int = 0) -> None:
         super().__init__(message)
         self.status = status
+        self.age = age
 
 
 class CredentialUnusable(SourceError):

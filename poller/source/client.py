@@ -65,6 +65,9 @@ from poller.text import gist, hidden, one_line
 # What RFC 9110 calls an entity tag, in ASCII and with something in it; others are not sent back.
 _ETAG: Final = re.compile(r'(W/)?"[!#-~]{1,1024}"')
 _SETTLED: Final = timedelta(seconds=60)
+_LONGEST_AGE: Final = 10  # digits
+# A cache on the way is to ask the API: what it has kept may be older than what is known here.
+_PRESENT: Final = ("Cache-Control", "no-cache")
 
 
 class Validators(msgspec.Struct, frozen=True):
@@ -91,6 +94,11 @@ def validators_of(headers: Mapping[str, str]) -> Validators:
     if changed and sent and sent - changed >= _SETTLED:
         return Validators(modified=modified)
     return Validators()
+
+
+def age_of(text: str) -> int:
+    """The seconds of the header ``Age``; 0 where it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_AGE else 0
 
 
 class ConditionalResponse(msgspec.Struct, frozen=True):
@@ -266,7 +274,7 @@ class ApiClient:
             return SourceNonsense(reply.text)
         if status == httpx.codes.OK or status is None or (conditional and status == httpx.codes.NOT_MODIFIED):
             return None
-        return SourceRefused(reply.text, status=status)
+        return SourceRefused(reply.text, status=status, age=reply.age)
 
 
 def round_span(feed: str) -> Span:
@@ -321,6 +329,7 @@ class HttpReply(msgspec.Struct, frozen=True):
         validators: of the answer's version.
         failure: why it is no usable answer, in a word; None: it is one, whatever its status.
         received: bytes of the body as sent, as far as known.
+        age: for how many seconds a cache on the way had kept it; 0 where none did or said so.
     """
 
     outcome: ExchangeOutcome
@@ -330,6 +339,7 @@ class HttpReply(msgspec.Struct, frozen=True):
     validators: Validators = Validators()
     failure: Failure | None = None
     received: int = 0
+    age: int = 0
 
 
 _NONE: Final[Mapping[str, str]] = {}
@@ -374,9 +384,10 @@ class HttpSession:
         tls = self._certificates.context()
         if self._http is None or tls is not self._tls:
             self._tls = tls
-            client = http_client(
-                self._transport, tls, connections=self._limits.concurrency, headers=self._transport.headers
-            )
+            headers = self._transport.headers
+            if not any(name.lower() == "cache-control" for name, _ in headers):
+                headers = (_PRESENT, *headers)
+            client = http_client(self._transport, tls, connections=self._limits.concurrency, headers=headers)
             self._http = await self._open.enter_async_context(client)
         return self._http
 
@@ -445,7 +456,8 @@ class HttpSession:
             return HttpReply(outcome, text, too_large=True, failure="body", received=received)
         beginning = "" if status == httpx.codes.OK else _said(body, secrets)
         text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
-        return HttpReply(outcome, text, body, validators=validators_of(sent), received=received)
+        age = age_of(sent.get("age", ""))
+        return HttpReply(outcome, text, body, validators=validators_of(sent), received=received, age=age)
 
     async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
         """The decoded body and the number of bytes received; no body: it is too large."""

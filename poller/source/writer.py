@@ -20,6 +20,7 @@ least as much later has to miss the record too; until then its snapshot is marke
 - The tally counts what is committed and nothing else.
 - A record that cannot be used still counts as listed: it is not removed.
 - A failure while absent records are confirmed ends the round and removes nothing more.
+- An answer that a cache had kept from before the confirmation does not say that a record is gone.
 - The writer does not know tokens, paging, or which reading comes next.
 """
 
@@ -42,7 +43,7 @@ from poller.changes.held_versions import HeldVersion, VersionPolicy, full_readin
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import Record, Rejected, identities, is_single, latest_versions, record_reader, shape_of
 from poller.clock import Clock, rfc3339
-from poller.errors import RoundHeld, SourceError, SourceRefused
+from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
 from poller.lifecycle import finished, in_turns
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Get, Page, slices
@@ -452,6 +453,7 @@ async def _whole(part: Record, feed: Feed, get: Get) -> Record:
 
 
 _REMOVED_AT_ONCE: Final = 256  # records looked for and removed together
+_ROUNDED: Final = 1  # second; ``Age`` is a whole number
 
 
 class _Verdict(Enum):
@@ -568,6 +570,7 @@ class _AbsenceByRequests:
         self._remove = remove
         self._readings = readings
         self._clock = clock
+        self._begun = clock.monotonic()
         self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
 
     async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
@@ -589,7 +592,7 @@ class _AbsenceByRequests:
     async def _asked_once(self, absent: Mapping[str, Snapshot]) -> bool:
         paths = {key: self._feed.record_path(key, snapshot) for key, snapshot in absent.items()}
         settled = await self._readings.settle({key: absent[key] for key, path in paths.items() if path is None})
-        verdicts = await _verdicts(self._get, {key: path for key, path in paths.items() if path is not None})
+        verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None})
         gone = [key for key, verdict in verdicts.items() if verdict is _Verdict.GONE]
         if gone:
             self._gone.append((self._clock.monotonic(), gone))
@@ -598,26 +601,30 @@ class _AbsenceByRequests:
     async def _asked_again(self, keys: list[str]) -> bool:
         known = await self._store.known(keys)
         paths = {key: self._feed.record_path(key, snapshot) for key, snapshot in known.items()}
-        verdicts = await _verdicts(self._get, {key: path for key, path in paths.items() if path is not None})
+        verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None})
         await self._remove({key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE})
         return all(verdict is _Verdict.GONE for verdict in verdicts.values())
 
+    async def _verdicts(self, paths: Mapping[str, str]) -> dict[str, _Verdict]:
+        answers = await asyncio.gather(*(self._verdict(path) for path in paths.values()), return_exceptions=True)
+        verdicts: dict[str, _Verdict] = {}
+        for key, answer in zip(paths, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            verdicts[key] = answer
+        return verdicts
 
-async def _verdicts(get: Get, paths: Mapping[str, str]) -> dict[str, _Verdict]:
-    answers = await asyncio.gather(*(_verdict(get, path) for path in paths.values()), return_exceptions=True)
-    verdicts: dict[str, _Verdict] = {}
-    for key, answer in zip(paths, answers, strict=True):
-        if isinstance(answer, BaseException):
-            raise answer
-        verdicts[key] = answer
-    return verdicts
-
-
-async def _verdict(get: Get, path: str) -> _Verdict:
-    try:
-        await get(path, ())
-    except SourceRefused as refused:
-        if refused.status in _GONE:
+    async def _verdict(self, path: str) -> _Verdict:
+        try:
+            await self._get(path, ())
+        except SourceRefused as refused:
+            if refused.status not in _GONE:
+                raise
+            if refused.age > self._clock.monotonic() - self._begun + _ROUNDED:
+                # The record may have been made since, and be missing from a listing that a cache had kept, too.
+                raise SourceUnavailable(
+                    f"{refused}; a cache on the way has kept that for {refused.age} s, so it does not say that the "
+                    "record is gone now"
+                ) from None
             return _Verdict.GONE
-        raise
-    return _Verdict.HERE
+        return _Verdict.HERE

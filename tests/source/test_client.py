@@ -52,6 +52,7 @@ async def test_a_request_is_what_the_reference_asks_for() -> None:
         assert headers["accept"] == "application/json"
         assert headers["user-agent"].startswith("poller/")
         assert headers["x-tenant"] == "t"
+        assert headers["cache-control"] == "no-cache"  # a cache on the way may know less than what is known here
 
 
 async def test_parameters_survive_the_wire() -> None:
@@ -470,3 +471,23 @@ async def test_outside_a_round_requests_are_no_traces() -> None:
         with recorded() as spans:
             await client.get("/x")
     assert not spans.all
+
+
+async def test_the_sources_own_word_to_caches_is_the_only_one() -> None:
+    """A Cache-Control among the source's headers replaces that of the client."""
+    transport = Transport(headers=(("cache-control", "max-age=5"),))
+    async with serving(http(200, b"{}")) as api, client_of(api.url, transport=transport) as client:
+        await client.get("/contractTypes")
+        assert api.requests[0].headers["cache-control"] == "max-age=5"
+
+
+@pytest.mark.parametrize(
+    ("header", "age"),
+    [((), 0), (("Age: 14",), 14), (("Age: -1",), 0), (("Age: soon",), 0), (("Age: 99999999999",), 0)],
+)
+async def test_a_refusal_says_how_long_a_cache_has_kept_it(header: tuple[str, ...], age: int) -> None:
+    """By the header Age; what is none counts as a present answer."""
+    async with serving(http(404, b"", *header)) as api, client_of(api.url) as client:
+        with pytest.raises(SourceRefused) as refused:
+            await client.get("/contractTypes/a")
+    assert (refused.value.status, refused.value.age) == (404, age)

@@ -341,6 +341,21 @@ async def test_a_removal_takes_two_answers_some_time_apart() -> None:
     assert max(first for first, _ in asked) <= min(second for _, second in asked)
 
 
+async def test_what_a_cache_had_kept_before_the_question_removes_nothing() -> None:
+    """A 404 that is older than the round may be older than the record; it fails the round, and a present one removes.
+
+    An answer that a cache has kept for no longer than the settling takes is as good as its first one.
+    """
+    read = await has(FULL, "a", "b")
+    kept = SourceRefused("GET /contractTypes/b: the API answered 404", status=404, age=14)
+    result = await read(listing(FULL, ["a"]).on(kept, path="/contractTypes/b"))
+    assert (result.ok, result.removed) == (False, 0)
+    assert "a cache on the way has kept that for 14 s" in (result.error or "")
+    fresh = SourceRefused("GET /contractTypes/b: the API answered 404", status=404, age=1)
+    result = await read(listing(FULL, ["a"]).on(fresh, path="/contractTypes/b"))
+    assert (result.ok, result.removed) == (True, 1)
+
+
 async def test_a_record_that_one_backend_still_has_stays() -> None:
     """404 and then 200 is no removal, and the next full reading looks for the record again."""
     read = await has(FULL, *MANY)
