@@ -3,11 +3,9 @@
 **Invariants**
 
 - The daemon starts even if the store or a source is unavailable: it waits for the store, and an unavailable source
-  fails
-  only its own rounds. The HTTP service answers from the start to the end.
+  fails only its own rounds. The HTTP service answers from the start to the end.
 - Once stopped, the daemon starts no round, lets running commits finish, and releases its leases, so that another
-  process
-  can continue immediately.
+  process can continue immediately.
 """
 
 from __future__ import annotations

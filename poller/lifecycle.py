@@ -37,8 +37,7 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks repeatedly until they have ended.
 
     Once is not enough: before Python 3.12, ``asyncio.wait_for``, which redis-py uses for its commands, loses a
-    cancellation
-    that comes at the moment in which the awaited result is ready.
+    cancellation that comes at the moment in which the awaited result is ready.
     """
     left = {task for task in tasks if not task.done()}
     while left:

@@ -3,8 +3,7 @@
 **Invariants**
 
 * A run leaves no process: the program has its own process group, which is killed at the time limit or when the caller
-is
-  cancelled.
+  is cancelled.
 * The first line of standard output is the token; the rest is ignored. An error shows only the name of the program,
   neither its arguments nor its output, which may contain a recent token.
 """

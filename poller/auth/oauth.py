@@ -5,15 +5,13 @@ RFC 6749, sections 4.4, 5.1 and 5.2; RFC 6750.
 **Invariants**
 
 * The client secret is read from its file for each new token and sent only to the token endpoint. No message contains
-it,
-  in any spelling; no error contains a part of a token.
+  it, in any spelling; no error contains a part of a token.
 * The client authenticates by HTTP Basic, which every server must accept (2.3.1); after ``invalid_client``, once by form
   parameters. The method that worked is tried first from then on.
 * A response has a size limit, before and after decompression, like those of the API.
 * The endpoint is reached with the source's certificates, proxy and time limit, but without its extra headers.
 * A missing ``token_type`` and a lifetime as text are accepted. Other types of tokens are refused, and so is an
-``error``
-  with status 200.
+  ``error`` with status 200.
 * A missing or invalid lifetime counts as five minutes; a token that expires earlier is noticed by its first 401. No
   lifetime counts as longer than a day. A token is renewed 60 s before its end, or after 80 % of its lifetime if that is
   later.

@@ -144,10 +144,8 @@ async def waiting_at(
     """The subscriptions that have a backlog at an orphaned feed.
 
     Their stored state decides, not their present settings: a subscription that names its feeds may name the feed's new
-    name
-    now. A subscription without state at the feed counts if it wants the feed and starts before its last entry.
-    ``found``:
-    the backlogs of all subscriptions, if just read.
+    name now. A subscription without state at the feed counts if it wants the feed and starts before its last entry.
+    ``found``: the backlogs of all subscriptions, if just read.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.

@@ -4,8 +4,7 @@
 
 - A restarted subscription starts after its predecessor has ended, with the state that it has stored.
 - A store failure ends nothing permanently. Unusable settings are logged once and tried again every few seconds, because
-  a
-  missing file may appear.
+  a missing file may appear.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ binary mode the signature covers only the body and not the attributes: Standard 
 **Invariants**
 
 * Every attribute of the event is kept, under its name and in its CloudEvents string form. The data is kept byte for
-byte. * An entry that is no CloudEvent 1.0 in JSON is refused when it is read, never later. * The meaning of attributes
-is not interpreted. * The same events give the same ``webhook-id`` and the same body on every attempt; timestamp and
-signature belong to the
+  byte.
+* An entry that is no CloudEvent 1.0 in JSON is refused when it is read, never later.
+* The meaning of attributes is not interpreted.
+* The same events give the same ``webhook-id`` and the same body on every attempt; timestamp and signature belong to the
   attempt.
 * Nothing is encoded again: a sink gets the bytes in the stream.
 * No text from an event can end its header or begin another one.

@@ -16,9 +16,8 @@ settled                     is not seen again; sent again only if the crash came
 **Invariants**
 
 * A queue continues only when the settlement of its first event is *written*. So after a crash, a sink never gets an
-event
-  of a record again after a later one, except by redeliveries and replays, which come before the undelivered events of
-  their record.
+  event of a record again after a later one, except by redeliveries and replays, which come before the undelivered
+  events of their record.
 * A scheduled or settled entry that is read again, because the group was lost and created again, is not sent again.
 * If the wall clock is set back, no retry waits longer than scheduled.
 * The position of a replay is never beyond an entry that is neither settled nor scheduled. After a crash, at most the

@@ -8,8 +8,7 @@
 * Each attempt at each event is one log event and one count. Successful deliveries are counted and logged at level
   ``debug``, so they cost microseconds here. No text of the sink becomes a label.
 * The trace of an attempt links to those of its events and is no child of them: an event is sent to many sinks, for
-days,
-  and again on demand. Each attempt sends the context of its own span to the sink.
+  days, and again on demand. Each attempt sends the context of its own span to the sink.
 """
 
 from __future__ import annotations

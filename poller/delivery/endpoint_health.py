@@ -8,8 +8,8 @@ here.
 **Invariants**
 
 * A subscription is paused when it has failed for ``disable_after`` without a success. The time between consecutive
-failed
-  attempts of all feeds counts, from the first one after the last success. A success at any feed resets it for all.
+  failed attempts of all feeds counts, from the first one after the last success. A success at any feed resets it for
+  all.
 * Between two attempts of this process the monotonic clock counts. Between the last attempt of another process and the
   first one here only the store's clock is available, which may have been set: that time counts for a fifth of
   ``disable_after`` at most. No gap counts for more than the longest wait between two attempts.

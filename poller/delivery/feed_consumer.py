@@ -10,9 +10,8 @@ more of them are in one write. :mod:`poller.delivery.delivery_tracker` describes
 * A short unavailability of the store ends nothing: attempts in flight end, and their results are written when the store
   is available again, if the lease still holds.
 * Entries that the store has handed out are delivered. A lost reply may have contained entries, which the group then
-holds
-  for this consumer; so after any failure the pending entries of the group are read before new ones. A lost group is
-  created again, and entries that were read before are marked as known.
+  holds for this consumer; so after any failure the pending entries of the group are read before new ones. A lost group
+  is created again, and entries that were read before are marked as known.
 * Redeliveries and replays are read only on demand, and never twice.
 * Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as many of a replay, and the ids of
   :data:`MOST_PARKED` scheduled retries; then nothing more is read. A replay leaves half of this to new entries.

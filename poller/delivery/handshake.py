@@ -17,8 +17,7 @@ awaiting                        awaiting: a call of the callback with its key gr
 
 * Every state but a grant has a reason, a beginning and a remedy; the subscription fails meanwhile.
 * The state is stored in the registry as JSON, so that permission is requested once and not by each process. Only a
-digest
-  of the callback's key is stored.
+  digest of the callback's key is stored.
 * A sink that has not granted is asked again from time to time; until then its events wait.
 * A callback grants from the moment on at which it is offered, for a sink may call it before it answers; the last
   :data:`_OFFERS` of them do, for several processes may ask. What the sink answers never takes such a grant back.

@@ -185,8 +185,7 @@ class KeyQueues(Generic[T]):
         """Shut queues and return their first entries that may be sent together now.
 
         At least one entry if a queue is open, even if it is larger than ``most_bytes``. No entry follows one whose
-        event
-        must be fetched.
+        event must be fetched.
         """
         taken: list[QueuedEntry[T]] = []
         size = 0

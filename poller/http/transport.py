@@ -267,8 +267,7 @@ async def _not_repeated(request: aiohttp.ClientRequest, send: aiohttp.ClientHand
     """Keep aiohttp from repeating a GET by itself.
 
     It repeats a GET once if the connection was closed before a response, without regard to the rate limit. It
-    recognizes
-    this failure by its class, so this raises another one; the retry policy repeats the request.
+    recognizes this failure by its class, so this raises another one; the retry policy repeats the request.
     """
     try:
         return await send(request)

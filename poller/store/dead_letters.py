@@ -66,8 +66,7 @@ class DeadLetterSummary(msgspec.Struct, frozen=True):
     Attributes:
         id: one word that can be pasted into a shell.
         kind: ``record``: a quarantined record; ``event``: an event that was given up; ``overrun``: undelivered events
-            that
-            were trimmed because their stream exceeded ``retention.max_bytes``.
+            that were trimmed because their stream exceeded ``retention.max_bytes``.
         feed: ``SOURCE/NAME``.
         at: when it became a dead letter, RFC 3339 in UTC with milliseconds, by the store's clock.
         reason: in words.

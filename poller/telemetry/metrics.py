@@ -7,8 +7,7 @@
   request.
 * Each metric is declared once, with its name, labels and meaning, so that a complete list exists.
 * Label values come from the configuration or from a list beside the metric's declaration. No text of a source, a sink
-or
-  a record becomes a label.
+  or a record becomes a label.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ exactly this source.
 * Possible secrets are shown as ``…``: values of headers, the query of the sink, and its path unless the request has the
   admin token. No header and no URL may contain this sign, so in a request it means "unchanged".
 * A request cannot name files and programs of this machine; those of the configuration file and of the command line
-stay. * Hidden values are sent to no other host than before: otherwise a client that may change a sink could have them
-sent to
+  stay.
+* Hidden values are sent to no other host than before: otherwise a client that may change a sink could have them sent to
   itself.
 * Pure.
 """

@@ -174,8 +174,7 @@ class Permission(msgspec.Struct, frozen=True):
 
     Attributes:
         state: ``granted``: it accepts events, or answers without being asked for permission; ``awaiting``: it may call
-            the
-            callback; ``refused``: it accepts none; ``unanswered``: it did not answer.
+            the callback; ``refused``: it accepts none; ``unanswered``: it did not answer.
         text: the answer or the reason, in one printable line.
         rate: the limit in requests a minute, as the sink spells it; empty: not given.
         failure: the reason for a missing answer.

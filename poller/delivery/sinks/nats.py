@@ -21,8 +21,9 @@ keeps redeliveries and replays.
 * Connections go to addresses that the guard has checked, never to addresses that a server announces.
 * With ``tls://`` nothing, and no credential, is sent before TLS is established. A server without TLS is refused.
 * A connection that was lost, or on which the server denied a request, is not used again; the next attempt opens a new
-one. * The client's reconnecting and buffering are off: retries and order belong to the engine. * The client buffers
-incomplete messages without a limit. So a server that sends more than :data:`_ANSWER` bytes per
+  one.
+* The client's reconnecting and buffering are off: retries and order belong to the engine.
+* The client buffers incomplete messages without a limit. So a server that sends more than :data:`_ANSWER` bytes per
   request is disconnected.
 """
 

@@ -201,8 +201,7 @@ class WebhookSink(Sink):
 
         Args:
             url: of the sink, sent as written; its path and query are treated as secrets. With a forbidden URL each
-                attempt
-                fails, before any look-up.
+                attempt fails, before any look-up.
             requests: makes the requests; default: unsigned and structured.
             timeout: of a whole attempt.
             concurrency: the greatest number of connections; further attempts wait, within their timeout.
