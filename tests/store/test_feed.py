@@ -56,7 +56,7 @@ def opened(store_client: Redis) -> Open:
 
 def opened_by(store_client: Redis, clock: Clock | None = None) -> Open:
     scripts = FeedScripts(store_client)
-    generations = (f"{number:02x}" for number in itertools.count())
+    generations = (f"{number:02x}" if number < 0x100 else f"{number:08x}" for number in itertools.count())
 
     def of(nonce: str) -> FeedStore:
         return FeedStore(
