@@ -184,6 +184,7 @@ class _Stage:
         self._published: dict[str, datetime] = {}
         self._delivered: set[str] = set()
         self._shown: Counter[Callable[..., Line]] = Counter()
+        self._is_over = False  # the daemon may still publish while it stops: nothing is shown after the last line
         self._news = asyncio.Event()
         self._stop = asyncio.Event()
         running = daemon.run(settings, {}, stop=self._stop, clock=Clock())
@@ -210,7 +211,8 @@ class _Stage:
         for resource in RESOURCES:
             write_line(f"{resource:<{_WIDTH}}  {count(self._first[resource], 'record')} read")
         await self._make_changes(rng, stop, seconds)
-        await self._until(lambda: self._published.keys() <= self._delivered)
+        await self._until(lambda: self._published.keys() == self._delivered)
+        self._is_over = True
         write_line("")
         write_line(
             f"The demo ended: {count(self._shown[stream_line], 'change')} by stream, "
@@ -312,6 +314,8 @@ class _Stage:
             self._news.set()
 
     def _write(self, line: Callable[..., Line], event: EventView, *more: object) -> None:
+        if self._is_over:
+            return
         write_styled(line(event, *more), cut=True)
         self._shown[line] += 1
 
