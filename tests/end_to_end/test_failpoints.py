@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from poller.failpoints import OF_ROUNDS
+from poller.resources import ACHIEVEMENTS
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, Scene, scene
 
@@ -22,7 +23,7 @@ async def test_dying_there_loses_nothing(point: str, tmp_path: Path, store: str)
     """Killed at the first time, then at the third, then left alone: all is published, once and rightly."""
     async with scene(tmp_path, store=store, seed=OF_ROUNDS.index(point)) as played:
         await _die_at(played, f"{point}:1")
-        assert await _committed(played) == (point not in _BEFORE_ANY_COMMIT)
+        assert await _committed(played, point) == (point not in _BEFORE_ANY_COMMIT)
         await _die_at(played, f"{point}:3")
         async with daemon(played.config()):
             verdict = await played.caught_up()
@@ -38,7 +39,12 @@ async def _die_at(played: Scene, failpoint: str) -> None:
         assert await dying.left() == -signal.SIGKILL, dying
 
 
-async def _committed(played: Scene) -> bool:
-    """Whether anything was ever written but a lease and an empty state."""
-    states = [await played.client.hkeys(f"poller:{{acme/{resource}}}:state") for resource in RESOURCES]
+async def _committed(played: Scene, point: str) -> bool:
+    """Whether anything was ever written but a lease and an empty state.
+
+    A round of achievements without a known qualification commits that without a page, so it may have come first.
+    """
+    with_pages = point in {"page.fetched", "known.read"}
+    resources = [resource for resource in RESOURCES if not (with_pages and resource == ACHIEVEMENTS)]
+    states = [await played.client.hkeys(f"poller:{{acme/{resource}}}:state") for resource in resources]
     return any(b"digest" in names for names in states)
