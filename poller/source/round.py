@@ -7,7 +7,7 @@ Theory of operation
 3. For each page of each listing: compare with the snapshots and commit the changes, slice by slice.
 4. After the last page, confirm and commit removals (:func:`poller.source.writer.settle_absent`).
 5. Commit the marks (:func:`round_marks`): the result and, if the round was complete, the delta token and where the
-  next round starts.
+   next round starts.
 
 **Invariants**
 
@@ -16,8 +16,8 @@ Theory of operation
   reads the same again, and the diff drops what was committed.
 - A round never raises for what the API or the store did; the result says so.
 - It may be cancelled at any await; only a commit is finished first.
-- What an operator has ordered makes a round read everything, even what the API calls unchanged. The order is deleted
-  when it was carried out.
+- An operator's ``resync`` makes a round read everything, even what the API calls unchanged. The command is deleted when
+  it has been carried out.
 - An incomplete round leaves its result only, except that a confirming reading that ran out of time is counted.
 """
 
