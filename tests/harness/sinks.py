@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
 from random import Random
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 from urllib.request import Request as Order
 from urllib.request import urlopen
 
@@ -41,10 +41,9 @@ from tests.programs import program
 from tests.receiver import HANG, RESET, Reply, receiving
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
-    from tests.programs import program
-from tests.receiver import Answer, Received
+    from tests.receiver import Answer, Received
 
 _WITH_PAUSE = re.compile(r"(\d{3})([/@])(\d+)")
 _SLOW = 0.03
@@ -54,28 +53,41 @@ _MOODS = "/_moods/"
 class Sinks:
     """All sinks of one process."""
 
-    def __init__(self, log: IO[bytes], seed: int) -> None:
-        self._log = log
+    def __init__(
+        self,
+        note: Callable[[Line], None],
+        seed: int,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Tell ``note`` of each arrival and each end; ``now`` and ``wall`` are the clocks of the sinks."""
+        self._note = note
         self._rng = Random(seed)
+        self._now = now
+        self._wall = wall
         self._number = 0
         self._moods: dict[str, tuple[list[str], list[float]]] = {}
 
     def __call__(self, request: Received) -> Answer | Awaitable[Answer]:
         if request.target.startswith(_MOODS):
-            words = [word.partition("=") for word in request.body.decode().split()]
-            moods = [mood for mood, _, _ in words], [float(weight or 1) for _, _, weight in words]
-            self._moods[request.target.removeprefix(_MOODS)] = moods
+            self.mood(request.target.removeprefix(_MOODS), request.body.decode())
             return Reply()
         self._number += 1
         sink = request.target.strip("/")
         headers = {name.lower(): value for name, value in request.headers}
-        self._write(Arrived(self._number, sink, request.at, headers, request.body))
+        self._note(Arrived(self._number, sink, request.at, headers, request.body))
         return self._answered(self._number, sink)
+
+    def mood(self, sink: str, moods: str) -> None:
+        """What a sink does from now on."""
+        words = [word.partition("=") for word in moods.split()]
+        self._moods[sink] = [mood for mood, _, _ in words], [float(weight or 1) for _, _, weight in words]
 
     async def _answered(self, number: int, sink: str) -> Answer:
         moods, weights = self._moods.get(sink, (["ok"], [1.0]))
         mood = self._rng.choices(moods, weights)[0]
-        status, pause, answer = _meant(mood)
+        status, pause, answer = _meant(mood, self._wall)
         try:
             if mood == "slow":
                 await asyncio.sleep(self._rng.random() * _SLOW)  # that it takes so long is the fault
@@ -85,22 +97,18 @@ class Sinks:
             status, pause = None, None  # the other side has given up
             raise
         finally:
-            self._write(Ended(number, sink, time.monotonic(), status, pause))
+            self._note(Ended(number, sink, self._now(), status, pause))
         return answer
 
-    def _write(self, line: Line) -> None:
-        self._log.write(msgspec.json.encode(line) + b"\n")
-        self._log.flush()
 
-
-def _meant(mood: str) -> tuple[int | None, float | None, Answer]:
+def _meant(mood: str, wall: Callable[[], float]) -> tuple[int | None, float | None, Answer]:
     """The status, the pause and the answer of a mood."""
     if mood in ("ok", "slow"):
         return 204, None, Reply()
     if mood in ("hang", "reset"):
         return None, None, HANG if mood == "hang" else RESET
     if found := _WITH_PAUSE.fullmatch(mood):
-        status, seconds, now = int(found[1]), int(found[3]), int(time.time())
+        status, seconds, now = int(found[1]), int(found[3]), int(wall())
         dated = [("Date", formatdate(now, usegmt=True)), ("Retry-After", formatdate(now + seconds, usegmt=True))]
         return status, seconds, Reply(status, dated if found[2] == "@" else [("Retry-After", found[3])])
     return int(mood), None, Reply(int(mood), [("Location", "/elsewhere")])
@@ -146,8 +154,13 @@ def sink_process(log: Path, seed: int) -> Iterator[SinkProcess]:
 async def serve(log: Path, seed: int) -> None:
     """Receive until the process is ended."""
     with log.open("ab") as file:
+
+        def note(line: Line) -> None:
+            file.write(msgspec.json.encode(line) + b"\n")
+            file.flush()
+
         async with receiving(recording=False) as receiver:
-            receiver.answer = Sinks(file, seed)
+            receiver.answer = Sinks(note, seed)
             sys.stdout.write(receiver.url + "\n")
             sys.stdout.flush()
             await asyncio.Event().wait()

@@ -1,0 +1,357 @@
+"""The plan of a simulated run: all that happens in it, drawn from one seed.
+
+**Invariants**
+
+- The same seed and version give the same plan; nothing else is asked.
+- A plan can be written down as JSON and read again, so that a shrunken one can be kept and played.
+- Faults and actions are independent elements: a plan without some of them is a plan, too.
+- Each seed switches most kinds of faults off (swarm testing), so that what one fault needs is not hidden by another.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tests.harness.scene import RESOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+STORE, API, SINKS = "store", "api", "sinks"
+
+
+class FeedPlan(msgspec.Struct, frozen=True):
+    """A feed: how often it is polled, in seconds, and how it is read. ``cron``: instead of the interval."""
+
+    resource: str
+    interval: float
+    jitter: float
+    limit: int
+    reconcile: float | None
+    cron: str | None = None
+
+
+class SubscriptionPlan(msgspec.Struct, frozen=True):
+    """A subscription and its sink.
+
+    Attributes:
+        id: its id, and the path of its sink.
+        mode: of the requests.
+        signed: whether it has a secret.
+        concurrency: requests in flight at most.
+        rate: requests a second; None: unlimited.
+        linger: seconds that a batch waits.
+        batch: events of a batch at most.
+        timeout: seconds that one attempt may take.
+        first: seconds before the second attempt.
+        further: seconds before each later attempt.
+        feeds: the resources; empty: all.
+        moods: of the sink while nothing else is planned, as :mod:`tests.harness.sinks` takes them.
+        added: added by the operator at run time, not in the file.
+    """
+
+    id: str
+    mode: str
+    signed: bool
+    concurrency: int
+    rate: float | None
+    linger: float
+    batch: int
+    timeout: float
+    first: float
+    further: float
+    feeds: tuple[str, ...]
+    moods: str
+    added: bool = False
+
+
+class DaemonPlan(msgspec.Struct, frozen=True):
+    """A process of the program: its host, when it starts, how wrong its wall clock is (seconds), how fast it runs."""
+
+    host: str
+    starts: float
+    skew: float
+    drift: float
+
+
+class Deed(msgspec.Struct, frozen=True):
+    """A fault or an operator's action.
+
+    Attributes:
+        at: seconds after the start.
+        kind: one of :data:`FAULTS` or :data:`ACTIONS`.
+        target: the host, subscription or feed that it meets.
+        other: the other end, of a fault of the network; the argument of an action.
+        seconds: how long it lasts.
+        strength: what this means, the kind says.
+    """
+
+    at: float
+    kind: str
+    target: str
+    other: str = ""
+    seconds: float = 0.0
+    strength: float = 0.0
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A run.
+
+    Attributes:
+        seed: of all that the run itself draws: latencies, nonces, moods.
+        seconds: how long changes, faults and actions go on.
+        records: how many the source has at the start.
+        changes: how many it makes a second, on average.
+        removals: which part of them are removals.
+        ttl: of the leases, in seconds.
+        timeout: of one exchange with the source, in seconds.
+        latency: of the network, in seconds, at most.
+        paging: a profile of the sandbox, or empty.
+    """
+
+    seed: int
+    seconds: float
+    records: int
+    changes: float
+    removals: float
+    ttl: float
+    timeout: float
+    latency: float
+    daemons: tuple[DaemonPlan, ...]
+    feeds: tuple[FeedPlan, ...]
+    subscriptions: tuple[SubscriptionPlan, ...]
+    faults: tuple[Deed, ...] = ()
+    actions: tuple[Deed, ...] = ()
+    profile: str = ""
+
+    @property
+    def loses_writes(self) -> bool:
+        """Whether the store forgets what it has acknowledged."""
+        return any(fault.kind in LOSSES and fault.strength > 0 for fault in self.faults)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the store forgets whole keys."""
+        return any(fault.kind in FORGETS for fault in self.faults)
+
+
+def encode(plan: Plan) -> bytes:
+    """The plan as JSON."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1)
+
+
+def decode(text: bytes) -> Plan:
+    """The plan of a text made by :func:`encode`."""
+    return msgspec.json.decode(text, type=Plan)
+
+
+def drawn(seed: int, *, hours: float | None = None) -> Plan:
+    """The plan of a seed.
+
+    Args:
+        seed: any number.
+        hours: how long it lasts; None: the seed says, mostly a minute or two.
+    """
+    rng = Random(f"plan {seed}")
+    seconds = hours * 3600 if hours is not None else rng.choice((30.0, 45.0, 60.0, 60.0, 90.0, 120.0))
+    ttl = rng.choice((1.0, 1.0, 2.0, 3.0, 10.0))
+    daemons = tuple(_daemon(rng, number) for number in range(1, rng.choice((2, 2, 2, 3, 4)) + 1))
+    resources = _some(rng, RESOURCES[:3], least=1)
+    if rng.random() < _RARELY:
+        resources.append(RESOURCES[3])  # its listings follow from what the other feeds name
+    feeds = tuple(_feed(rng, resource) for resource in resources)
+    subscriptions = tuple(_subscription(rng, number, resources) for number in range(rng.choice((1, 1, 2, 2, 3))))
+    plan = Plan(
+        seed=seed,
+        seconds=seconds,
+        records=rng.choice((5, 20, 40, 80)),
+        changes=rng.choice((0.2, 0.5, 1.0, 2.0, 4.0)),
+        removals=rng.choice((0.0, 0.05, 0.2)),
+        ttl=ttl,
+        timeout=rng.choice((2.0, 5.0, 10.0)),
+        latency=rng.choice((0.0005, 0.002, 0.01, 0.05)),
+        daemons=daemons,
+        feeds=feeds,
+        subscriptions=subscriptions,
+    )
+    faults = _deeds(rng, plan, _FAULTS, most=12)
+    actions = _deeds(rng, plan, _ACTIONS, most=10)
+    return msgspec.structs.replace(plan, faults=faults, actions=actions)
+
+
+def calm(seed: int, *, daemons: int = 1, feeds: int = 1, subscriptions: int = 1, seconds: float = 30.0) -> Plan:
+    """A plan without faults and actions."""
+    rng = Random(f"calm {seed}")
+    resources = list(RESOURCES[:feeds])
+    return Plan(
+        seed=seed,
+        seconds=seconds,
+        records=20,
+        changes=1.0,
+        removals=0.05,
+        ttl=2.0,
+        timeout=5.0,
+        latency=0.002,
+        daemons=tuple(DaemonPlan(f"daemon-{number}", 0.0, 0.0, 0.0) for number in range(1, daemons + 1)),
+        feeds=tuple(FeedPlan(resource, 1.0, 0.1, 40, 20.0) for resource in resources),
+        subscriptions=tuple(
+            msgspec.structs.replace(_subscription(rng, number, resources), moods="ok", rate=None)
+            for number in range(subscriptions)
+        ),
+    )
+
+
+_OFTEN: Final = 0.5
+_RARELY: Final = 0.15
+
+
+def _some(rng: Random, names: Sequence[str], *, least: int) -> list[str]:
+    return sorted(rng.sample(names, rng.randint(least, len(names))))
+
+
+def _daemon(rng: Random, number: int) -> DaemonPlan:
+    skew = rng.choice((0.0, 0.0, 0.0, rng.uniform(-2, 2), rng.uniform(-3600, 3600), rng.uniform(-30, 30) * 86400))
+    drift = rng.choice((0.0, 0.0, rng.uniform(-2e-4, 2e-4), rng.uniform(-1e-2, 1e-2)))
+    starts = 0.0 if number == 1 else rng.choice((0.0, rng.uniform(0, 1), rng.uniform(0, 20)))
+    return DaemonPlan(f"daemon-{number}", starts, skew, drift)
+
+
+def _feed(rng: Random, resource: str) -> FeedPlan:
+    interval = rng.choice((0.5, 1.0, 2.0, 5.0, 10.0))
+    reconcile = rng.choice((None, 15.0, 30.0, 60.0))
+    jitter = interval * rng.choice((0.0, 0.1, 0.3))
+    cron = "* * * * *" if rng.random() < _RARELY / 3 else None
+    return FeedPlan(resource, interval, jitter, rng.choice((3, 10, 40, 200)), reconcile, cron)
+
+
+_MOODS: Final = (
+    "ok",
+    "ok=30 slow=15",
+    "ok=30 slow=15 500=2 reset=0.5",
+    "ok=20 slow=5 503=5",
+    "ok=30 429/2=0.5 500=1",
+    "ok=40 hang=0.5",
+)
+
+
+def _subscription(rng: Random, number: int, resources: Sequence[str]) -> SubscriptionPlan:
+    return SubscriptionPlan(
+        id=("one", "two", "three", "four")[number],
+        mode=rng.choice(("structured", "structured", "binary", "batch")),
+        signed=rng.random() < _OFTEN,
+        concurrency=rng.choice((1, 2, 8)),
+        rate=rng.choice((None, None, None, 20.0)),
+        linger=rng.choice((0.02, 0.2, 1.0)),
+        batch=rng.choice((2, 10, 100)),
+        timeout=rng.choice((0.4, 1.0, 3.0)),
+        first=rng.choice((0.05, 0.5)),
+        further=rng.choice((0.15, 1.0)),
+        feeds=tuple(_some(rng, resources, least=1)) if rng.random() < _RARELY else (),
+        moods=rng.choice(_MOODS),
+        added=number > 0 and rng.random() < _RARELY,
+    )
+
+
+# What may happen. Each of these draws one, but for its moment.
+
+_Draw = "Callable[[Random, Plan, float], Deed]"
+
+
+def _host(rng: Random, plan: Plan) -> str:
+    return rng.choice(plan.daemons).host
+
+
+def _end(rng: Random) -> str:
+    return rng.choice((STORE, STORE, STORE, API, SINKS))
+
+
+def _sink(rng: Random, plan: Plan) -> str:
+    return rng.choice(plan.subscriptions).id
+
+
+def _resource(rng: Random, plan: Plan) -> str:
+    return rng.choice(plan.feeds).resource
+
+
+def _long(rng: Random, plan: Plan) -> float:
+    """A time that is shorter than a lease, about as long, or longer."""
+    return rng.choice((rng.uniform(0, 0.5), rng.uniform(0.5, 1.5), rng.uniform(1.5, 4))) * plan.ttl
+
+
+_FAULTS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
+    "kill": lambda rng, plan, at: Deed(at, "kill", _host(rng, plan), seconds=rng.choice((0.1, _long(rng, plan)))),
+    "stop": lambda rng, plan, at: Deed(at, "stop", _host(rng, plan), seconds=rng.choice((0.1, _long(rng, plan)))),
+    "freeze": lambda rng, plan, at: Deed(at, "freeze", _host(rng, plan), seconds=_long(rng, plan)),
+    "cut": lambda rng, plan, at: Deed(at, "cut", _host(rng, plan), _end(rng)),
+    "partition": lambda rng, plan, at: Deed(at, "partition", _host(rng, plan), _end(rng), seconds=_long(rng, plan)),
+    "half_open": lambda rng, plan, at: Deed(at, "half_open", _host(rng, plan), _end(rng)),
+    "slow": lambda rng, plan, at: Deed(
+        at, "slow", _host(rng, plan), _end(rng), seconds=_long(rng, plan), strength=rng.choice((0.05, 0.3, 1.0))
+    ),
+    "lose_request": lambda rng, plan, at: Deed(at, "lose_request", _host(rng, plan), _end(rng)),
+    "lose_reply": lambda rng, plan, at: Deed(at, "lose_reply", _host(rng, plan), _end(rng)),
+    "clock_jump": lambda rng, plan, at: Deed(
+        at, "clock_jump", _host(rng, plan), strength=rng.choice((-1, 1)) * rng.choice((0.5, 30.0, 3600.0, 86400.0 * 30))
+    ),
+    "store_clock_jump": lambda rng, _, at: Deed(
+        at, "store_clock_jump", STORE, strength=rng.choice((-1, 1)) * rng.choice((0.5, 30.0, 3600.0, 86400.0))
+    ),
+    "store_restart": lambda rng, _, at: Deed(at, "store_restart", STORE, seconds=rng.choice((0.1, 1.0, 5.0))),
+    "store_loss": lambda rng, _, at: Deed(
+        at, "store_loss", STORE, seconds=rng.choice((0.1, 1.0)), strength=rng.choice((1, 3, 10, 40))
+    ),
+    "failover": lambda rng, _, at: Deed(
+        at, "failover", STORE, seconds=rng.choice((0.1, 1.0)), strength=rng.choice((0, 1, 5, 30))
+    ),
+    "store_full": lambda rng, plan, at: Deed(at, "store_full", STORE, seconds=_long(rng, plan)),
+    "store_readonly": lambda rng, plan, at: Deed(at, "store_readonly", STORE, seconds=_long(rng, plan)),
+    "store_loading": lambda rng, plan, at: Deed(at, "store_loading", STORE, seconds=_long(rng, plan)),
+    "noscript": lambda _rng, _, at: Deed(at, "noscript", STORE),
+    "evict": lambda rng, plan, at: Deed(at, "evict", STORE, _resource(rng, plan), strength=rng.random()),
+    "flush": lambda _rng, _, at: Deed(at, "flush", STORE),
+    "sink_down": lambda rng, plan, at: Deed(
+        at, "sink_mood", _sink(rng, plan), rng.choice(("503", "reset", "hang", "500")), seconds=rng.uniform(0.5, 12)
+    ),
+    "sink_pause": lambda rng, plan, at: Deed(
+        at, "sink_mood", _sink(rng, plan), rng.choice(("429/2", "503/3", "429@4")), seconds=rng.uniform(0.1, 3)
+    ),
+    "api_blank": lambda rng, _, at: Deed(at, "api_blank", API, seconds=rng.uniform(0.5, 6)),
+    "api_expire": lambda rng, _, at: Deed(at, "api_expire", API, strength=rng.choice((0, 1))),
+}
+
+_ACTIONS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
+    "pause_feed": lambda rng, plan, at: Deed(
+        at, "pause_feed", _resource(rng, plan), seconds=rng.choice((0.5, rng.uniform(1, 15)))
+    ),
+    "pause_subscription": lambda rng, plan, at: Deed(
+        at, "pause_subscription", _sink(rng, plan), seconds=rng.choice((0.5, rng.uniform(1, 15)))
+    ),
+    "resync": lambda rng, plan, at: Deed(at, "resync", _resource(rng, plan)),
+    "replay": lambda rng, plan, at: Deed(at, "replay", _sink(rng, plan), strength=rng.random()),
+    "remove_subscription": lambda rng, plan, at: Deed(at, "remove_subscription", _sink(rng, plan), seconds=1.0),
+    "status": lambda _rng, _, at: Deed(at, "status", STORE),
+}
+
+LOSSES: Final = frozenset({"store_loss", "failover"})
+FORGETS: Final = frozenset({"evict", "flush"})
+_RARE: Final = frozenset({"store_loss", "failover", "evict", "flush", "store_clock_jump"})
+"""What changes how the run is judged is on in few seeds, so that most seeds are judged most strictly."""
+
+
+def _deeds(
+    rng: Random, plan: Plan, kinds: dict[str, Callable[[Random, Plan, float], Deed]], *, most: int
+) -> tuple[Deed, ...]:
+    on = [name for name in kinds if rng.random() < (_RARELY / 2 if name in _RARE else _RARELY * 2)]
+    count = rng.randint(0, most) if on else 0
+    begin, end = 2.0, plan.seconds
+    return tuple(
+        sorted(
+            (kinds[rng.choice(on)](rng, plan, round(rng.uniform(begin, end), 3)) for _ in range(count)),
+            key=lambda deed: deed.at,
+        )
+    )
