@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from poller.cli.options import CommandLine, GlobalOptions, Json
 from poller.cli.output import write_json, write_line, write_table
+from poller.errors import ConfigurationError
 from poller.text import SIGNING_SECRETS
 
 if TYPE_CHECKING:
@@ -173,22 +175,49 @@ def new_key(
     scheme: Annotated[
         str, typer.Option(parser=_scheme, metavar="|".join(_SCHEMES), help="How the secret signs.")
     ] = _SCHEMES[0],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the secret to a new file of mode 600; do not show it.", show_default=False
+        ),
+    ] = None,
 ) -> None:
-    """Create a signing secret and show what the receiver needs. Stores neither."""
+    """Create a signing secret and show what the receiver needs. Stores nothing without --output."""
     import secrets
 
     from poller.delivery.signing import DRAWN, new_secret, public_key, scheme_of
 
     name = "ed25519" if ed25519 else scheme
     chosen, secret = scheme_of(name), new_secret(secrets.token_bytes(DRAWN), name)
-    write_line(f"secret    {secret}")
-    write_line(f"receiver  {public_key(secret) if chosen.public_key else secret}")
-    write_line(
-        "Keep the secret in a file of its own (chmod 600), and name the file in secret_files of the subscription."
-    )
+    if output is not None:
+        _write_new_file(output, f"{secret}\n")
+    shown = secret if output is None else f"in {output}"
+    write_line(f"secret    {shown}")
+    write_line(f"receiver  {public_key(secret) if chosen.public_key else shown}")
+    if output is None:
+        write_line(
+            "Keep the secret in a file of its own (chmod 600), and name the file in secret_files of the subscription."
+        )
+    else:
+        write_line("Name the file in secret_files of the subscription.")
     if chosen.public_key:
         write_line(
             f"The receiver verifies {chosen.version} signatures with its line. It is a public key and no secret."
         )
     else:
         write_line(f"The receiver verifies {chosen.version} signatures with the same secret.")
+
+
+def _write_new_file(file: Path, text: str) -> None:
+    """Write a file that did not exist, readable by its owner alone.
+
+    Raises:
+        ConfigurationError: it exists, or cannot be written.
+    """
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise ConfigurationError(f"--output {file}: exists already and is not overwritten; name another file") from None
+    except OSError as error:
+        raise ConfigurationError(f"--output {file}: cannot be written: {error.strerror}") from None

@@ -115,6 +115,26 @@ def test_a_secret_of_each_scheme(called: Called, name: str) -> None:
     assert made(called, "--scheme", name)[0].startswith(prefix)
 
 
+def test_a_secret_is_written_to_a_new_file(called: Called, tmp_path: Path) -> None:
+    """``--output`` writes the secret alone to a file of mode 600 and does not show it; an existing file stays."""
+    file = tmp_path / "secret"
+    ended = called("keys", "new", "--output", str(file))
+    assert (ended.code, ended.err) == (0, "")
+    assert re.fullmatch(r"whsec_\S+\n", file.read_text("utf-8"))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.read_text("utf-8").strip() not in ended.out
+    kept = file.read_bytes()
+    refused = called("keys", "new", "--ed25519", "--output", str(file))
+    assert (refused.code, refused.out, "exists already" in refused.err) == (2, "", True)
+    assert file.read_bytes() == kept
+    nowhere = called("keys", "new", "--output", str(tmp_path / "no" / "secret"))
+    assert (nowhere.code, "cannot be written: No such file" in nowhere.err) == (2, True)
+    pair = tmp_path / "pair"
+    shown = called("keys", "new", "--ed25519", "--output", str(pair))
+    (public,) = public_keys([pair.read_text("utf-8").strip()])
+    assert f"receiver  {public}\n" in shown.out
+
+
 def test_another_scheme_is_refused(called: Called) -> None:
     """A slip in the name is a mistake of the command line."""
     ended = called("keys", "new", "--scheme", "sha1")
