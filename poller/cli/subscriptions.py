@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from poller.config.settings import Settings
     from poller.config.subscriptions import SubscriptionSettings
     from poller.control.status import SubscriptionStatus
+    from poller.control.subscriptions import ScheduledAttempts
     from poller.delivery.sinks.base import Outcome
+    from poller.store.session import OpenStore
     from poller.store.subscriptions import Paused, Subscriptions
 
 _ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")
@@ -55,7 +57,11 @@ app = CommandLine(help="List, add, change and test webhook subscriptions.")
 @app.command("list", example="subscriptions list --json")
 async def list_(options: GlobalOptions, *, json: Json = False) -> None:
     """List them with state, lag and sink."""
-    found, _, now = await _read(options.settings())
+    from poller.store.session import ready_store
+
+    settings = options.settings()
+    async with ready_store(settings) as store:
+        found, _, now = await _read(settings, store)
     if json:
         for one in found:
             write_json(one)
@@ -70,11 +76,15 @@ async def list_(options: GlobalOptions, *, json: Json = False) -> None:
 async def show(options: GlobalOptions, subscription: _Id) -> None:
     """Show one: its settings, its state, and what waits at each feed."""
     from poller.control.factories import public_keys_of
-    from poller.control.subscriptions import settings_of
+    from poller.control.subscriptions import scheduled_attempts, settings_of
+    from poller.store.session import ready_store
     from poller.store.subscriptions import require_registered
 
     settings = options.settings()
-    found, kept, now = await _read(settings)
+    async with ready_store(settings) as store:
+        found, kept, now = await _read(settings, store)
+        known = subscription in kept.registered
+        waiting = await scheduled_attempts(store.client, settings, kept, subscription, now=now) if known else None
     status = next((one for one in found if one.subscription == subscription), None)
     if status is None:
         require_registered(kept, subscription)
@@ -87,21 +97,21 @@ async def show(options: GlobalOptions, subscription: _Id) -> None:
     write_line("")
     for name, text in _state_lines(status, kept, now, files=len(one.secret_files)):
         write_line(f"{name:<14}  {text}")
+    if waiting is not None:
+        write_line(f"{'next attempt':<14}  {_waiting_text(waiting, now)}")
     write_line("")
     for line in backlog_lines(status.feeds, width()):
         write_styled(line)
 
 
-async def _read(settings: Settings) -> tuple[list[SubscriptionStatus], Subscriptions, datetime]:
+async def _read(settings: Settings, store: OpenStore) -> tuple[list[SubscriptionStatus], Subscriptions, datetime]:
     """The states, the registry, and the store's time."""
     from poller.control.status import subscription_statuses
     from poller.control.subscriptions import registry_of
-    from poller.store.session import ready_store
 
-    async with ready_store(settings) as store:
-        now = store.clock.now()
-        kept = await registry_of(settings, store.client).all()
-        return await subscription_statuses(store.client, settings, now=now, kept=kept), kept, now
+    now = store.clock.now()
+    kept = await registry_of(settings, store.client).all()
+    return await subscription_statuses(store.client, settings, now=now, kept=kept), kept, now
 
 
 def _settings_lines(one: SubscriptionSettings) -> Iterator[tuple[str, str]]:
@@ -394,11 +404,26 @@ async def resume(options: GlobalOptions, subscription: _Id) -> None:
 
     settings = options.settings()
     async with ready_store(settings) as store:
-        before = await registry.resume(store.client, settings, subscription, now=store.clock.now())
+        now = store.clock.now()
+        before = await registry.resume(store.client, settings, subscription, now=now)
+        kept = await registry.registry_of(settings, store.client).all()
+        waiting = await registry.scheduled_attempts(store.client, settings, kept, subscription, now=now)
     if before is None:
         write_line(f"{subscription}: was not paused")
     else:
         write_line(f"{subscription}: resumed where it stopped; it had been paused {_pause_text(before)}")
+    if waiting is not None:
+        write_line(f"{subscription}: {_waiting_text(waiting, now)}")
+
+
+def _waiting_text(waiting: ScheduledAttempts, now: datetime) -> str:
+    from poller.clock import rfc3339
+    from poller.text import ago
+
+    events = "1 event waits for its" if waiting.count == 1 else f"{waiting.count} events wait for their"
+    which = "it" if waiting.count == 1 else "the first"
+    seconds = (waiting.first - now).total_seconds()
+    return f"{events} next attempt by the retry schedule; {which} is due in {ago(seconds)} ({rfc3339(waiting.first)})"
 
 
 def _pause_text(pause: Paused) -> str:

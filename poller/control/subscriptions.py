@@ -16,12 +16,13 @@ from typing import Final
 import msgspec
 from redis.asyncio import Redis
 
-from poller.clock import Clock
+from poller.clock import Clock, milliseconds_of, moment_of
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import decode_subscription, encode_subscription
 from poller.control.factories import keys_of, signing_secrets, sink_of
 from poller.delivery.cloudevent import envelope_of
+from poller.delivery.delivery_codec import Delivery
 from poller.delivery.endpoint_health import Health, resumed
 from poller.delivery.handshake import Granted, stored_state, ungranted
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce, operational_event
@@ -230,6 +231,46 @@ def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> S
 def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:
     """The feeds at which a subscription may have state: all configured feeds, and those that it names."""
     return tuple(dict.fromkeys((*settings.feed_ids, *(kept.registered[subscription].outline.feeds or ()))))
+
+
+class ScheduledAttempts(msgspec.Struct, frozen=True):
+    """The deliveries of a subscription that wait for their next attempt by the retry schedule.
+
+    Attributes:
+        count: their number, without the later events of their records.
+        first: when the first of them is due, UTC.
+    """
+
+    count: int
+    first: datetime
+
+
+async def scheduled_attempts(
+    client: Redis, settings: Settings, kept: Subscriptions, subscription: str, *, now: datetime
+) -> ScheduledAttempts | None:
+    """The attempts that wait longer than until ``now``; None: there are none.
+
+    What waits for a pause of the sink is left out: it ends with the pause.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for feed in feeds_of(kept, settings, subscription):
+            asking.hvals(ConsumerKeys.of(settings.redis.prefix, feed, subscription).parked)
+        deliveries = [one for of_feed in await asking.execute() for one in of_feed]
+    due = [moment for moment in map(_due, deliveries) if moment > milliseconds_of(now)]
+    return ScheduledAttempts(len(due), moment_of(min(due))) if due else None
+
+
+def _due(delivery: bytes) -> int:
+    """When a scheduled retry is due, in milliseconds; 0: it waits for something else, or cannot be read."""
+    try:
+        read = msgspec.json.decode(delivery, type=Delivery)
+    except msgspec.DecodeError:
+        return 0
+    return 0 if read.paused else read.due
 
 
 def health_resumed(health: bytes) -> bytes:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from poller.clock import moment_of, rfc3339
+from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.signing import new_secret, public_key
+from poller.store.keys import ConsumerKeys
 from poller.store.subscriptions import PARTS
 from tests.cli.commands import environment
 from tests.cli.conftest import Poller
@@ -93,6 +96,26 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
     for text in (shown, tried, paused, resumed, status.out):
         assert "hush" not in text
         assert secret not in text
+
+
+async def test_resume_says_when_the_next_attempt_comes(poller: Poller, configured: dict[str, str], url: str) -> None:
+    """Retries keep their schedule when a subscription is resumed, and the command says when the first is due."""
+    added = await poller("subscriptions", "add", "a", "https://sink.example.org", **configured)
+    assert added.code == 0
+    with looking(url) as store:
+        due = int(store.time()[0] + 3600) * 1000
+        parked = ConsumerKeys.of("poller", "default/contractTypes", "a").parked
+        store.hset(parked, mapping={"1-0": encode(Delivery("K", due=due)), "2-0": encode(Delivery("L", due=due + 9))})
+    text = "2 events wait for their next attempt by the retry schedule; the first is due in "
+    assert (await poller("subscriptions", "pause", "a", **configured)).code == 0
+    resumed = await poller("subscriptions", "resume", "a", **configured)
+    assert resumed.out.splitlines()[1].startswith(f"a: {text}")
+    assert f"({rfc3339(moment_of(due))})" in resumed.out
+    shown = await poller("subscriptions", "show", "a", **configured)
+    assert f"\nnext attempt    {text}" in shown.out
+    with looking(url) as store:
+        store.delete(parked)
+    assert (await poller("subscriptions", "resume", "a", **configured)).out == "a: was not paused\n"
 
 
 WRONG: tuple[tuple[list[str], str], ...] = (

@@ -13,11 +13,20 @@ import msgspec
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from poller.clock import Clock
+from poller.clock import Clock, milliseconds_of
 from poller.config.validation import subscription_of
 from poller.control import subscriptions as subscribing
 from poller.control.orphans import stated
-from poller.control.subscriptions import TYPE, NotGranted, SampleResult, filed, registry_of, sample
+from poller.control.subscriptions import (
+    TYPE,
+    NotGranted,
+    SampleResult,
+    ScheduledAttempts,
+    filed,
+    registry_of,
+    sample,
+)
+from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.delivery.signing import new_secret
@@ -250,6 +259,27 @@ async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) ->
         assert (found.failing_since, found.failed, found.unwell) == (None, 9, True)
     assert not kept.paused
     assert subscribing.health_resumed(b"[]") == b"[]"
+
+
+async def test_attempts_that_wait_are_counted_with_the_first_moment(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Only retries due later count: not what follows one, not what waits for a pause of the sink, nor what is due."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    kept = await registry_of(settings, client).all()
+    assert await subscribing.scheduled_attempts(client, settings, kept, "a", now=NOW) is None
+    later = milliseconds_of(NOW) + 60_000
+    waiting = {
+        "1-0": Delivery("K", due=later + 5),
+        "2-0": Delivery("K"),
+        "3-0": Delivery("L", due=later),
+        "4-0": Delivery("M", due=later - 7, paused=later - 9),
+        "5-0": Delivery("N", due=later - 60_000),
+    }
+    keys = [ConsumerKeys.of("poller", feed, "a").parked for feed in FEEDS]
+    await client.hset(keys[0], mapping={entry: encode(one) for entry, one in waiting.items()})
+    await client.hset(keys[1], "6-0", b"[]")
+    found = await subscribing.scheduled_attempts(client, settings, kept, "a", now=NOW)
+    assert found == ScheduledAttempts(2, NOW + timedelta(minutes=1))
 
 
 async def _announced(client: FakeAsyncRedis) -> list[dict[str, Any]]:
