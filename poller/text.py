@@ -162,7 +162,7 @@ def gist(text: str) -> str:
     begins = _TITLE.search(text)
     ends = begins and _TITLE_END.search(text, begins.end(), begins.end() + _LONGEST_TITLE)
     title = one_line(unescape(text[begins.end() : ends.start()])) if begins and ends else ""
-    return f'a page of markup, "{title}"' if title else "a page of markup"
+    return f'an HTML page, "{title}"' if title else "an HTML page"
 
 
 # Spans of time, and sizes, for people.

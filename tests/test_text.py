@@ -103,7 +103,7 @@ def test_a_line_is_one_line_and_short() -> None:
 )
 def test_of_a_page_of_markup_the_title_alone_is_told(body: str, shown: str) -> None:
     """The rest is for a browser."""
-    assert gist(body) == ("a page of markup, " + shown if shown else "a page of markup")
+    assert gist(body) == ("an HTML page, " + shown if shown else "an HTML page")
 
 
 @pytest.mark.parametrize("begins", ["a", "a://", "a://b", "bearer ", "whsec_", "whsk_", "a://b?", "basic \t", "a://b@"])

@@ -120,7 +120,7 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
     (r"the API answered 429\b", "too many requests: set rate, or a longer interval"),
     (r"the API answered 5\d\d\b", "the API itself fails: nothing to do here; the next round tries again"),
     (
-        r"of markup|<html|<!doctype",
+        r"of markup|an HTML page|<html|<!doctype",
         "this is a page for people, not the API: check base_url, and whether a login page or a proxy is in between",
     ),
     (

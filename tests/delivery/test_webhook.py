@@ -88,6 +88,15 @@ async def test_a_status_is_told_as_it_is(status: int) -> None:
     assert 0 < outcome.seconds < 10
 
 
+async def test_an_html_page_is_told_by_its_title() -> None:
+    """The error names the title of an error page; its markup is kept for ``poller dead-letters show`` alone."""
+    body = b"<!DOCTYPE html>\n<html>\n<head>\n<title>502 Bad Gateway</title>\n</head>\n<body><h1>502</h1></body></html>"
+    async with receiving(Reply(502, (("Content-Type", "text/html"),), body)) as receiver:
+        outcome = await posted(receiver.url)
+    assert outcome.error == 'the sink answered 502: an HTML page, "502 Bad Gateway"'
+    assert outcome.excerpt == body
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("where", ["itself", "another"])
 async def test_a_redirect_is_an_answer_and_not_followed(status: int, where: str) -> None:

@@ -78,7 +78,7 @@ from poller.http.ssrf import AddressPolicy, Lookup, forbidden
 from poller.http.transport import CertificateFiles, pause_requested
 from poller.telemetry import tracing
 from poller.telemetry.tracing import request_words
-from poller.text import hidden, one_line, without_credentials
+from poller.text import gist, hidden, one_line, without_credentials
 
 READ: Final = 64 * 1024
 """Bytes of a response's body that are read; then the connection is closed."""
@@ -502,7 +502,7 @@ class Exchange:
             text += f"; another token cannot be had: {one_line(hidden(self.failed[1], *secrets))}"
         if self.remark:
             text += f"; {self.remark}"
-        said = one_line(without_credentials(hidden(self.body.decode("utf-8", "replace"), *secrets)))
+        said = gist(without_credentials(hidden(self.body.decode("utf-8", "replace"), *secrets)))
         return text + (f": {said}" if said else "")
 
 
