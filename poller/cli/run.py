@@ -154,4 +154,4 @@ def _configuration(settings: Settings, file: Path | None) -> CheckLine:
 def _write_finding(found: CheckLine) -> None:
     mark, style = _MARKS[found.severity]
     word = mark if on_terminal() else found.severity.ljust(_WORD_WIDTH)
-    write_styled([(word, style), (f"  {found.subject}: {found.text}", "")])
+    write_styled([(word, style), (f"  {found.subject}: {escaped(found.text)}", "")])

@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 app = CommandLine()
 
+Unmatched = Mapping[str, Sequence[str]]
+"""Sentences by the id of a subscription, see :func:`~poller.control.problems.unmatched_stored`."""
+
 Show = Callable[["Report | None", str | None], None]
 """Shows the last report, if there is one, and the problem that keeps it from being new, if there is one."""
 
@@ -61,6 +64,7 @@ class Report:
         at: the moment, by the store's clock, UTC.
         orphans: the feeds that no running configuration has.
         differences: settings that should be equal in all running processes, and are not.
+        unmatched: what subscriptions choose that no feed of the configuration has, by id.
         detailed: whether feeds were named, so that everything known about them is shown.
     """
 
@@ -71,6 +75,7 @@ class Report:
     at: datetime
     orphans: Sequence[OrphanedFeed] = ()
     differences: Sequence[ConfigurationDifference] = ()
+    unmatched: Unmatched = field(default_factory=dict)
     detailed: bool = False
 
 
@@ -111,6 +116,7 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
         StoreError: the store is away.
     """
     from poller.control.orphans import differences, orphaned_feeds
+    from poller.control.problems import unmatched_stored
     from poller.control.status import feed_statuses, member_statuses, store_status, subscription_statuses
     from poller.control.subscriptions import registry_of
     from poller.store.keys import MemberKeys
@@ -128,11 +134,13 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
     orphans = [one for one in found if only is None or one.feed in only]
     differing = differences(seen.configurations)
     shown = await store_status(store, settings.redis.durability)
+    unmatched = unmatched_stored(settings, kept)
     if only is None:
-        return Report(all_feeds, subscribed, members, shown, now, orphans, differing)
+        return Report(all_feeds, subscribed, members, shown, now, orphans, differing, unmatched)
     theirs = [one for one in subscribed if any(feed.feed in only for feed in one.feeds)]
     feeds = {one.feed: one for one in all_feeds}
-    return Report([feeds[name] for name in only], theirs, members, shown, now, orphans, differing, detailed=True)
+    named = [feeds[name] for name in only]
+    return Report(named, theirs, members, shown, now, orphans, differing, unmatched, detailed=True)
 
 
 def write_report(report: Report) -> None:
@@ -164,7 +172,7 @@ def report_lines(report: Report, columns: int) -> Iterator[Line]:
         yield from feed_lines(report.feeds, report.subscriptions, columns)
         yield []
     if report.subscriptions:
-        yield from subscription_lines(report.subscriptions, report.at, columns)
+        yield from subscription_lines(report.subscriptions, report.at, columns, report.unmatched)
         yield []
     yield from _member_lines(report.members, columns)
     orphans = (f"{one.feed}: {one.text}" for one in report.orphans)
@@ -241,16 +249,18 @@ def _details(one: FeedStatus) -> Iterator[tuple[str, str]]:
             yield value.name, detail
 
 
-def subscription_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
+def subscription_lines(
+    found: Sequence[SubscriptionStatus], now: datetime, width: int, unmatched: Unmatched
+) -> Iterator[Line]:
     """A table of their states, and the problems."""
     yield from listing(_SUBSCRIPTIONS, found, width)
-    yield from _problem_lines(found, now, width)
+    yield from _problem_lines(found, now, width, unmatched)
 
 
-def list_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
+def list_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int, unmatched: Unmatched) -> Iterator[Line]:
     """A table of their states, feeds and sinks, and the problems."""
     yield from listing(_LIST, found, width)
-    yield from _problem_lines(found, now, width)
+    yield from _problem_lines(found, now, width, unmatched)
 
 
 def backlog_lines(feeds: Sequence[Backlog], width: int) -> Iterator[Line]:
@@ -258,11 +268,13 @@ def backlog_lines(feeds: Sequence[Backlog], width: int) -> Iterator[Line]:
     yield from listing(_BACKLOGS, feeds, width)
 
 
-def _problem_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
+def _problem_lines(
+    found: Sequence[SubscriptionStatus], now: datetime, width: int, unmatched: Unmatched
+) -> Iterator[Line]:
     from poller.control.problems import subscription_problems
 
     for one in found:
-        for problem in subscription_problems(one, now):
+        for problem in (*subscription_problems(one, now), *unmatched.get(one.subscription, ())):
             for line in wrapped(escaped(f"{one.subscription}: {problem}"), width):
                 yield [(line, "")]
 

@@ -57,16 +57,17 @@ app = CommandLine(help="List, add, change and test webhook subscriptions.")
 @app.command("list", example="subscriptions list --json")
 async def list_(options: GlobalOptions, *, json: Json = False) -> None:
     """List them with state, lag and sink."""
+    from poller.control.problems import unmatched_stored
     from poller.store.session import ready_store
 
     settings = options.settings()
     async with ready_store(settings) as store:
-        found, _, now = await _read(settings, store)
+        found, kept, now = await _read(settings, store)
     if json:
         for one in found:
             write_json(one)
     elif found:
-        for line in list_lines(found, now, width()):
+        for line in list_lines(found, now, width(), unmatched_stored(settings, kept)):
             write_styled(line)
     else:
         write_line("no subscriptions")
@@ -76,6 +77,7 @@ async def list_(options: GlobalOptions, *, json: Json = False) -> None:
 async def show(options: GlobalOptions, subscription: _Id) -> None:
     """Show one: its settings, its state, and what waits at each feed."""
     from poller.control.factories import public_keys_of
+    from poller.control.problems import subscription_problems, unmatched_choices
     from poller.control.subscriptions import scheduled_attempts, settings_of
     from poller.store.session import ready_store
     from poller.store.subscriptions import require_registered
@@ -95,7 +97,8 @@ async def show(options: GlobalOptions, subscription: _Id) -> None:
     for key in public_keys_of(one, kept.secrets.get(subscription, ())):
         write_line(f"{'public key':<14}  {key} (verifies v1a signatures)")
     write_line("")
-    for name, text in _state_lines(status, kept, now, files=len(one.secret_files)):
+    problems = [*subscription_problems(status, now), *unmatched_choices(settings, one)]
+    for name, text in _state_lines(status, kept, problems, files=len(one.secret_files)):
         write_line(f"{name:<14}  {text}")
     if waiting is not None:
         write_line(f"{'next attempt':<14}  {_waiting_text(waiting, now)}")
@@ -141,16 +144,14 @@ def _shown(name: str, value: Any, one: SubscriptionSettings) -> str:
 
 
 def _state_lines(
-    status: SubscriptionStatus, kept: Subscriptions, now: datetime, *, files: int
+    status: SubscriptionStatus, kept: Subscriptions, problems: Sequence[str], *, files: int
 ) -> Iterator[tuple[str, str]]:
-    from poller.control.problems import subscription_problems
-
     registered = kept.registered.get(status.subscription)
     yield "from", "the configuration file" if status.origin == "file" else "added at run time"
     yield "since", "-" if registered is None else f"{registered.since:%Y-%m-%dT%H:%M:%SZ}"
     yield "state", status.state
-    for problem in subscription_problems(status, now):
-        yield "", problem
+    for problem in problems:
+        yield "", escaped(problem)
     generated = len(kept.secrets.get(status.subscription, ()))
     secrets = [f"{generated} generated"] if generated else []
     secrets += [f"{files} in {'files' if files > 1 else 'a file'}"] if files else []

@@ -26,16 +26,14 @@ from redis.asyncio import Redis
 from poller.auth.http_token import CLOSED, ServiceToken, admin_token, is_closed, read_token
 from poller.changes.records import Record, Rejected, record_reader
 from poller.clock import Clock
-from poller.config.event_types import required_sources, unknown_source, unmatched_types
-from poller.config.settings import ListenAddress, Settings, subscription_relations
+from poller.config.settings import ListenAddress, Settings
 from poller.config.sources import SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.types import did_you_mean
 from poller.config.validation import decode_subscription
 from poller.control.factories import client_of, feed_of, signing_secrets, sink_of
 from poller.control.orphans import HERE, differences, orphaned_feeds, stated
-from poller.control.problems import unlisted_text, way_out
-from poller.control.status import subscription_statuses
+from poller.control.problems import not_delivering_text, unlisted_text, unmatched_choices, way_out
+from poller.control.status import SubscriptionStatus, subscription_statuses
 from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Awaiting, Granted, origin, request_of, state_after, stored_state, ungranted
 from poller.delivery.sinks.base import Failure, Permission, PermissionRequest
@@ -86,7 +84,15 @@ async def check(settings: Settings, environ: Mapping[str, str], *, clock: Clock)
     permissions = SinkPermissions(settings.http.public_url, kept.handshakes)
     async with aclosing(check_sinks(subscriptions, environ, permissions, clock=clock)) as findings:
         async for found in findings:
-            yield found
+            yield _with_state(found, kept.not_delivering)
+
+
+def _with_state(found: CheckLine, not_delivering: Mapping[str, str]) -> CheckLine:
+    """The result for a sink; a warning where the sink answers, but its subscription is paused or failing."""
+    text = not_delivering.get(found.subject.removeprefix("subscription "))
+    if text is None or found.severity != "ok":
+        return found
+    return CheckLine("warning", found.subject, f"{text}; {found.text}")
 
 
 class _StoredState(msgspec.Struct):
@@ -95,11 +101,13 @@ class _StoredState(msgspec.Struct):
     Attributes:
         added: the subscriptions added at run time.
         handshakes: the permissions of sinks.
+        not_delivering: why subscriptions are paused or failing, by id.
         running: whether a daemon polls or delivers with this store; None: unknown.
     """
 
     added: tuple[SubscriptionSettings, ...] = ()
     handshakes: Mapping[str, bytes] = {}
+    not_delivering: Mapping[str, str] = {}
     running: bool | None = None
 
 
@@ -129,7 +137,11 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
                 yield rights
             registered = await registry_of(settings, client).all()
             kept.added, kept.handshakes = tuple(_added(registered)), registered.handshakes
-            for line in await _left_behind(client, settings, registered, clock.now()):
+            now = clock.now()
+            statuses = await subscription_statuses(client, settings, now=now, kept=registered)
+            texts = {one.subscription: not_delivering_text(one, now) for one in statuses}
+            kept.not_delivering = {name: text for name, text in texts.items() if text is not None}
+            for line in await _left_behind(client, settings, registered, statuses, now):
                 yield line
             seen = await members_seen(client, MemberKeys.of(settings.redis.prefix))
             kept.running = bool(seen.roles)
@@ -140,10 +152,11 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
         yield CheckLine("error", "store", f"{error}; {out}" if out else str(error))
 
 
-async def _left_behind(client: Redis, settings: Settings, kept: Subscriptions, now: datetime) -> list[CheckLine]:
+async def _left_behind(
+    client: Redis, settings: Settings, kept: Subscriptions, statuses: Sequence[SubscriptionStatus], now: datetime
+) -> list[CheckLine]:
     """Events that wait at feeds that no process, or their subscription, lists any more."""
     orphans = await orphaned_feeds(client, settings, now=now, kept=kept)
-    statuses = await subscription_statuses(client, settings, now=now, kept=kept)
     unlisted = [(f"subscription {one.subscription}", unlisted_text(one)) for one in statuses]
     return [
         *(CheckLine("warning", one.feed, one.text) for one in orphans),
@@ -261,20 +274,8 @@ def clock_apart(date: str | None, *, now: datetime) -> str | None:
 
 def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[CheckLine]:
     """One warning for each entry that matches nothing."""
-    subject = f"subscription {subscription.id}"
-    there = set(settings.feed_ids)
-    for name in subscription.feeds or ():
-        if name not in there:
-            meant = did_you_mean(name, sorted(there))
-            yield CheckLine("warning", subject, f'feeds has "{name}", which is no feed of this configuration{meant}')
-    types = settings.types_of(subscription.feeds)
-    for _, name, expected in unmatched_types(subscription.types or (), types):
-        yield CheckLine("warning", subject, f'types has "{name}", which no feed of it publishes: {expected}')
-    sources = settings.event_sources_of(subscription.feeds)
-    for _, name in required_sources(subscription_relations(subscription).get("filters")) if sources else ():
-        known = unknown_source(name, sources)
-        if known:
-            yield CheckLine("warning", subject, f'filters have the source "{name}", which no feed of it has: {known}')
+    for text in unmatched_choices(settings, subscription):
+        yield CheckLine("warning", f"subscription {subscription.id}", text)
 
 
 class CheckLine(msgspec.Struct, frozen=True):

@@ -10,14 +10,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
+from poller.config.event_types import required_sources, unknown_source, unmatched_types
+from poller.config.settings import Settings, subscription_relations
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.types import did_you_mean
+from poller.config.validation import decode_subscription
 from poller.control.status import FeedStatus, SubscriptionStatus
+from poller.errors import ConfigurationError
+from poller.store.subscriptions import Subscriptions
 from poller.text import ago
 
 _SHOWN_FOR: Final = 7 * 86400  # seconds that a loss is reported
 _PAUSED_BY: Final = {"operator": "an operator", "sink": "its sink", "failures": "its failures", "removed": "the file"}
+_RETURN: Final = "list it in the file again, or delete it with poller subscriptions remove {id}"
 
 
 def feed_problems(one: FeedStatus) -> Iterator[str]:
@@ -47,7 +56,14 @@ def feed_problems(one: FeedStatus) -> Iterator[str]:
     if one.held_by is not None:
         yield f"{one.held_by} needs events that are older than retention.age"
     if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
-        yield f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"
+        yield f"lost {ago(one.lost_age_seconds)} ago: {one.lost}; {loss_remedy(one)}"
+
+
+def loss_remedy(one: FeedStatus) -> str:
+    """What to do after the store has lost a part of a feed."""
+    replay = f"poller replay SUBSCRIPTION {one.feed} --from"
+    remedy = next((text for words, text in _LOSSES.items() if words in (one.lost or "")), _RESET)
+    return remedy.format(feed=one.feed, replay=replay, at=one.lost_at)
 
 
 def progress_text(one: FeedStatus) -> str | None:
@@ -80,21 +96,37 @@ def confirmation_text(one: FeedStatus) -> str | None:
 
 def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
     """Each reason why a subscription does not deliver."""
-    since = "" if one.since is None else f" for {ago((now - datetime.fromisoformat(one.since)).total_seconds())}"
-    if one.state == "paused":
-        yield f"paused by {_PAUSED_BY[one.paused_by or 'operator']}{since}: {one.reason or ''}"
-    elif one.state == "failing" and one.handshake not in {None, "granted"}:
-        yield f"its sink has not granted events{since} ({one.handshake}): {one.error or ''}"
-    elif one.state == "failing":
-        yield f"failing{since}" + (f"; last error: {one.error}" if one.error else "")
+    if (text := not_delivering_text(one, now)) is not None:
+        yield text
     elif one.state == "new":
         yield "no daemon has started with it yet"
-    if one.lost:
-        yield f"{one.lost} events expired before they were delivered: poller dead-letters list"
+    if one.lost and one.dead_letters:
+        yield (
+            f"{one.lost} events were deleted before they were delivered, because a stream grew beyond "
+            f"retention.max_bytes; poller dead-letters list --subscription {one.subscription} names them. To send the "
+            "present state of all records instead: poller resync FEED --anew --wait, then "
+            f"poller replay {one.subscription} FEED --from 10m. Then drop the dead letter"
+        )
     if (unlisted := unlisted_text(one)) is not None:
         yield unlisted
     if one.until is not None:
         yield f"paused by sink until {one.until} (Retry-After)"
+
+
+def not_delivering_text(one: SubscriptionStatus, now: datetime) -> str | None:
+    """Why a subscription is paused or failing, with what to do; None: it is neither."""
+    since = "" if one.since is None else f" for {ago((now - datetime.fromisoformat(one.since)).total_seconds())}"
+    if one.state == "paused":
+        by = one.paused_by or "operator"
+        remedy = _RETURN if by == "removed" else "poller subscriptions resume {id}"
+        why = one.reason or "no reason given"
+        return f"paused by {_PAUSED_BY[by]}{since}: {why}; {remedy.format(id=one.subscription)}"
+    if one.state != "failing":
+        return None
+    if one.handshake not in {None, "granted"}:
+        return f"its sink has not granted events{since} ({one.handshake}): {one.error or ''}"
+    error = f"; last error: {one.error}" if one.error else ""
+    return f"failing{since}{error}; poller subscriptions test {one.subscription} sends one event and shows the answer"
 
 
 def unlisted_text(one: SubscriptionStatus) -> str | None:
@@ -104,6 +136,54 @@ def unlisted_text(one: SubscriptionStatus) -> str | None:
     feeds = ", ".join(one.unlisted)
     return f"events wait at {feeds}, which its feeds do not list any more: list the feed again to have them delivered"
 
+
+def unmatched_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[str]:
+    """Each feed, type and source that a subscription names and this configuration does not have."""
+    there = set(settings.feed_ids)
+    for name in subscription.feeds or ():
+        if name not in there:
+            meant = did_you_mean(name, sorted(there))
+            yield f'feeds has "{name}", which is no feed of this configuration{meant}'
+    types = settings.types_of(subscription.feeds)
+    for _, name, expected in unmatched_types(subscription.types or (), types):
+        yield f'types has "{name}", which no feed of it publishes: {expected}'
+    sources = settings.event_sources_of(subscription.feeds)
+    for _, name in required_sources(subscription_relations(subscription).get("filters")) if sources else ():
+        if known := unknown_source(name, sources):
+            yield f'filters have the source "{name}", which no feed of it has: {known}'
+
+
+def unmatched_stored(settings: Settings, kept: Subscriptions) -> dict[str, list[str]]:
+    """The :func:`unmatched_choices` of each registered subscription that has some; unreadable ones are left out."""
+    found: dict[str, list[str]] = {}
+    for name, one in kept.registered.items():
+        with suppress(ConfigurationError):
+            texts = list(unmatched_choices(settings, decode_subscription(bytes(one.settings))))
+            if texts:
+                found[name] = texts
+    return found
+
+
+# Remedies for losses, found by words in the texts of :func:`poller.store.recovery.loss_of`.
+
+_STREAM_LOST: Final = (
+    "what was not read yet is gone. For subscriptions that need it: poller resync {feed} --anew --wait publishes all "
+    "records again, then {replay} 10m delivers them"
+)
+_ROLLED_BACK: Final = "nothing is to be done: what is missing is read and published again, with the same ids"
+_REPLACED: Final = (
+    "check redis.url and redis.prefix. If they are right, nothing is to be done: what differs is published as a "
+    "baseline, and {replay} {at} delivers it to a subscription"
+)
+_RESET: Final = (
+    "the feed is read again from the beginning. Events that were not delivered yet may be gone: {replay} {at} delivers "
+    "all its records to a subscription"
+)
+_LOSSES: Final = {
+    "events that its stream held": _STREAM_LOST,
+    "the store went back": _ROLLED_BACK,
+    "another installation's data": _REPLACED,
+}
 
 # Remedies for errors of sources and the store, found by words in this program's messages.
 

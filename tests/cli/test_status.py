@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.asyncio import Redis
 from rich.cells import cell_len
 
 from poller.cli.output import Line
 from poller.cli.status import detail_lines, feed_lines, list_lines, subscription_lines
+from poller.store.keys import SubscriptionKeys
+from poller.store.registry import Registry
 from poller.store.stats import Backlog
-from tests.cli.commands import environment
+from tests.cli.commands import environment, ran
 from tests.cli.conftest import started
 from tests.control.statuses import NAMES, NOW, feed, subscription
 from tests.harness.waiting import patience
@@ -37,8 +41,8 @@ def test_it_fits_the_terminal(width: int) -> None:
     shown = [
         *feed_lines(feeds, subscriptions, width),
         *detail_lines(feeds[2], width),
-        *subscription_lines(subscriptions, NOW, width),
-        *list_lines(subscriptions, NOW, width),
+        *subscription_lines(subscriptions, NOW, width, {}),
+        *list_lines(subscriptions, NOW, width, {}),
     ]
     assert max(map(cell_len, texts(shown))) <= width
     assert "\x1b" not in "".join(texts(shown))
@@ -70,9 +74,31 @@ def test_the_next_round_is_shown(seconds: float | None, shown: str) -> None:
 def test_a_failing_subscription_shows_its_last_error() -> None:
     """A failing subscription shows since when, and the last error."""
     shown = " ".join(
-        " ".join(texts(list(subscription_lines([subscription("a", error="status 503")], NOW, 80)))).split()
+        " ".join(texts(list(subscription_lines([subscription("a", error="status 503")], NOW, 80, {})))).split()
     )
     assert "a: failing for 1 h; last error: status 503" in shown
+
+
+def test_a_subscription_that_matches_nothing_is_shown() -> None:
+    """A feed or a type that no feed of the configuration has is named below the table, and in the list."""
+    one, text = subscription("a", state="active"), 'feeds has "acme/jobs", which is no feed of this configuration'
+    for lines in (subscription_lines, list_lines):
+        shown = " ".join(texts(list(lines([one], NOW, 200, {"a": [text], "gone": ["x"]}))))
+        assert shown.endswith(f"a: {text}")
+
+
+async def test_status_names_a_stored_subscription_that_matches_nothing(tmp_path: Path, store_url: str) -> None:
+    """A subscription added for a feed and a type that this configuration does not have is named, by one line each."""
+    stored = {"id": "a", "sink": "https://sink.example.org", "feeds": ["default/jobs"], "types": ["creatd"]}
+    client = Redis.from_url(store_url)
+    await Registry(client, SubscriptionKeys.of("poller")).add("a", json.dumps(stored).encode(), (), NOW)
+    await client.aclose()
+    for command in (("status",), ("subscriptions", "list"), ("subscriptions", "show", "a")):
+        ended = await ran(command, cwd=tmp_path, extra={"REDIS_URL": store_url, **SOURCE})
+        shown = " ".join(ended.out.split())
+        assert (ended.code, ended.err) == (0, "")
+        assert 'feeds has "default/jobs", which is no feed of this configuration' in shown
+        assert 'types has "creatd", which no feed of it publishes' in shown
 
 
 SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}

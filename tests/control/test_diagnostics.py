@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import trustme
 from starlette.requests import Request
@@ -31,13 +33,15 @@ from poller.control.diagnostics import (
     other_protocol,
 )
 from poller.control.subscriptions import registry_of
+from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Granted, encoded, origin
 from poller.http.server import listening
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, group_of
+from poller.store.subscriptions import Paused
 from poller.web.app import application
 from tests.acl import running_with_acl, set_user
-from tests.control.subscribed import FEEDS, added, configured
+from tests.control.subscribed import FEEDS, NOW, added, configured
 from tests.receiver import Reply, receiving
 from tests.servers import running
 
@@ -170,6 +174,28 @@ async def test_a_feed_that_a_subscription_lists_no_more_is_named_while_events_wa
     assert found.text == (
         f"events wait at {FEEDS[1]}, which its feeds do not list any more: list the feed again to have them delivered"
     )
+
+
+async def test_a_subscription_that_does_not_deliver_is_no_ok(tmp_path: Path) -> None:
+    """Law: while deliveries fail or are paused, a sink that answers is a warning with the reason and the remedy."""
+    with running("valkey", tmp_path) as server:
+        async with receiving() as receiver, commands(server.url) as client:
+            receiver.answer = Reply(405)
+            settings = configured(tmp_path).model_copy(update={"redis": RedisSettings(url=server.url), "sources": ()})
+            registry = registry_of(settings, client)
+            for name in ("failing", "paused", "well"):
+                one = {"id": name, "sink": receiver.url, "allow_private": True}
+                await registry.add(name, json.dumps(one).encode(), (), NOW)
+            health = Health(NOW, failed=3, error="the sink answered 500")
+            await registry.note_health("failing", FEEDS[0], msgspec.json.encode(health))
+            await registry.pause("paused", Paused("operator", "moving", NOW))
+            found = {one.subject: one async for one in check(settings, {}, clock=Clock())}
+    failing, paused, well = (found[f"subscription {name}"] for name in ("failing", "paused", "well"))
+    assert (failing.severity, paused.severity, well.severity) == ("warning", "warning", "ok")
+    assert "; last error: the sink answered 500; poller subscriptions test failing" in failing.text
+    assert ": moving; poller subscriptions resume paused" in paused.text
+    for line in (failing, paused, well):
+        assert "the sink is there (it answers 405 to OPTIONS)" in line.text
 
 
 async def test_a_port_that_speaks_tls_is_told_from_one_that_does_not() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from poller.control.problems import confirmation_text, feed_problems, progress_text, way_out
+from poller.control.problems import confirmation_text, feed_problems, progress_text, subscription_problems, way_out
 from poller.source.feed import Progress
-from tests.control.statuses import NAMES, feed
+from poller.store.feed_state import FeedState
+from poller.store.recovery import STREAM, HighWaterMark, loss_of
+from tests.control.statuses import NAMES, NOW, feed, subscription
 
 
 def test_a_problem_is_shown_with_its_remedy() -> None:
@@ -39,6 +41,64 @@ def test_held_removals_are_shown_until_released(state: str) -> None:
     assert list(feed_problems(later)) == [f"held for 2 h: {reason}", "odd"]
     of_before = msgspec.structs.replace(at_once, held_age_seconds=None)
     assert list(feed_problems(of_before)) == [f"held: {reason}"]
+
+
+_KNOWN = HighWaterMark("g2", 9, ("g1",))
+
+
+@pytest.mark.parametrize(
+    ("state", "found", "remedies"),
+    [
+        (FeedState("g3", 0, formers=("g2",)), "all", ("poller replay SUBSCRIPTION {feed} --from {at}",)),
+        (FeedState("g3", 0, formers=("g2",)), "", ("poller replay SUBSCRIPTION {feed} --from {at}",)),
+        (
+            FeedState("g2", 9),
+            STREAM,
+            ("poller resync {feed} --anew --wait", "poller replay SUBSCRIPTION {feed} --from 10m"),
+        ),
+        (FeedState("g2", 5), "", ("nothing is to be done",)),
+        (FeedState("g1", 5), "", ("nothing is to be done",)),
+        (FeedState("x", 5), "", ("check redis.url and redis.prefix", "--from {at}")),
+    ],
+    ids=["all", "a part", "the stream", "an older backup", "before a loss", "another installation"],
+)
+def test_a_loss_is_shown_with_what_to_run(state: FeedState, found: str, remedies: tuple[str, ...]) -> None:
+    """A loss is shown for a week, with the commands that repair it or the word that nothing is to be done."""
+    loss = loss_of(_KNOWN, state, found)
+    assert loss is not None
+    at = "2026-03-02T08:15:00.000Z"
+    lost = feed(lost=loss.text, lost_at=at, lost_age_seconds=7200.0)
+    [told] = feed_problems(lost)
+    assert told.startswith(f"lost 2 h ago: {loss.text}; ")
+    for remedy in remedies:
+        assert remedy.format(feed=NAMES[0], at=at) in told
+    assert list(feed_problems(msgspec.structs.replace(lost, lost_age_seconds=8 * 86400.0))) == []
+
+
+def test_lost_deliveries_are_shown_until_their_dead_letter_is_dropped() -> None:
+    """Deleted events are shown with the commands that name them and repair the receiver, until that is done."""
+    lost = subscription("a", state="active", lost=12, dead_letters=1)
+    [told] = subscription_problems(lost, NOW)
+    assert told.startswith("12 events were deleted before they were delivered")
+    assert "poller dead-letters list --subscription a" in told
+    assert "poller replay a FEED --from 10m" in told
+    assert list(subscription_problems(msgspec.structs.replace(lost, dead_letters=0), NOW)) == []
+
+
+@pytest.mark.parametrize(
+    ("by", "remedy"),
+    [
+        ("operator", "poller subscriptions resume a"),
+        ("sink", "poller subscriptions resume a"),
+        ("failures", "poller subscriptions resume a"),
+        ("removed", "list it in the file again, or delete it with poller subscriptions remove a"),
+    ],
+)
+def test_a_pause_is_shown_with_the_command_that_ends_it(by: str, remedy: str) -> None:
+    """A paused subscription is shown with who, since when and why, and with the command that ends the pause."""
+    [told] = subscription_problems(subscription("a", state="paused", paused_by=by, reason="why"), NOW)
+    assert told.startswith("paused by ")
+    assert told.endswith(f" for 1 h: why; {remedy}")
 
 
 @pytest.mark.parametrize(("number", "what"), [(1, "a record whose"), (3, "3 records whose")])
