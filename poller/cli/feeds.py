@@ -25,7 +25,10 @@ _EFFECTS: Final = {
     "resume": "resumed",
     "release": "the next round publishes what was held",
     "resync": "the next round reads it in full; nothing is published unless something differs",
-    "anew": "the next round discards all that is known of it and publishes all its records as a baseline",
+    "anew": (
+        "the next round discards all that is known of it and publishes all its records as a baseline; "
+        "`poller replay SUBSCRIPTION {feed} --from 10m` delivers that to a subscription"
+    ),
 }
 # These take effect even if no daemon polls.
 _IMMEDIATE: Final = {
@@ -76,7 +79,7 @@ def resync(
     feed: Feed,
     *,
     anew: Annotated[
-        bool, typer.Option("--anew", help="Discard all that is known of it and publish all of it.")
+        bool, typer.Option("--anew", help="Discard all that is known of it and publish all of it on its stream.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --anew: do not ask for confirmation.")] = False,
     wait: Wait = None,
@@ -90,7 +93,8 @@ def resync(
 def _is_confirmed(options: GlobalOptions, name: str) -> bool:
     source, feed = options.settings().find_feed(name)
     what = (
-        f"{source.feed_id(feed)}: discard what is known of it and publish all its records to every subscription again"
+        f"{source.feed_id(feed)}: discard what is known of it and publish all its records again on its stream "
+        "(a subscription gets them by poller replay)"
     )
     if not sys.stdin.isatty():
         raise ConfigurationError(f"{what}: add --yes to do so, for there is no terminal to ask on")
@@ -196,11 +200,11 @@ def forget(
     *,
     yes: Yes = False,
 ) -> None:
-    """Delete a feed that no configuration has any more. Its stream, pending deliveries and dead letters go with it."""
+    """Delete what is stored of a feed that no configuration has any more: stream, pending deliveries, dead letters."""
     settings = options.settings()
     found = run_loop(_forgettable(settings, feed))
     if not yes and found.subscriptions and not _forget_confirmed(found):
-        raise PollerError(f"{found.feed}: not forgotten")
+        raise PollerError(f"{found.feed}: nothing was deleted")
     forgotten = run_loop(_forget(settings, found.feed))
     pending = count(forgotten.undelivered, "pending delivery", "pending deliveries")
     write_line(f"{found.feed}: forgotten; {count(forgotten.stream_length, 'event')} and {pending} deleted")
@@ -226,6 +230,7 @@ def _forget_confirmed(found: OrphanedFeed) -> bool:
     dead_letters = sum(one.dead_letters for one in found.subscriptions)
     names = ", ".join(one.subscription for one in found.subscriptions)
     pending = count(found.undelivered, "pending delivery", "pending deliveries")
-    what = f"{pending} and {count(dead_letters, 'dead letter')} of {names}"
-    question = f"{found.feed}: forget it, with {what}?"
-    return confirm(question, f"{found.feed}: {what} would be deleted; --yes forgets it without asking")
+    stream = f"its stream of {count(found.stream_length, 'event')}"
+    what = f"{stream}, {pending} and {count(dead_letters, 'dead letter')} of {names}"
+    question = f"{found.feed}: delete {what}?"
+    return confirm(question, f"{found.feed}: {what} would be deleted; --yes deletes them without asking")

@@ -82,11 +82,14 @@ class OrphanedFeed(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The state and the remedy, in words."""
-        names = ", ".join(one.subscription for one in self.subscriptions if one.events != 0)
-        waits = f"{self.undelivered} events wait for {names} and are delivered" if names else "nothing waits"
+        waiting = [one for one in self.subscriptions if one.events != 0]
+        names = ", ".join(f"{one.subscription} (paused)" if one.paused else one.subscription for one in waiting)
+        waits = f"{self.undelivered or 'some'} events wait for {names}" if names else "no event waits"
+        first = "wait until they are delivered, then " if names else ""
         return (
-            f"no running configuration has this feed; its stream holds {self.stream_length} events, {waits}; "
-            f"`poller feeds forget {self.feed}` deletes its data, dead letters included"
+            f"no running configuration has this feed; its stream holds {self.stream_length} events, and {waits}. If it "
+            f"is still needed, put it back into the configuration. If not: {first}`poller feeds forget {self.feed}` "
+            "deletes its stream, what still waits, and its dead letters"
         )
 
 
@@ -333,8 +336,8 @@ class ConfigurationDifference(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The difference as a sentence that names both sides."""
-        sides = " than in ".join(", ".join(side) for side in self.processes)
-        return f"{self.what} is another one in {sides}: give all processes of a store the same configuration"
+        sides = " and ".join(", ".join(side) for side in self.processes)
+        return f"{self.what} differs between {sides}: give all processes of a store the same configuration"
 
 
 def stated(settings: Settings) -> MemberConfiguration:

@@ -18,6 +18,8 @@ from poller.config.settings import Settings
 from poller.control import subscriptions as subscribing
 from poller.control.orphans import (
     ConfigurationDifference,
+    OrphanedBacklog,
+    OrphanedFeed,
     claimed,
     differences,
     forget,
@@ -372,4 +374,27 @@ def test_what_differs_is_named_with_both_sides_and_without_values() -> None:
         ConfigurationDifference("base_url of source acme", sides),
         ConfigurationDifference("sink of subscription w", sides),
     ]
-    assert found[0].text.startswith("base_url of source acme is another one in a, c than in b:")
+    assert found[0].text.startswith("base_url of source acme differs between a, c and b: give all")
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "words"),
+    [
+        ((), "and no event waits. If it is still needed, put it back into the configuration. If not: `poller feeds"),
+        ((OrphanedBacklog("w", 0, 2, paused=False, owner=None),), "and no event waits."),
+        (
+            (
+                OrphanedBacklog("v", 1, 0, paused=True, owner=None),
+                OrphanedBacklog("w", 3, 0, paused=False, owner=None),
+            ),
+            (
+                "and 4 events wait for v (paused), w. If it is still needed, put it back into the configuration. "
+                "If not: wait until they are delivered, then `poller feeds forget acme/old`"
+            ),
+        ),
+    ],
+)
+def test_an_orphaned_feed_is_named_with_what_to_do(backlogs: tuple[OrphanedBacklog, ...], words: str) -> None:
+    """Law: what waits for whom, and both ways to go on: the feed comes back, or it is deleted."""
+    waiting = sum(one.events or 0 for one in backlogs)
+    assert words in OrphanedFeed("acme/old", 7, waiting, backlogs).text
