@@ -1,0 +1,110 @@
+"""Tests of the clocks of hosts, and of what libraries see of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+import uuid
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import aiohttp.connector  # noqa: F401 -- looked into
+import apscheduler.schedulers.base
+import apscheduler.triggers.interval
+import pytest
+import structlog.processors
+
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.system import system_of_hosts
+from tests.simulation.test_loop import START, simulated
+
+
+def _module(name: str) -> Any:
+    """A module that does not say that it has what it imports."""
+    return sys.modules[name]
+
+
+def test_a_clock_that_is_wrong() -> None:
+    """Skew and jumps move the wall clock alone; drift moves both clocks and the length of sleeps."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        await asyncio.sleep(100)
+        clock = loop.host("one", address="10.0.0.11", skew=timedelta(days=3), drift=0.25).clock
+        assert clock.now() == START + timedelta(days=3, seconds=100)
+        began = clock.monotonic()
+        await clock.sleep(10)
+        assert loop.time() == pytest.approx(108)
+        assert clock.monotonic() == pytest.approx(began + 10)
+        assert clock.now() == START + timedelta(days=3, seconds=110)
+        clock.jump(timedelta(hours=-1))
+        assert clock.now() == START + timedelta(days=2, hours=23, seconds=110)
+        assert clock.monotonic() == pytest.approx(began + 10)
+        assert not await clock.wait(asyncio.Event(), 5)
+        assert loop.time() == pytest.approx(112)
+
+    simulated(main)
+
+
+def test_draws_follow_from_the_seed() -> None:
+    """The same seed gives the same draws, another seed others, and no two hosts the same."""
+
+    async def draws(loop: SimulatedLoop) -> list[bytes]:
+        hosts = [loop.host(name, address=f"10.0.0.{number}") for number, name in enumerate("ab")]
+        return [host.clock.random.randbytes(8) for host in hosts]
+
+    first = simulated(draws, seed=1)
+    assert simulated(draws, seed=1) == first
+    assert len({*first, *simulated(draws, seed=2)}) == 4
+
+
+def test_libraries_see_the_clock_of_the_host() -> None:
+    """Each library that reads the system's clock sees that of the host whose code runs, and the real one afterwards."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        host = loop.host("one", address="10.0.0.11", skew=timedelta(days=3))
+        await asyncio.sleep(50)
+        clock = host.clock
+
+        def look() -> None:
+            for module in (apscheduler.schedulers.base, apscheduler.triggers.interval):
+                moments = module.datetime
+                assert moments.now(UTC) == clock.now()
+                assert isinstance(clock.now(), moments)
+                assert not isinstance(1, moments)
+                assert moments(2026, 1, 1, tzinfo=UTC) == START
+            assert _module("aiohttp.connector").monotonic() == clock.monotonic()
+            assert _module("aiohttp.helpers").time.time() == clock.now().timestamp()
+            event = structlog.processors.TimeStamper(fmt="iso", utc=True)(None, "info", {})
+            assert event["timestamp"] == "2026-01-04T00:00:50Z"
+            assert os.getpid() == host.pid
+            assert socket.gethostname() == "one"
+
+        host.run(look)
+        assert _module("aiohttp.helpers").time.time() == (START + timedelta(seconds=50)).timestamp()
+        assert socket.gethostname() != "one"
+
+    own = os.getpid()
+    loop = SimulatedLoop(Random(1), START)
+    with system_of_hosts(loop):
+        loop.run_until_complete(main(loop))
+    loop.close()
+    assert apscheduler.schedulers.base.datetime is datetime
+    assert os.getpid() == own
+
+
+def test_what_libraries_draw_follows_from_the_seed() -> None:
+    """Random ids and secrets of libraries are the same with the same seed."""
+
+    def drawn(seed: int) -> list[str]:
+        loop = SimulatedLoop(Random(seed), START)
+        with system_of_hosts(loop):
+            found = [str(uuid.uuid4()), secrets.token_hex(8), os.urandom(4).hex()]
+        loop.close()
+        return found
+
+    assert drawn(1) == drawn(1)
+    assert not set(drawn(1)) & set(drawn(2))
