@@ -1,17 +1,22 @@
-"""Tables of the documents that are generated from the code, and compared with it by tests/test_documents.py.
+"""Tables and sections of the documents that are generated, and compared with their source by tests/test_documents.py.
 
 ``python -m tests.document_tables`` writes each of them between its two comments. Do not edit them by hand: correct the
-description in the code and run it again.
+description in the code, or the alarm in deploy/prometheus/alerts.yml, and run it again.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from textwrap import fill
 from typing import Any, Final
 
+import yaml
+
 from poller.config.settings import config_schema
-from tests.documents import write_table
+from poller.telemetry.metrics import MetricDescription, described
+from tests.documents import ROOT, write_table
 
 _DEFAULT: Final = re.compile(r" Default: (.*)\.$")
 _AUTH_ONCE: Final = "sources[].auth."
@@ -53,7 +58,75 @@ def _told(description: str, *, required: bool) -> tuple[str, str]:
     return ("required" if required else found[1] if found else "", text.replace("|", "\\|"))
 
 
-TABLES: Final[Mapping[str, Callable[[], str]]] = {"configuration": configuration}
+_OF_THE_STORE: Final = tuple(
+    f"poller_{name}_" for name in ("feed", "stream", "quarantine", "subscription", "orphaned", "configuration")
+)
+
+
+def declared_metrics() -> list[MetricDescription]:
+    """Every metric of the program, by name."""
+    import_module("poller.app")  # where everything is joined, so whatever declares metrics
+    return sorted(described(), key=lambda one: one.name)
+
+
+def _metric_rows(heading: str, *, of_the_store: bool) -> str:
+    rows = [f"| {heading} | |", "|---|---|"]
+    for one in declared_metrics():
+        if (one.name.startswith(_OF_THE_STORE) or one.name == "poller_members") == of_the_store:
+            labels = f"{{{','.join(one.labels)}}}" if one.labels else ""
+            rows.append(f"| `{one.name}{labels}` | {one.text} |")
+    return "\n".join(rows)
+
+
+def process_metrics() -> str:
+    """A table of the metrics that each process counts by itself."""
+    return _metric_rows("of this process", of_the_store=False)
+
+
+def store_metrics() -> str:
+    """A table of the metrics that are read from the store."""
+    return _metric_rows("of the store", of_the_store=True)
+
+
+ALARMS: Final = ROOT / "deploy" / "prometheus" / "alerts.yml"
+_WIDTH: Final = 120
+_CODE: Final = re.compile(r"`[^`]+`")
+_KEPT_SPACE: Final = "\u00a0"
+_LABEL: Final = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
+_PLACEHOLDERS: Final = {"feed": "FEED", "subscription": "ID", "source": "SOURCE"}
+
+
+def alarms() -> str:
+    """A section for each alarm: how grave it is, what it means, and what to do."""
+    groups = yaml.safe_load(ALARMS.read_text("utf-8"))["groups"]
+    return "\n\n".join(_alarm(rule) for group in groups for rule in group["rules"])
+
+
+def _alarm(rule: Mapping[str, Any]) -> str:
+    text = rule["annotations"]
+    after = f", after {rule['for'].replace('m', ' min').replace('h', ' h')}" if "for" in rule else ""
+    means = f"*{rule['labels']['severity'].capitalize()}{after}.* {text['description']}"
+    paragraphs = (f"### {rule['alert']}", means, f"**Do:** {_LABEL.sub(_placeholder, text['action'])}")
+    return "\n\n".join(map(_filled, paragraphs))
+
+
+def _filled(paragraph: str) -> str:
+    """A paragraph in lines that break no code."""
+    whole = _CODE.sub(lambda code: code[0].replace(" ", _KEPT_SPACE), paragraph)
+    lines = fill(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return lines.replace(_KEPT_SPACE, " ")
+
+
+def _placeholder(label: re.Match[str]) -> str:
+    return _PLACEHOLDERS[label[1]]
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "configuration": configuration,
+    "process metrics": process_metrics,
+    "store metrics": store_metrics,
+    "alarms": alarms,
+}
 
 
 if __name__ == "__main__":

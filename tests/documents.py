@@ -24,6 +24,19 @@ def text() -> str:
     return "\n".join(file.read_text("utf-8") for file in DOCUMENTS)
 
 
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def prose(file: Path) -> str:
+    """A document without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(file: Path) -> set[str]:
+    """What a link to a heading of this document may name, as GitHub and package indexes make it."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(file))}
+
+
 def block(name: str) -> str:
     """The code block that follows the comment of this name.
 

@@ -29,7 +29,7 @@ from poller.lifecycle import at_once
 from poller.source.paging import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES
-from tests.documents import DOCUMENTS, README, ROOT, block, table
+from tests.documents import DOCUMENTS, README, ROOT, anchors, block, prose, table
 from tests.harness.waiting import blocking_until, strain, until
 from tests.node import needs_node
 from tests.programs import bare_environ
@@ -242,22 +242,11 @@ def test_the_tables(name: str) -> None:
 
 
 _LINK: Final = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _CODE_SPAN: Final = re.compile(r"`([^`\n]+)`")
 _PATH: Final = re.compile(r"\w[\w.-]*(?:/[\w.-]+)*\.(?:py|md|yml|yaml|toml|json|conf|acl|lua|service)")
 _LONGEST_README: Final = 300
 _NOT_OURS: Final = {"trial/poller.toml", "cli/tools.py"}
 """A file that the reader makes, and a module that the architecture has and the program has not yet."""
-
-
-def prose(file: Path) -> str:
-    """A document without its code blocks."""
-    return re.sub(r"^```.*?^```$", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-
-
-def anchors(file: Path) -> set[str]:
-    """What a link to a heading of this document may name, as GitHub and package indexes make it."""
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(file))}
 
 
 def links(file: Path) -> list[str]:

@@ -6,6 +6,7 @@ import importlib
 import json
 import pkgutil
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from tests.deploy.files import DEPLOY, documents
+from tests.documents import ROOT, anchors
 
 HERE: Final = DEPLOY / "prometheus"
 ALARMS: Final[list[dict[str, Any]]] = [
@@ -144,12 +146,31 @@ def test_every_name_is_exported() -> None:
     assert {_HISTOGRAM.sub("", name) for name in used} <= exported
 
 
-def test_the_manual_has_each_alarm() -> None:
-    """Law: its table "Alarms" is the alarms, with the same words for what they mean and what to do."""
-    manual = (DEPLOY / "README.md").read_text("utf-8")
-    assert re.search(r"^#+ Alarms$", manual, re.MULTILINE)
-    rows = re.findall(r"^\| `(Poller\w+)` \| (.*?) \| (.*?) \|$", manual, re.MULTILINE)
-    said = [(alarm["alert"], alarm["annotations"]["description"], alarm["annotations"]["action"]) for alarm in ALARMS]
-    assert rows == said
-    assert {alarm["annotations"]["runbook_url"] for alarm in ALARMS} == {"deploy/README.md#alarms"}
-    assert all(alarm["annotations"]["summary"] for alarm in ALARMS)
+_RUNBOOKS: Final = "https://git.example.org/poller/blob/main"
+
+
+def test_each_alarm_leads_to_its_section() -> None:
+    """Law: the runbook's address ends with this manual and the anchor of the section that has the alarm's name."""
+    manual = DEPLOY / "README.md"
+    for alarm in ALARMS:
+        told = alarm["annotations"]
+        anchor = alarm["alert"].lower()
+        assert told["runbook_url"] == f"{_RUNBOOKS}/{manual.relative_to(ROOT)}#{anchor}"
+        assert anchor in anchors(manual)
+        assert all(told[name] for name in ("summary", "description", "action"))
+
+
+def test_the_address_of_the_runbooks_can_be_set(tmp_path: Path) -> None:
+    """Law: the command of the manual replaces the address in every alarm, and Prometheus takes the file."""
+    (command,) = re.findall(
+        r"`(sed -i '[^']+') deploy/prometheus/alerts\.yml`", (DEPLOY / "README.md").read_text("utf-8")
+    )
+    file = tmp_path / "alerts.yml"
+    file.write_bytes((HERE / "alerts.yml").read_bytes())
+    subprocess.run([*shlex.split(command), str(file)], check=True)
+    rules = [rule for group in documents(file)[0]["groups"] for rule in group["rules"]]
+    assert len(rules) == len(ALARMS)
+    for rule in rules:
+        assert rule["annotations"]["runbook_url"].startswith("https://YOUR-HOST/YOUR-PATH/deploy/README.md#poller")
+    if shutil.which("promtool"):
+        promtool("check", "rules", str(file))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from importlib import import_module
-from typing import Final
 
 import pytest
 from redis.asyncio import Redis
@@ -29,13 +26,12 @@ from poller.telemetry.metrics import (
     commit_timed,
     counted,
     declared,
-    described,
     labelled,
     no_attempts_of,
     requested,
     retried,
 )
-from tests import documents
+from tests.document_tables import declared_metrics
 from tests.harness.waiting import turns
 from tests.telemetry.series import Key, grown, key, value, values
 
@@ -61,31 +57,12 @@ def test_one_that_is_gone_has_none() -> None:
     no_attempts_of("gone")
 
 
-# Laws of :mod:`poller.telemetry.metrics`: all metrics are known by name, once, in the words of the manual.
-
-MANUAL: Final = documents.MANUAL.read_text("utf-8")
-
-
-def all_of() -> list[MetricDescription]:
-    import_module("poller.app")  # where everything is joined, so whatever declares metrics
-    return list(described())
-
-
-def row(one: MetricDescription) -> str:
-    labels = f"{{{','.join(one.labels)}}}" if one.labels else ""
-    return f"| `{one.name}{labels}` | {one.text} |"
-
-
-def test_the_manual_has_all_of_them_and_no_other() -> None:
-    """The table is what the code says, line by line."""
-    table = [line for line in MANUAL.splitlines() if re.match(r"\| `poller_", line)]
-    rows = [row(one) for one in all_of()]
-    assert sorted(table) == sorted(rows), "the table has to be:\n" + "\n".join(rows)
+# Laws of :mod:`poller.telemetry.metrics`: all metrics are known by name, once. The manual's tables are made of them.
 
 
 def test_names_say_the_unit_and_the_kind() -> None:
     """Counters end in _total and nothing else does; durations, ages and moments are in seconds."""
-    for one in all_of():
+    for one in declared_metrics():
         assert one.name.startswith("poller_")
         assert one.name.endswith("_total") == (one.kind == "counter")
         assert (one.kind != "histogram") or one.name.endswith("_seconds")
@@ -93,7 +70,7 @@ def test_names_say_the_unit_and_the_kind() -> None:
 
 def test_a_name_is_given_once() -> None:
     """A second declaration is a fault of the program."""
-    name = all_of()[0].name
+    name = declared_metrics()[0].name
     with pytest.raises(ValueError, match="declared twice"):
         declared(name, "gauge", "another meaning")
 
@@ -106,7 +83,7 @@ def test_whatever_a_label_holds_it_is_read_as_it_was() -> None:
         key("poller_x_total", feed=strange): 2
     }
     assert one.block([], openmetrics=True) == "# HELP poller_x text\n# TYPE poller_x counter\n"
-    assert not any(set(known.text) & set('"\\\n') for known in all_of())
+    assert not any(set(known.text) & set('"\\\n') for known in declared_metrics())
 
 
 # Laws of :mod:`poller.telemetry.metrics`: each commit is counted by how it ended, once. On a real store.
