@@ -66,8 +66,6 @@ _OWN_TIME = {
     "cli/options.py": {"datetime.now"},  # a command is a process of its own
     "cli/subscriptions.py": {"secrets.token_bytes"},  # a signing secret
     "cli/tools.py": {"secrets.token_bytes"},  # likewise
-    "delivery/handshake.py": {"secrets.token_urlsafe"},  # whoever has it may grant events
-    "web/subscriptions.py": {"secrets.token_bytes"},  # a signing secret
 }
 """What reads the system's clocks or its randomness itself, and why: a clock, a command, or what has to stay secret."""
 

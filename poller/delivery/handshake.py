@@ -28,8 +28,8 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import secrets
 import socket
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -258,7 +258,7 @@ async def permitted(
         report(ungranted(state))
         if isinstance(state, Granted) and state.origin == name:
             return state
-        key = secrets.token_urlsafe(_KEY_BYTES)
+        key = urlsafe_b64encode(clock.random.randbytes(_KEY_BYTES)).rstrip(b"=").decode()
         base = f"{public_url.rstrip('/')}{CALLBACK}" if public_url else None
         request = request_of(settings, name, callback_url(base, subscription=settings.id, key=key) if base else None)
         before, offered = state, key if base else ""

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from secrets import token_bytes
 from typing import Final
 from urllib.parse import quote
 
@@ -117,7 +116,7 @@ class _Subscriptions:
         wanted = await _wanted(request)
         name = f"s-{self._draw(_ID_BYTES).hex()}" if wanted.id is None else wanted.id
         made = self._settings(wanted, name, None)
-        secret = new_secret(token_bytes(_SECRET_BYTES)) if made.is_signed else None
+        secret = new_secret(self._draw(_SECRET_BYTES)) if made.is_signed else None
         backing = self._backing
         new, secrets = new_credential(wanted), [secret] if secret else []
         try:

@@ -332,11 +332,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Do nothing: there are no threads."""
 
     def close(self) -> None:
-        """End the loop."""
+        """End the loop; hosts and tasks that are left end without any effect."""
+        if not self._closed and asyncio.all_tasks(self):
+            self.run_until_complete(self._end())
         self._closed = True
         self._ready.clear()
         self._timers.clear()
         self.network.close()
+
+    async def _end(self) -> None:
+        for host in self.hosts.values():
+            await host.kill(power=True)
+        for task in self.tasks_of(None):
+            if task is not asyncio.current_task():
+                task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     # Connections: see tests.simulation.network.
 

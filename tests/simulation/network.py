@@ -252,16 +252,23 @@ class Network:
     ) -> SimulatedServer:
         """Listen at an address of the current host; without port, at a free one."""
         _plain(more)
-        if sock is not None:
-            host, port = sock.getsockname()[:2]
         host = host[0] if isinstance(host, Sequence) and not isinstance(host, str) else host
+        own = self.free(*((host, port) if sock is None else sock.getsockname()[:2]))
+        server = self._listeners[own] = SimulatedServer(self, factory, own)
+        return server
+
+    def free(self, host: Any, port: Any) -> Address:
+        """The address of the current host at which it may listen; with any free port if none is given.
+
+        Raises:
+            OSError: it listens there already.
+        """
         current = HOST.get()
         address = current.address if current else self.address_of(host)
         own = address, int(port or 0) or self._free_port(address)
         if own in self._listeners:
             raise OSError(errno.EADDRINUSE, f"error while attempting to bind on address {own}: address already in use")
-        server = self._listeners[own] = SimulatedServer(self, factory, own)
-        return server
+        return own
 
     def unlisten(self, own: Address, server: SimulatedServer) -> None:
         """Forget a listener."""

@@ -1,4 +1,4 @@
-"""What libraries are told of the system while a simulation runs: time, chance, process id, host name.
+"""What the system tells libraries while a simulation runs: time, chance, process id, host name, addresses.
 
 The program asks its :class:`~poller.clock.Clock`. Libraries read the system's clocks themselves, so names in *their*
 modules are replaced, and the few functions of the standard library that tell one process from another. The program's
@@ -17,6 +17,7 @@ import os
 import random
 import socket
 import sys
+import threading
 import time as real_time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +37,6 @@ LIBRARIES: Final = (
     "anyio",
     "apscheduler",
     "cloudevents",
-    "fakeredis",
     "h11",
     "httpx",
     "httpx_aiohttp",
@@ -127,6 +127,9 @@ def system_of_hosts(loop: SimulatedLoop, *, but: tuple[str, ...] = ()) -> Iterat
         replace(os, "getpid", _of_host(os.getpid, lambda host: host.pid))
         for name in ("gethostname", "getfqdn"):
             replace(socket, name, _of_host(getattr(socket, name), lambda host: host.name))
+        replace(socket, "socket", _host_socket(loop))
+        replace(socket, "getaddrinfo", _looked_up(loop, socket.getaddrinfo))
+        replace(threading.Thread, "start", _as_handle(loop, threading.Thread.start))
         random.seed(drawn.getrandbits(64))
         yield
     finally:
@@ -162,6 +165,49 @@ def _clocks(loop: SimulatedLoop) -> dict[int, Any]:
         id(datetime): moments,
         **{id(getattr(real_time, name)): function for name, function in clocks.items()},
     }
+
+
+def _host_socket(loop: SimulatedLoop) -> type[socket.socket]:
+    """Sockets that the program makes itself: one that is bound by a host listens on the simulated network."""
+
+    class HostSocket(socket.socket):
+        _bound: Any = None
+
+        def bind(self, address: Any, /) -> None:
+            if HOST.get() is None:
+                super().bind(address)
+            else:
+                self._bound = loop.network.free(*address[:2])
+
+        def listen(self, *given: int) -> None:
+            if self._bound is None:
+                super().listen(*given)
+
+        def getsockname(self) -> Any:
+            return super().getsockname() if self._bound is None else self._bound
+
+    return HostSocket
+
+
+def _looked_up(loop: SimulatedLoop, real: Callable[..., Any]) -> Callable[..., Any]:
+    def getaddrinfo(host: Any, port: Any, *given: Any, **more: Any) -> Any:
+        if HOST.get() is None:
+            return real(host, port, *given, **more)
+        return loop.network.getaddrinfo(host, port)
+
+    return getaddrinfo
+
+
+def _as_handle(loop: SimulatedLoop, real: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """A thread of a host runs whole, a little later."""
+
+    def start(thread: threading.Thread) -> None:
+        if HOST.get() is None:
+            real(thread)
+        else:
+            loop.run_in_executor(None, thread.run)
+
+    return start
 
 
 def _of_host(real: Callable[..., Any], own: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -12,12 +12,16 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-import aiohttp.connector  # noqa: F401 -- looked into
+import aiohttp
 import apscheduler.schedulers.base
 import apscheduler.triggers.interval
 import pytest
 import structlog.processors
 
+from poller.clock import Clock
+from poller.errors import AddressTaken
+from poller.http.server import listening
+from poller.http.ssrf import system_lookup
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.system import system_of_hosts
 from tests.simulation.test_loop import START, simulated
@@ -108,3 +112,61 @@ def test_what_libraries_draw_follows_from_the_seed() -> None:
 
     assert drawn(1) == drawn(1)
     assert not set(drawn(1)) & set(drawn(2))
+
+
+def _with_system(main: Any) -> None:
+    loop = SimulatedLoop(Random(1), START)
+    try:
+        with system_of_hosts(loop):
+            loop.run_until_complete(main(loop))
+    finally:
+        loop.close()
+    assert loop.failures == []
+
+
+def test_the_programs_http_server_listens_on_the_simulated_network() -> None:
+    """The server of the program runs unchanged: each host has its own ports, and a port is taken once."""
+
+    async def app(_: Any, __: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def main(loop: SimulatedLoop) -> None:
+        one, two = loop.host("one", address="10.0.0.11"), loop.host("two", address="10.0.0.12")
+        stop, urls = asyncio.Event(), asyncio.Queue[str]()
+
+        async def serve(port: int) -> None:
+            async with listening(app, "127.0.0.1", port, clock=Clock()) as url:
+                urls.put_nowait(url)
+                await stop.wait()
+
+        serving = [one.start(serve(8080)), two.start(serve(8080))]
+        assert [await urls.get(), await urls.get()] == ["http://127.0.0.1:8080"] * 2
+        with pytest.raises(AddressTaken):
+            await one.start(serve(8080))
+
+        async def ask(url: str) -> str:
+            async with aiohttp.ClientSession() as http, http.get(url) as answer:
+                return await answer.text()
+
+        assert await one.start(ask("http://10.0.0.12:8080/")) == "ok"
+        assert await one.start(ask("http://two:8080/")) == "ok"
+        stop.set()
+        await asyncio.gather(*serving)
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await one.start(ask("http://10.0.0.12:8080/"))
+
+    _with_system(main)
+
+
+def test_the_programs_look_up_asks_the_simulated_network() -> None:
+    """Names that the program looks up in a thread of its own are those of hosts, and others do not exist."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        one = loop.host("one", address="10.0.0.11")
+        loop.host("sink.test", address="10.0.0.50")
+        assert await one.start(system_lookup("sink.test")) == ["10.0.0.50"]
+        with pytest.raises(socket.gaierror):
+            await one.start(system_lookup("other.test"))
+
+    _with_system(main)
