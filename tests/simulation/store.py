@@ -23,7 +23,7 @@ import hiredis
 from fakeredis._helpers import SimpleError
 
 from tests.simulation.store_history import History, Write
-from tests.simulation.store_scripts import Script, Scripts
+from tests.simulation.store_scripts import Scripts
 from tests.simulation.store_session import (
     TIME,
     VALKEY_VERSION,
@@ -31,7 +31,6 @@ from tests.simulation.store_session import (
     Blocked,
     Engine,
     Session,
-    command_of,
     encoded,
     size_of,
 )
@@ -88,7 +87,7 @@ class SimulatedStore:
         self.engine = Engine()
         self.observers: list[Callable[[Executed], None]] = []
         self.ahead = timedelta()
-        self.scripts = Scripts(self._call, self._may_call)
+        self.scripts = Scripts()
         self.history = History(self.engine.dbs, depth)
         self.calls: dict[str, int] = {}
         self.written: dict[bytes, None] = {}
@@ -105,7 +104,6 @@ class SimulatedStore:
         self._run_id, self._replication_id, self._former_id = self._name(), self._name(), "0" * 40
         self._own = Session(self)
         self._repeating = Session(self, repeats=True)
-        self.speaker = self._own
         for session in (self._own, self._repeating):
             self.engine.sockets.remove(session)
 
@@ -369,21 +367,6 @@ class SimulatedStore:
         self._run_id, self._begun = self._name(), self._turned()
         for connection in list(self._connections):
             connection.close()
-
-    def _call(self, script: Script, name: bytes, arguments: Sequence[bytes]) -> Any:
-        return self.speaker.call(script, name, arguments)
-
-    def _may_call(self, words: Sequence[bytes]) -> bool | None:
-        try:
-            command_of(words)
-        except SimpleError:
-            return None
-        user = self.speaker._client_info
-        try:
-            self.engine.acl.validate_command(user.user, user, list(words))
-        except SimpleError:
-            return False
-        return True
 
     def _turned(self) -> datetime:
         return self._now() + self.ahead

@@ -15,9 +15,9 @@ becomes bytes of RESP within Lua.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from fakeredis._helpers import SimpleError, SimpleString
 from lupa import lua51
@@ -142,32 +142,35 @@ class Script:
     strict: bool
 
 
+class Speaker(Protocol):
+    """A session, as its scripts need it."""
+
+    def call(self, script: Script, name: bytes, arguments: Sequence[bytes]) -> Any:
+        """The reply to a command, in fakeredis' types; an error is raised as SimpleError."""
+        ...
+
+    def may(self, words: Sequence[bytes]) -> bool | None:
+        """Whether the user may say this; None: there is no such command."""
+        ...
+
+
 class Scripts:
     """The interpreter of one store."""
 
-    def __init__(
-        self,
-        call: Callable[[Script, bytes, Sequence[bytes]], Any],
-        check: Callable[[Sequence[bytes]], bool | None],
-    ) -> None:
-        """Start the interpreter.
-
-        Args:
-            call: runs a command of a script; returns its reply as fakeredis does, an error as a SimpleError.
-            check: whether the user may run a command; None: there is no such command.
-        """
+    def __init__(self) -> None:
+        """Start the interpreter."""
         self._lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self._table = self._lua.table_from
         self._by_text: dict[bytes, Script] = {}
         self._by_sha: dict[bytes, Script] = {}
         self._statuses: dict[bytes, Any] = {}
-        self._running: Script | None = None
+        self._script: Script | None = None
+        self._speaker: Speaker | None = None
         self._defect: Exception | None = None
-        self._send = call
         prelude = self._lua.eval(b"function(text) return loadstring(text, '@prelude') end")(_PRELUDE)
         self._run, self._compile = prelude(
             self._call,
-            lambda *words: check([_argument(word) for word in words]),
+            self._check,
             lambda text: hashlib.sha1(text).hexdigest().encode(),  # noqa: S324 -- Redis' own
         )
 
@@ -191,20 +194,20 @@ class Scripts:
             script = self._by_text[text] = self._by_sha[sha] = Script(sha, text, function, flags, strict)
         return script
 
-    def run(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], null: bytes) -> bytes:
+    def run(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], speaker: Speaker, null: bytes
+    ) -> bytes:
         """The reply in RESP.
 
         Args:
             script: which.
             keys: KEYS.
             arguments: ARGV.
+            speaker: whose script it is.
             null: what ``nil`` and ``false`` are in the client's version of RESP.
         """
-        self._running = script
-        try:
-            reply: bytes = self._run(script.function, self._table(keys), self._table(arguments), null)
-        finally:
-            self._running = None
+        self._script, self._speaker = script, speaker
+        reply: bytes = self._run(script.function, self._table(keys), self._table(arguments), null)
         if self._defect is not None:
             defect, self._defect = self._defect, None
             raise defect
@@ -213,12 +216,16 @@ class Scripts:
     def _call(self, name: Any, *words: Any) -> Any:
         try:
             arguments = [word if type(word) is bytes else _argument(word) for word in words]
-            return self._value(self._send(self._running, name, arguments))  # type: ignore[arg-type] # one is running
+            reply = self._speaker.call(self._script, name, arguments)  # type: ignore[union-attr,arg-type] # one runs
+            return reply if type(reply) is bytes else self._value(reply)
         except SimpleError as error:
             return self._table({b"err": error.value.encode()})
         except Exception as defect:
             self._defect = defect
             raise
+
+    def _check(self, *words: Any) -> bool | None:
+        return self._speaker.may([_argument(word) for word in words])  # type: ignore[union-attr] # as above
 
     def _value(self, reply: Any) -> Any:  # noqa: PLR0911 -- a return for each type
         """The reply as Lua has it: a null is false, a double is text."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import fakeredis._core._server
 import fakeredis._helpers
@@ -29,7 +29,7 @@ import fakeredis.commands_mixins.server_mixin
 import fakeredis.model._client_info
 import fakeredis.model._stream
 from fakeredis import _msgs as messages
-from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS, Signature
+from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS, Key, Signature
 from fakeredis._core import CommandItem, Database, FakeServer
 from fakeredis._helpers import OK, QUEUED, SimpleError, SimpleString
 from fakeredis._socket import FakeSocket
@@ -158,6 +158,7 @@ class Command:
         in_scripts: it may be said by one.
         is_silent: fakeredis does not say what it has changed.
         keeps_empty: an empty value is no reason to delete the key.
+        plan: a quick way to take its arguments.
     """
 
     name: str
@@ -169,6 +170,41 @@ class Command:
     in_scripts: bool
     is_silent: bool
     keeps_empty: bool
+    plan: Plan | None
+
+
+class Plan(NamedTuple):
+    """How to take the arguments of a command whose first argument is its only key.
+
+    Attributes:
+        least: how many arguments it has at least.
+        step: how many more at a time; 0: none.
+        kind: the type of the value at the key; None: any.
+        missing: the reply where there is no such key; Key.UNSPECIFIED: the command says.
+        default: makes the value where there is no such key.
+        decoders: of the other arguments, by their places.
+    """
+
+    least: int
+    step: int
+    kind: type[Any] | None
+    missing: object
+    default: type[Any] | None
+    decoders: Sequence[tuple[int, Callable[[bytes], Any]]]
+
+    @classmethod
+    def of(cls, signature: Signature) -> Plan | None:
+        """The plan for a command; None: its arguments are of another form."""
+        types: list[Any] = list(signature.fixed)
+        if not types or not isinstance(types[0], Key) or any(one is not bytes for one in signature.repeat):
+            return None
+        first, *others = types
+        if any(isinstance(one, Key) for one in others):
+            return None
+        decoders = [(place, one.decode) for place, one in enumerate(others, 1) if one is not bytes]
+        makes = first.type_ not in {None, bytes} and messages.FLAG_DO_NOT_CREATE not in signature.flags
+        default = first.type_ if makes else None
+        return cls(len(signature.fixed), len(signature.repeat), first.type_, first.missing_return, default, decoders)
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -243,6 +279,7 @@ def _known(name: str) -> Command | None:
         in_scripts=b"noscript" not in flags and messages.FLAG_NO_SCRIPT not in own_flags,
         is_silent=name in _SILENT,
         keeps_empty=messages.FLAG_LEAVE_EMPTY_VAL in own_flags,
+        plan=None if signature is None else Plan.of(signature),
     )
 
 
@@ -306,11 +343,14 @@ class Session(FakeSocket):
             SimpleError: the reply is this error.
             Blocked: there is none yet.
         """
-        store, signature = self.store, command.signature
+        store, signature, plan = self.store, command.signature, command.plan
         store.calls[command.name] = store.calls.get(command.name, 0) + 1
         if signature is None:
             return command.function(self, arguments)
-        applied = signature.apply(arguments, self._db, self.version)
+        if plan is None:
+            applied = signature.apply(arguments, self._db, self.version)
+        else:
+            applied = self._applied(signature, plan, arguments)
         if len(applied) == 1:
             return applied[0]
         values, items = applied
@@ -326,6 +366,28 @@ class Session(FakeSocket):
         if isinstance(result, SimpleError):
             raise result
         return result
+
+    def _applied(
+        self, signature: Signature, plan: Plan, arguments: Sequence[bytes]
+    ) -> tuple[Any] | tuple[list[Any], list[CommandItem]]:
+        """As Signature.apply, in a third of its time."""
+        more = len(arguments) - plan.least
+        if more and (more < 0 or not plan.step or more % plan.step):
+            signature.check_arity(arguments, self.version)
+        values: list[Any] = list(arguments)
+        key = values[0]
+        found = self._db.get(key)
+        if found is None and plan.missing is not Key.UNSPECIFIED:
+            return (plan.missing,)
+        for place, decode in plan.decoders:
+            values[place] = decode(values[place])
+        default = None
+        if found is None:
+            default = plan.default() if plan.default is not None else None
+        elif plan.kind is not None and type(found.value) is not plan.kind:
+            raise SimpleError(WRONG_TYPE)
+        values[0] = item = CommandItem(key, self._db, found, default)
+        return values, [item]
 
     def call(self, script: Script, name: bytes, arguments: Sequence[bytes]) -> Any:
         """Carry out a command that a script says.
@@ -355,6 +417,18 @@ class Session(FakeSocket):
             if error.value.startswith("ERR wrong number of arguments"):
                 raise SimpleError("ERR Wrong number of args calling command from script") from None
             raise
+
+    def may(self, words: Sequence[bytes]) -> bool | None:
+        """Whether the user may say this; None: there is no such command."""
+        try:
+            command_of(words)
+        except SimpleError:
+            return None
+        try:
+            self._server.acl.validate_command(self._client_info.user, self._client_info, list(words))
+        except SimpleError:
+            return False
+        return True
 
     def _admit(self, command: Command, words: Sequence[bytes]) -> None:
         store = self.store
@@ -477,9 +551,9 @@ class Session(FakeSocket):
             if store.is_full and b"allow-oom" not in script.flags:
                 raise SimpleError(OUT_OF_MEMORY)
         self._script_resp = 2
-        store.speaker = self
+        null = b"_\r\n" if self.is_resp3 else b"$-1\r\n"
         try:
-            return Raw(store.scripts.run(script, keys, arguments, b"_\r\n" if self.is_resp3 else b"$-1\r\n"))
+            return Raw(store.scripts.run(script, keys, arguments, self, null))
         finally:
             self._script_resp = None
 
