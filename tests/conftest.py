@@ -27,7 +27,7 @@ from redis.asyncio import Redis
 from poller.redis.client import commands
 from tests.harness.forks import forking
 from tests.harness.waiting import strain
-from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
+from tests.stores import KINDS, SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 
 # Each worker imports hundreds of test modules, and tests start hundreds of processes. Where the environment says that
 # Python is to keep no bytecode, each of them would compile all of it again.
@@ -50,7 +50,7 @@ By Sentinels the quick suite has the tests that are about them; all others find 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="run the tests that take long as well")
-    parser.addoption("--store", choices=STORES, help="run on this kind of store alone")
+    parser.addoption("--store", choices=KINDS, help="run on this kind of store alone")
     parser.addoption("--resp", choices=("2", "3"), help="speak this version of RESP")
 
 

@@ -22,10 +22,13 @@ from poller.redis.client import servers
 from poller.redis.url import CLUSTER, SENTINEL, kind_of, place_of
 from tests.harness.cluster import Cluster, cluster
 from tests.harness.sentinels import Sentinels, sentinels
-from tests.servers import running
+from tests.programs import program
+from tests.servers import Kind, running
 
-Store = Literal["valkey", "redis", "sentinel", "cluster"]
-STORES: Final[tuple[Store, ...]] = get_args(Store)
+Store = Literal["valkey", "redis", "sentinel", "cluster", "simulated"]
+KINDS: Final[tuple[Store, ...]] = get_args(Store)
+STORES: Final[tuple[Store, ...]] = ("valkey", "redis", "sentinel", "cluster")
+"""The real ones. The simulated one is that of :mod:`tests.simulation`."""
 SINGLE: Final[tuple[Store, ...]] = ("valkey", "redis")
 SEVERAL: Final[tuple[Store, ...]] = ("sentinel", "cluster")
 
@@ -51,12 +54,17 @@ class Stores:
             self.cluster.empty()
             return self.cluster.url + self._query
         if kind not in self._single:
-            server = running(kind, self._directory(kind[0]), appendfsync="everysec")
-            self._single[kind] = self._stack.enter_context(server).url
+            self._single[kind] = self._started(kind)
         with Redis.from_url(self._single[kind]) as client:
             client.flushall()
             client.script_flush()
         return self._single[kind] + self._query
+
+    def _started(self, kind: Store) -> str:
+        directory = self._directory(kind[0])
+        if kind == "simulated":
+            return self._stack.enter_context(program("tests.simulation.store_process", directory / "s"))
+        return self._stack.enter_context(running(cast("Kind", kind), directory, appendfsync="everysec")).url
 
     @property
     def sentinels(self) -> Sentinels:
@@ -95,7 +103,7 @@ def looking(url: str) -> Iterator[Any]:
 
 def only_one_server(kind: Store) -> None:
     """Skip a test that is about one server alone."""
-    if kind not in SINGLE:
+    if kind in SEVERAL:
         pytest.skip(f"about one server alone, which {kind} is not")
 
 

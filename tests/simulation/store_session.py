@@ -424,11 +424,7 @@ class Session(FakeSocket):
             command_of(words)
         except SimpleError:
             return None
-        try:
-            self._server.acl.validate_command(self._client_info.user, self._client_info, list(words))
-        except SimpleError:
-            return False
-        return True
+        return not self.is_restricted or self._refusal(words) is None
 
     def _admit(self, command: Command, words: Sequence[bytes]) -> None:
         store = self.store
@@ -444,10 +440,26 @@ class Session(FakeSocket):
             raise SimpleError(OUT_OF_MEMORY)
 
     def _permit(self, words: Sequence[bytes], prefix: str) -> None:
+        if refusal := self._refusal(words):
+            raise SimpleError(refusal.replace("NOPERM ", f"NOPERM {prefix}", 1))
+
+    def _refusal(self, words: Sequence[bytes]) -> str | None:
+        """The error with which the user may not say this.
+
+        With fakeredis a command that is taken away stays granted, and a user that is off loses its connections.
+        """
+        user, acl = self._client_info.user, self._server.acl
+        name, rules = command_of(words)[0].name.replace(" ", "|"), acl.get_user_acl(user)
+        if rules._commands.get(name.encode()) is False:
+            return messages.NO_PERMISSION_ERROR.format(user.decode(), name)
+        is_on, rules.enabled = rules.enabled, True
         try:
-            self._server.acl.validate_command(self._client_info.user, self._client_info, list(words))
+            acl.validate_command(user, self._client_info, list(words))
         except SimpleError as error:
-            raise SimpleError(error.value.replace("NOPERM ", f"NOPERM {prefix}", 1)) from None
+            return error.value
+        finally:
+            rules.enabled = is_on
+        return None
 
     def _note(self, command: Command, arguments: Sequence[bytes], result: Any) -> None:
         """What a silent command has written."""
