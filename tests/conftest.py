@@ -27,7 +27,7 @@ from redis.asyncio import Redis
 from poller.redis.client import commands
 from tests.harness.forks import forking
 from tests.harness.waiting import strain
-from tests.stores import KINDS, SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
+from tests.stores import KINDS, SEVERAL, SINGLE, Store, Stores, only_one_server
 
 # Each worker imports hundreds of test modules, and tests start hundreds of processes. Where the environment says that
 # Python is to keep no bytecode, each of them would compile all of it again.
@@ -41,7 +41,7 @@ settings.register_profile(
 )
 settings.load_profile("quick")
 
-_EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis", *STORES), "several_kind": SEVERAL}
+_EACH = {"single_kind": SINGLE, "store_kind": KINDS, "client_kind": KINDS, "several_kind": SEVERAL}
 """On which a test runs that does not go by the chosen one alone, unless one is chosen.
 
 By Sentinels the quick suite has the tests that are about them; all others find one server there, as without them.
@@ -182,7 +182,7 @@ def server(single_kind: Store, stores: Stores) -> str:
 
 @pytest.fixture
 def any_store(store_kind: Store, stores: Stores) -> str:
-    """The URL of a real, empty store, of each kind."""
+    """The URL of an empty store, of each kind."""
     return stores.emptied(store_kind)
 
 
@@ -196,11 +196,8 @@ async def fake() -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def store_client(client_kind: str, stores: Stores) -> AsyncIterator[Redis]:
-    """A client of an empty store, ready for scripts: fakeredis, then each kind."""
-    if client_kind == "fakeredis":
-        client: Redis = FakeAsyncRedis(server=FakeServer(version=(7,)))
-    else:
-        client = commands(stores.emptied(cast("Store", client_kind)))
+    """A client of an empty store, ready for scripts, of each kind."""
+    client = commands(stores.emptied(cast("Store", client_kind)))
     yield client
     await client.aclose()
 

@@ -1,7 +1,8 @@
 """The stores that tests run on: one of each kind for the whole run, made when first asked for, emptied for each test.
 
 ``--store KIND`` has all tests run on that one alone, ``--resp 3`` by that version of RESP. Without them a test runs on
-Valkey, and those of the store on all kinds.
+Valkey, and those of the store on all kinds. The simulated one is that of :mod:`tests.simulation`, which may be trusted
+because it passes.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from tests.servers import Kind, running
 
 Store = Literal["valkey", "redis", "sentinel", "cluster", "simulated"]
 KINDS: Final[tuple[Store, ...]] = get_args(Store)
-STORES: Final[tuple[Store, ...]] = ("valkey", "redis", "sentinel", "cluster")
-"""The real ones. The simulated one is that of :mod:`tests.simulation`."""
 SINGLE: Final[tuple[Store, ...]] = ("valkey", "redis")
 SEVERAL: Final[tuple[Store, ...]] = ("sentinel", "cluster")
 

@@ -1,4 +1,4 @@
-"""Dead letters: one suite over fakeredis, Valkey and Redis."""
+"""Dead letters: one suite over the simulated store, Valkey and Redis."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_an_id_is_one_word_for_a_shell() -> None:
     )
 
 
-# Letters of events: one suite over fakeredis, Valkey and Redis.
+# Letters of events: one suite over the simulated store, Valkey and Redis.
 
 PAIRS = pairs_of("poller", [FEED, "acme/achievements"], ["a", "b"])
 OWNER = Owner(FEED, "a")

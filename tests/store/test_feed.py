@@ -1,4 +1,4 @@
-"""The lease, the snapshots and the commit of one feed: one suite over fakeredis, Valkey and Redis."""
+"""The lease, the snapshots and the commit of one feed: one suite over the simulated store, Valkey and Redis."""
 
 from __future__ import annotations
 

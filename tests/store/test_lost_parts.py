@@ -1,4 +1,4 @@
-"""A feed of which the store has lost a part, or all: on fakeredis, Valkey and Redis."""
+"""A feed of which the store has lost a part, or all: on the simulated store, Valkey and Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot that cannot be read is one record's trouble: on fakeredis, Valkey and Redis."""
+"""A snapshot that cannot be read is one record's trouble: on the simulated store, Valkey and Redis."""
 
 from __future__ import annotations
 

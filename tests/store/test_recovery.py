@@ -135,7 +135,7 @@ async def test_what_another_has_told_is_not_told_again_after_the_next_loss(clien
     assert await high_water_marks(client, _KEY) == {"f": told}
 
 
-# Where a pair begins that nothing is known of, and what is news to it: on fakeredis, Valkey and Redis.
+# Where a pair begins that nothing is known of, and what is news to it: on the simulated store, Valkey and Redis.
 
 PAIR = ConsumerKeys.of("poller", FEED, "a")
 NOW = int(time.time() * 1000)

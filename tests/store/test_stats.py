@@ -138,7 +138,7 @@ async def scripts_run(client: Redis) -> int:
     return int(found["cmdstat_evalsha"]["calls"])
 
 
-# What subscriptions have not delivered: over fakeredis, Valkey and Redis.
+# What subscriptions have not delivered: over the simulated store, Valkey and Redis.
 
 FEED: Final = "acme/contractTypes"
 KEYS: Final = FeedKeys.of("poller", FEED)

@@ -243,7 +243,7 @@ def test_no_secret_is_shown() -> None:
     assert caught.value.__cause__ is None
 
 
-# The registry of subscriptions: one suite over fakeredis, Valkey and Redis.
+# The registry of subscriptions: one suite over the simulated store, Valkey and Redis.
 
 KEYS = SubscriptionKeys.of("poller")
 SETTINGS = b'{"id":"a","sink":"https://sink.example.org","big":123456789012345678901,"none":[]}'
