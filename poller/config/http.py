@@ -263,16 +263,16 @@ def _expected_auth() -> str:
 class OAuth2Settings(Table):
     """The client credentials grant (RFC 6749, 4.4)."""
 
-    token_url: Url = Field(description="Where tokens are asked for: an http or https URL.")
+    token_url: Url = Field(description="The token endpoint: an http or https URL.")
     client_id: Text = Field(description="The client's id, as the authorization server knows it.")
     client_secret_file: FilePath = Field(
         description="The file that holds the client's secret; read for each new token."
     )
     scope: Text | None = Field(
-        default=None, description="The scope asked for, words separated by spaces. Default: none."
+        default=None, description="The scope to request, words separated by spaces. Default: none."
     )
     audience: Text | None = Field(
-        default=None, description="The audience asked for, where the server wants one. Default: none."
+        default=None, description="The audience to request, if the server requires one. Default: none."
     )
 
 
@@ -384,7 +384,7 @@ def _with_certificate(key: Path | None, given: ValidationInfo) -> Path | None:
 
 CaFile = Annotated[
     FilePath | None,
-    Field(description="CA certificates (PEM) that the server's must lead to. Default: the system's."),
+    Field(description="CA certificates (PEM) by which the server's certificate is verified. Default: the system's."),
 ]
 ClientCertFile = Annotated[
     FilePath | None,
@@ -392,7 +392,7 @@ ClientCertFile = Annotated[
 ]
 ClientKeyFile = Annotated[
     FilePath | None,
-    Field(description="The key of client_cert_file (PEM). Default: it is in that file too."),
+    Field(description="The key of client_cert_file (PEM). Default: it is in that file, too."),
     AfterValidator(_with_certificate),
 ]
 

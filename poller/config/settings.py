@@ -104,8 +104,8 @@ class RedisSettings(Table):
     prefix: Prefix = Field(default="poller", description="The prefix of all keys. Default: poller.")
     durability: Literal["require", "warn", "ignore"] = Field(
         default="warn",
-        description='"require": refuse to start unless AOF is on and maxmemory-policy is noeviction; "warn": say '
-        'so; "ignore". '
+        description='"require": refuse to start unless AOF is on and maxmemory-policy is noeviction; "warn": log '
+        'a warning; "ignore". '
         "Default: warn.",
     )
 
@@ -115,8 +115,8 @@ class EmbeddedSettings(Table):
 
     data_dir: FilePath = Field(
         default_factory=_state_directory,
-        description="The directory of its data. $POLLER_DATA_DIR overrides it. Default: the platform's state "
-        'directory for "poller".',
+        description="The data directory of the embedded server. $POLLER_DATA_DIR overrides it. Default: the platform's "
+        'state directory for "poller".',
     )
 
 
@@ -125,8 +125,8 @@ class LeaseSettings(Table):
 
     ttl: Annotated[Duration, Between("500ms", "10m")] = Field(
         default=timedelta(seconds=10),
-        description="How long after a crash another process may take over, a duration; renewed every third of it."
-        " Default: 10s.",
+        description="How long a lease lasts after its last renewal, a duration: after a crash, another process takes "
+        "over when it has passed. Leases are renewed every third of it. Default: 10s.",
     )
 
 
@@ -141,8 +141,8 @@ class HttpSettings(Table):
     public_url: Url | None = Field(
         default=None,
         description="The URL by which others reach this service, e.g. https://poller.example.org: its host is the "
-        "origin of handshakes with sinks, and they may call it back. Default: none; the machine's name is the origin, "
-        "and no callback is offered.",
+        "origin of handshakes with sinks, and sinks may call it back. Default: none; the machine's name is the "
+        "origin, and no callback is offered.",
     )
     read_token_file: FilePath | None = Field(
         default=None,
@@ -167,14 +167,13 @@ class RetentionSettings(Table):
 
     age: Annotated[Duration, Between("1s", "3650d")] = Field(
         default=timedelta(days=7),
-        description="Events older than this duration are deleted, but never one that a live subscription still needs. "
+        description="Events older than this duration are deleted, but none that a subscription still needs. "
         "Default: 7d.",
     )
     max_bytes: Annotated[Size, Between("1KiB", "1024TiB")] = Field(
         default=1024**3,
-        description="A stream larger than this size loses its oldest events even where they are still needed; "
-        "that is announced "
-        "and counted. Default: 1GiB.",
+        description="A stream larger than this size loses its oldest events, even if they are still needed. The loss "
+        "is reported and counted. Default: 1GiB.",
     )
 
 

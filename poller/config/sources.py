@@ -81,8 +81,8 @@ class FeedSettings(Table):
     path: ListPath | None = Field(
         default=None,
         validate_default=True,
-        description="The list endpoint, relative to base_url. Default: that of the resource, where it is one of "
-        "those named there.",
+        description="The list endpoint, relative to base_url. Default: that of the resource, if it is one of the "
+        "four above.",
     )
     detail_path: DetailPath | None = Field(
         default=None,
@@ -90,7 +90,7 @@ class FeedSettings(Table):
     )
     id_field: Text = Field(default="id", description="The key of a record that identifies it. Default: id.")
     type_name: Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "letters, digits, - and _")] | None = Field(
-        default=None, description="How a record is called in event types. Default: resource without a plural s."
+        default=None, description="The name of a record in event types. Default: resource without a plural s."
     )
     cron: Annotated[str, AfterValidator(check_cron)] | None = Field(
         default=None, description="When to poll, as five cron fields in UTC; instead of interval. Default: none."
@@ -104,10 +104,10 @@ class FeedSettings(Table):
         "polls of cron. Default: a tenth of interval; with cron, 0s.",
     )
     limit: Annotated[Whole, Field(ge=1, le=2**31 - 1)] | None = Field(
-        default=None, description="The page size asked for, in records. Default: none is asked for."
+        default=None, description="The page size to request, in records. Default: none is requested."
     )
     fields: Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
-        default=None, description="The fields asked for; the id field is always asked for with them. Default: all."
+        default=None, description="The fields to request; the id field is always added. Default: all."
     )
     fields_style: Literal["repeat", "comma", "brackets"] = Field(
         default="repeat",
@@ -120,11 +120,11 @@ class FeedSettings(Table):
     )
     delta_token: Literal["first", "last"] = Field(
         default="first",
-        description="Which of a round's delta tokens is kept, of those that are not empty. Default: first.",
+        description="Which delta token of a round is kept; empty ones do not count. Default: first.",
     )
     page_params: Literal["all", "token-only"] = Field(
         default="all",
-        description='What goes with a page token: "all" other parameters again, or "token-only". Default: all.',
+        description='What is sent with a page token: "all" other parameters again, or "token-only". Default: all.',
     )
     expired_statuses: Annotated[tuple[Annotated[Whole, Field(ge=400, le=599)], ...], AfterValidator(distinct)] = Field(
         default=(400, 404, 409, 410, 412),
@@ -132,7 +132,7 @@ class FeedSettings(Table):
         "Default: 400, 404, 409, 410, 412.",
     )
     max_pages: Annotated[Whole, Field(ge=1, le=2**31 - 1)] = Field(
-        default=100_000, description="Pages of one round before it is given up. Default: 100000."
+        default=100_000, description="A round with more pages than this is given up. Default: 100000."
     )
     max_round: Annotated[Duration, Between("100ms", "366d")] = Field(
         default=timedelta(hours=1),
@@ -165,11 +165,11 @@ class FeedSettings(Table):
         description='What the first reading does: "emit" created events, or stay "silent". Default: emit.',
     )
     ignore: Annotated[tuple[Pointer, ...], AfterValidator(distinct)] = Field(
-        default=(), description="JSON pointers of what does not count when records are compared. Default: none."
+        default=(), description="JSON pointers of values that are left out when records are compared. Default: none."
     )
     partial: Flag = Field(
         default=False,
-        description="true: records of a delta may carry only some keys; absent ones are kept, not removed. "
+        description="true: records of a delta may have only some of their keys; the other keys are kept as they are. "
         "Default: false.",
     )
     qualifications: Qualifications = Field(
@@ -244,8 +244,8 @@ class SourceSettings(Table):
 
     name: SourceName = Field(description="The source's name: lower-case letters, digits and -, at most 32.")
     base_url: BaseUrl = Field(
-        description="What all paths are relative to: an http or https URL. $POLLER_BASE_URL overrides it where there "
-        "is one source."
+        description="The address of the API, an http or https URL; all paths are relative to it. $POLLER_BASE_URL "
+        "overrides it if there is one source."
     )
     event_source: EventSource = Field(
         default_factory=lambda given: given["base_url"],
@@ -264,13 +264,14 @@ class SourceSettings(Table):
     rate: Rate | None = Field(
         default=None, description="Requests a second, shared by the source's feeds. Default: unlimited."
     )
-    concurrency: Concurrency = Field(default=4, description="Requests in flight at most. Default: 4.")
+    concurrency: Concurrency = Field(default=4, description="The highest number of requests in flight. Default: 4.")
     timeout: Annotated[Duration, Between("10ms", "1h")] = Field(
         default=timedelta(seconds=30),
-        description="The longest time for one exchange, body included, a duration. Default: 30s.",
+        description="The time limit of one request, its answer included, a duration. Default: 30s.",
     )
     max_page_bytes: Annotated[Size, Between("1KiB", "4GiB")] = Field(
-        default=64 * 1024**2, description="The largest answer that is read, decoded, a size. Default: 64MiB."
+        default=64 * 1024**2,
+        description="The largest answer that is accepted, after decompression, a size. Default: 64MiB.",
     )
     headers: Headers = Field(default_factory=dict, description="Extra request headers. Default: none.")
     ca_file: CaFile = None

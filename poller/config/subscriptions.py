@@ -103,11 +103,11 @@ class BatchSettings(Table):
     """How events are batched with mode ``batch``; the first limit reached sends them."""
 
     max_events: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
-        default=100, description="Events in one request at most. Default: 100."
+        default=100, description="The highest number of events in one request. Default: 100."
     )
     max_bytes: Annotated[Size, Between("1KiB", "64MiB")] = Field(
         default=256 * 1024,
-        description="Size of one request's body at most; a single larger event goes alone. Default: 256KiB.",
+        description="The largest body of one request, a size; a larger event is sent alone. Default: 256KiB.",
     )
     linger: Annotated[Duration, Between("0s", "1m")] = Field(
         default=timedelta(milliseconds=200), description="How long to wait for more events, a duration. Default: 200ms."
@@ -124,7 +124,7 @@ class RetrySettings(Table):
     )
     jitter: Annotated[Real, Field(ge=0, le=1)] = Field(
         default=0.2,
-        description="Each wait is lengthened at random by at most this part of itself, 0 to 1. Default: 0.2.",
+        description="Each wait is made longer by a random part of itself, at most this, 0 to 1. Default: 0.2.",
     )
 
 
@@ -215,8 +215,8 @@ class SubscriptionSettings(Table):
     )
     allow_hosts: Annotated[tuple[HostOrNetwork, ...], AfterValidator(distinct)] = Field(
         default=(),
-        description="Host names, addresses and networks (CIDR) that the sink may have even if they are not public, "
-        "also with http://; all others have to be public. Default: none.",
+        description="Host names, addresses and networks (CIDR) at which the sink may be although they are not public, "
+        "also with http://. Default: none.",
     )
     sink: SinkUrl = Field(
         description="Where events are sent: an https URL, or tls://HOST:PORT/SUBJECT for NATS JetStream; http and nats "
@@ -239,7 +239,8 @@ class SubscriptionSettings(Table):
     batch: BatchSettings = Field(default=BatchSettings(), description="How events are gathered where mode is batch.")
     start: Literal["now", "earliest"] = Field(
         default="now",
-        description='Where a new subscription begins: "now", after the baseline, or "earliest". Default: now.',
+        description='Where a new subscription begins: "now", with new events and without those of first readings, or '
+        '"earliest", with all that the stream holds. Default: now.',
     )
     secret_files: Annotated[tuple[FilePath, ...], AfterValidator(distinct)] = Field(
         default=(),

@@ -51,6 +51,7 @@ ELSEWHERE: Final = {
     "poller status -c trial/poller.toml": "tests/test_newcomer.py",
     "poller check -c trial/poller.toml": "tests/test_newcomer.py",
     "poller resync FEED --anew": "it asks first; tests/cli/test_feeds.py",
+    "poller keys new --output": "it writes a file; tests/cli/test_tools.py",
     "poller feeds forget": "tests/end_to_end/test_orphans.py has a feed that may be forgotten",
     "python -m tests.document_tables": "it writes into documents; test_documents.py compares what it would write",
     "python -m tests.house": "tests/test_house.py",
