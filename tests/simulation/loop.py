@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 _SPINNING: Final = 10_000  # turns
 _COLLECTED: Final = 200_000  # handles
+_LEAST: Final = 1e-6  # seconds that pass before a timer runs: aiolimiter waits until now, for ever, if none do
 _MANY_CANCELLED: Final = 500
 _WORK: Final = 0.002  # seconds that a function in a thread takes at most
 
@@ -284,8 +285,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if handle._cancelled:
                 self._cancelled_timers -= 1
                 continue
-            if when > now:
-                self._now = now = when
+            self._now = now = max(when, now + _LEAST)
             ready.append(handle)
             while timers and timers[0][0] <= now:
                 handle = heappop(timers)[2]

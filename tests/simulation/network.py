@@ -13,7 +13,7 @@ fault               what both sides see
 ``partition``       nothing passes for a while; then everything arrives, in order; connecting waits, two minutes at most
 ``cut``             what is on its way arrives, then a reset
 ``half_open``       nothing arrives any more, and no error comes
-``lose_next``       the next request, or the next reply, is lost, and the connection is reset
+``lose_next``       the next request, or the reply to it, is lost, and the connection is reset
 ``refuse``          nobody listens for a while
 ==================  ================================================================================================
 
@@ -64,7 +64,8 @@ class Link:
         low: the least seconds that a chunk takes.
         high: the most.
         closed_until: nothing passes before that time of the loop.
-        watched: whether the next chunk may be lost.
+        watched: whether a request is waited for that is lost, or whose reply is.
+        losing: which of them, and the bytes by which the request is known.
     """
 
     __slots__ = ("_random", "closed_until", "high", "losing", "low", "network", "watched")
@@ -74,7 +75,7 @@ class Link:
         self.low, self.high = _LATENCY
         self.closed_until = 0.0
         self.watched = False
-        self.losing: What | None = None
+        self.losing: tuple[What, bytes] | None = None
         self._random = random
 
     def arrival(self, now: float) -> float:
@@ -82,13 +83,13 @@ class Link:
         start = max(now, self.closed_until)
         return start + self.low + self._random() * (self.high - self.low)
 
-    def breaks(self, end: SimulatedTransport) -> bool:
-        """Whether what this end writes is lost; then the connection is reset."""
-        if self.losing != ("request" if end.is_client else "reply"):
+    def loses(self, end: SimulatedTransport, data: Any) -> bool:
+        """Whether what a client writes now is the request that is lost; if it is the reply, its server is told."""
+        if self.losing is None or not end.is_client or self.losing[1] not in bytes(data):
             return False
-        self.losing, self.watched = None, False
-        self.network.reset(end)
-        return True
+        what, self.losing, self.watched = self.losing[0], None, False
+        end.peer.loses = what == "reply"
+        return what == "request"
 
 
 class SimulatedServer(asyncio.AbstractServer):
@@ -200,10 +201,10 @@ class Network:
         self.loop.report(end.host, f"half-open {describe(end)}")
         end.silent = end.peer.silent = True
 
-    def lose_next(self, a: Named, b: Named, what: What) -> None:
-        """Lose the next request of ``a`` to ``b``, or the next reply of ``b`` to ``a``, and reset the connection."""
-        link = self.link(a, b) if what == "request" else self.link(b, a)
-        link.losing, link.watched = what, True
+    def lose_next(self, a: Named, b: Named, what: What, *, holding: bytes = b"") -> None:
+        """Lose the next request of ``a`` to ``b`` that holds these bytes, or its reply, and reset the connection."""
+        link = self.link(a, b)
+        link.losing, link.watched = (what, holding), True
 
     def refuse(self, host: Named, seconds: float) -> None:
         """Refuse connections to a host for so long."""

@@ -286,6 +286,25 @@ def test_a_lost_request_and_a_lost_reply(what: str, seen: list[str]) -> None:
     simulated(main)
 
 
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_request_is_known_by_what_it_holds(what: str) -> None:
+    """Only a request that holds the bytes is lost, or its reply; others pass."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        async with paired(loop) as pair:
+            reader, writer = await pair.connect()
+            pair.network.lose_next("client", "server", "request" if what == "request" else "reply", holding=b"b")
+            writer.write(b"a")
+            assert await within(1, reader) == b"a"
+            writer.write(b"abc")
+            with pytest.raises(ConnectionResetError):
+                await reader.read(10)
+            await asyncio.sleep(1)
+            assert ("abc" in pair.happened) is (what == "reply")
+
+    simulated(main)
+
+
 def test_who_does_not_read_stops_the_writer() -> None:
     """A writer is told to pause when the kernels and its buffer are full, and goes on when the other side reads."""
 

@@ -109,6 +109,7 @@ class SimulatedTransport(asyncio.Transport):
         peer: the other end.
         is_client: whether this end has made the connection.
         silent: whether nothing arrives here any more (half-open).
+        loses: whether what is written next is lost, and the connection reset.
     """
 
     peer: SimulatedTransport
@@ -126,6 +127,7 @@ class SimulatedTransport(asyncio.Transport):
         self.host = host
         self.is_client = is_client
         self.silent = False
+        self.loses = False
         self.socket = SimulatedSocket(own, other)
         self._loop = loop
         self._link = link
@@ -197,8 +199,9 @@ class SimulatedTransport(asyncio.Transport):
         host = self.host
         if host is not None and host.state is HostState.DEAD:
             return
-        link = self._link
-        if link.watched and link.breaks(self):
+        if self.loses or (self._link.watched and self._link.loses(self, data)):
+            self.loses = False
+            self._loop.network.reset(self)
             return
         loop = self._loop
         if self._open is not None and self._open_at == loop._now:
