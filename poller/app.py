@@ -32,7 +32,7 @@ from poller.daemon.round_runner import PolledFeed, RoundObserver, polled_feeds
 from poller.daemon.startup import report_empty_store, report_missing_credentials
 from poller.daemon.stored_metrics import StoredReadings
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
-from poller.lifecycle import ended, first_of
+from poller.lifecycle import ended, first_of, unless_stopped
 from poller.source.feed import RoundMode, RoundResult
 from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.lease import keep_renewed, member_name, release_all
@@ -125,8 +125,8 @@ class _Daemon:
             async with AsyncExitStack() as stack:
                 # Slow steps of the start end when the daemon is stopped.
                 opening = opened_store(settings, clock=self._clock)
-                store = await _unless_stopped(stack.enter_async_context(opening), stop)
-                shebang = await _unless_stopped(self._looked_at(store, roles), stop) if store else None
+                store = await unless_stopped(stack.enter_async_context(opening), stop)
+                shebang = await unless_stopped(self._looked_at(store, roles), stop) if store else None
                 if store is None or shebang is None:
                     return
                 self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
@@ -228,16 +228,6 @@ async def _watched(stop: asyncio.Event, watch: StoreMonitor) -> None:
         await first_of(stop, watching)
     finally:
         await ended(watching)
-
-
-async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:
-    """The work's result; None: ``stop`` came first."""
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        await ended(working, stopping)
 
 
 # One round for every feed, then the end: for cron, tests and first trials.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, cast
 
@@ -72,6 +72,16 @@ async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
                 task.result()
     finally:
         await ended(stopping)
+
+
+async def unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:
+    """The work's result; None: ``stop`` came first, and the work was cancelled."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        await ended(working, stopping)
 
 
 async def in_turns(steps: Generator[None, None, T]) -> T:

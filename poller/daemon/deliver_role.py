@@ -3,7 +3,7 @@
 The version of the registry is read every second, so a change by a command or another process takes effect here within a
 second. A changed subscription is stopped in order and started with its new settings; the others continue meanwhile. A
 number beside the version says that a command has scheduled deliveries or a replay. A version lower than before means
-that the store has lost the registry.
+that the store has lost the registry. These readings go with that of the list of processes, in one request.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from poller.config.settings import Settings
 from poller.control.orphans import waiting_at
 from poller.control.subscriptions import filed
 from poller.daemon.cluster.leases import LeaseBalancer
-from poller.daemon.cluster.membership import Configurations, Membership, StoreObserver
+from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
-from poller.lifecycle import ended, first_of
+from poller.lifecycle import ended, first_of, unless_stopped
 from poller.redis.errors import let_in
 from poller.store.consumer_state import ConsumerScripts
 from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import Lease, keep_renewed
 from poller.store.members import ListedSubscriptions, MemberList, members_seen
 from poller.store.registry import Registry, RegistryVersions
+from poller.store.script_batch import ScriptSender
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
-from poller.store.subscriptions import UNLISTED, Subscriptions, plan_file_pauses
+from poller.store.subscriptions import UNLISTED, SinkPauses, Subscriptions, plan_file_pauses
 from poller.telemetry.logs import LogOnce
 
 _log = structlog.get_logger("poller.delivery")
@@ -172,7 +173,6 @@ async def restore(
 
 ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between reads of the registry's version
-_LOOK_BESIDE: Final = 0.25  # the same while another process may store a pause requested by the sink
 _BLOCK: Final = timedelta(seconds=2)
 _REGISTRY: Final = "the subscriptions"
 _ARRIVALS: Final = "new entries in the streams"
@@ -265,13 +265,15 @@ class DeliverRole:
         self._membership.join(ROLE)
         try:
             await self._synced(stop)
+            send: ScriptSender | None = None  # first now, then with the reading of the list of processes
             while not stop.is_set():
                 for task in tasks:
                     if task.done():  # none should have ended before the stop; its error is raised
                         task.result()
-                await self._refresh()
-                among = self._membership.among(ROLE)
-                await self._shared.clock.wait(stop, _LOOK_BESIDE if among and len(among.names) > 1 else _LOOK_AGAIN)
+                await self._refresh(stop, send)
+                send, among = self._membership.ask, self._membership.among(ROLE)
+                if among is None or len(among.names) == 1:  # else another process may store a pause of a sink
+                    await self._shared.clock.wait(stop, _LOOK_AGAIN - LOOK_SECONDS)
         finally:
             self._membership.leave(ROLE)
             for name in list(self._running):
@@ -295,34 +297,48 @@ class DeliverRole:
                 self._away(error)
                 await self._shared.clock.wait(stop, _LOOK_AGAIN)
 
-    async def _refresh(self) -> None:
-        """Apply the changes of the registry."""
+    async def _refresh(self, stop: asyncio.Event, send: ScriptSender | None) -> None:
+        """Read whether the registry has changed, unless stopped before, and apply the changes."""
         try:
-            marks = await self._registry.marks()
-            if self._kept is not None and _lost(self._kept, marks):
-                self._kept = await self._restored(self._kept)
-                self._seen, marks = None, marks._replace(version=self._kept.version)
-            before, registry_changed = self._seen, self._seen is None or marks.version != self._seen.version
-            if self._kept is None or registry_changed:
-                self._kept = await self._registry.all()
-            if await self._filing.reconcile(self._kept):  # before one is started that no file lists any more
-                self._kept, registry_changed = await self._registry.all(), True
-            marks = marks._replace(version=self._kept.version)
-            parked = before is not None and marks.parked != before.parked
-            if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
-                self._carry_out(self._kept)
-            if parked:
-                for running in self._running.values():
-                    running.reload()
-            self._seen = marks
-            if self._running:
-                pauses = await self._registry.pauses()
+            found = await unless_stopped(self._read(send), stop)
+            if found is None:
+                return
+            marks, pauses = found
+            if isinstance(pauses, SinkPauses):  # first: what is started below has later ones
                 for running in self._running.values():
                     running.follow_pauses(pauses)
+            if isinstance(marks, BaseException):
+                raise marks
+            await self._apply(marks)
+            if isinstance(pauses, BaseException):
+                raise pauses
             self._failure.worked()
             self._shared.watch.worked(_REGISTRY)
         except StoreError as error:
             self._away(error)
+
+    async def _read(
+        self, send: ScriptSender | None
+    ) -> tuple[RegistryVersions | BaseException, SinkPauses | BaseException]:
+        return await asyncio.gather(self._registry.marks(send), self._registry.pauses(send), return_exceptions=True)
+
+    async def _apply(self, marks: RegistryVersions) -> None:
+        if self._kept is not None and _lost(self._kept, marks):
+            self._kept = await self._restored(self._kept)
+            self._seen, marks = None, marks._replace(version=self._kept.version)
+        before, registry_changed = self._seen, self._seen is None or marks.version != self._seen.version
+        if self._kept is None or registry_changed:
+            self._kept = await self._registry.all()
+        if await self._filing.reconcile(self._kept):  # before one is started that no file lists any more
+            self._kept, registry_changed = await self._registry.all(), True
+        marks = marks._replace(version=self._kept.version)
+        parked = before is not None and marks.parked != before.parked
+        if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
+            self._carry_out(self._kept)
+        if parked:
+            for running in self._running.values():
+                running.reload()
+        self._seen = marks
 
     async def _feeds_changed(self, kept: Subscriptions, *, anyway: bool) -> bool:
         """Update the feeds of each subscription. True: they have changed."""

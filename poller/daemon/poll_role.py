@@ -7,8 +7,8 @@ lease is handed back between rounds, never within one.
 
 - A command holds without its handler: it is in the store, and the script that begins a round obeys it. The handler
   carries it out now and replies. Commands to feeds that are polled elsewhere are left to their pollers.
-- Pending commands are read four times a second, so nothing has to wake the handler, and the next owner of a feed finds
-  what a dead process left.
+- Pending commands are read together with the list of processes, four times a second. So nothing has to wake the
+  handler, and the next owner of a feed finds what a dead process left.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from poller.lifecycle import ended, first_of
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
 from poller.store.lease import HeldElsewhere, keep_renewed, release_all
+from poller.store.script_batch import ScriptSender
 
 ROLE: Final = "poll"
 _FIRST, _TURN, _AGAIN, _ASKED = "first", "turn", "again", "asked"  # why a round is run, for the log
@@ -77,7 +78,8 @@ async def poll_until(
     renewing = asyncio.create_task(keep_renewed([store.lease for store in stores], ttl=ttl, clock=clock), name="leases")
     balancing = asyncio.create_task(balancer.run(), name="shares")
     handling = asyncio.create_task(
-        handle_commands(CommandQueue(client, prefix), leases, member=membership.name, clock=clock), name="commands"
+        handle_commands(CommandQueue(client, prefix), leases, send=membership.ask, member=membership.name, clock=clock),
+        name="commands",
     )
     try:
         await first_of(stop, renewing, balancing, handling)
@@ -333,7 +335,6 @@ class SourceGroup:
 
 # Commands of operators to the feeds that are polled here.
 
-_READ_SECONDS: Final = 0.25
 _KNOWN: Final = frozenset(map(str, CommandKind))  # others are a newer version's, and wait for it
 
 
@@ -377,6 +378,7 @@ async def handle_commands(
     queue: CommandQueue,
     commanded: Iterable[CommandedFeed],
     *,
+    send: ScriptSender,
     member: str,
     clock: Clock,
 ) -> None:
@@ -385,6 +387,7 @@ async def handle_commands(
     Args:
         queue: of commands.
         commanded: all feeds, including those that other processes poll.
+        send: sends the script that reads the pending commands, when it is time to.
         member: this process's name.
         clock: the store's.
     """
@@ -393,7 +396,7 @@ async def handle_commands(
     try:
         while True:
             with suppress(StoreError):  # rounds report that the store fails
-                for command in await queue.pending():
+                for command in await queue.pending(send):
                     feed = feeds.get(command.feed)
                     is_polled = feed is not None and feed.has_lease
                     if command.id in under_way:
@@ -403,7 +406,7 @@ async def handle_commands(
                     elif feed is not None and feed.has_lease and command.order in _KNOWN:
                         task = asyncio.create_task(_handle(queue, command, feed, member), name=f"command {command.id}")
                         under_way[command.id] = task
-            await clock.sleep(_READ_SECONDS)
+            # Before the next reading is sent: what it shows is found again, unless its task had replied by then.
             under_way = {name: task for name, task in under_way.items() if not task.done()}
     finally:
         await ended(*under_way.values())

@@ -26,11 +26,14 @@ from redis.asyncio import Redis
 from poller.redis.errors import translated
 from poller.store.feed_state import HELD, RELEASED, RESYNC
 from poller.store.keys import FeedKeys, answer_key, orders_key
+from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptSender
 from poller.store.scripts import ORDER, lua
 from poller.text import one_line
 
 KEPT: Final = timedelta(hours=1)
 """How long a command stays pending without a daemon that handles it, and how long a reply can be read."""
+
+PENDING: Final = lua("pending_commands")
 
 _REPLY: Final = lua("reply_command")
 
@@ -80,17 +83,21 @@ class CommandQueue:
         self._client = client
         self._prefix = prefix
         self._key = orders_key(prefix)
+        self._batch = ScriptBatch(client)
 
     async def submit(self, command: Command) -> None:
         """Store a command for daemons to find."""
         with translated(self._client):
             await self._client.hset(self._key, command.id, msgspec.json.encode(command))
 
-    async def pending(self) -> list[Command]:
-        """All without a final reply; one in another version's form is left to that version."""
-        with translated(self._client):
-            kept = cast("dict[bytes, bytes]", await self._client.hgetall(self._key))
-        return [command for command in map(_command, kept.values()) if command is not None]
+    async def pending(self, send: ScriptSender | None = None) -> list[Command]:
+        """All without a final reply; one in another version's form is left to that version.
+
+        Args:
+            send: sends the script that reads them; by default it is sent now, by itself.
+        """
+        kept = await (send or self._batch.run)(ScriptCall(PENDING, (self._key,)))
+        return [command for command in map(_command, kept[1::2]) if command is not None]
 
     async def is_outstanding(self, command: Command) -> bool:
         """Whether it asks for a round, and no round has carried it out yet."""

@@ -22,19 +22,23 @@ import socket
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
 from redis.asyncio import Redis
-from redis.commands.core import AsyncScript
 
 from poller.clock import Clock
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.redis.errors import translated
-from poller.store.scripts import LONGEST_LEASE_MS, in_any_case, lua
+from poller.store.script_batch import ScriptBatch, ScriptCall
+from poller.store.scripts import LONGEST_LEASE_MS, lua
 
 RELEASE_SECONDS: Final = 1.5
-_SIDE_BY_SIDE: Final = 100
+_TOGETHER: Final = 100
+
+_ACQUIRE: Final = lua("acquire_lease")
+
+_RENEW: Final = lua("renew_lease")
 
 
 class HeldElsewhere(msgspec.Struct, frozen=True):
@@ -44,13 +48,29 @@ class HeldElsewhere(msgspec.Struct, frozen=True):
 
 
 class LeaseScripts:
-    """The scripts of leases, registered once for a client."""
+    """The scripts of leases, for one client.
+
+    Attributes:
+        batch: sends them, those of several leases in one request.
+    """
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
-        """Register them; ``shebang`` is their first line where the server knows it."""
-        first = in_any_case(shebang)
-        self.acquire: AsyncScript = client.register_script(first + lua("acquire_lease"))
-        self.renew: AsyncScript = client.register_script(first + lua("renew_lease"))
+        """Take the client; ``shebang`` is the first line of scripts where the server knows it."""
+        self.batch = ScriptBatch(client, shebang=shebang)
+
+
+class LeaseRenewal(NamedTuple):
+    """A request to keep a lease for another term.
+
+    Attributes:
+        call: the script.
+        asked: how often the lease had been asked for before.
+        until: when the term ends.
+    """
+
+    call: ScriptCall
+    asked: int
+    until: float
 
 
 class Lease:
@@ -62,6 +82,7 @@ class Lease:
         ttl: how long it lives without being renewed.
         claimed: whether this process may have it: it was requested, and neither refused, lost nor released since.
         asked: how often it was asked for.
+        batch: sends its scripts.
     """
 
     def __init__(
@@ -92,8 +113,8 @@ class Lease:
         self.ttl = ttl
         self.claimed = False
         self.asked = 0
+        self.batch = scripts.batch
         self._client = client
-        self._scripts = scripts
         self._certain = certain
         self._clock = clock
         self._held_until = 0.0
@@ -115,8 +136,7 @@ class Lease:
             StoreError: see :func:`~poller.redis.client.translated`.
         """
         until = self.claim()
-        with translated(self._client):
-            left = await self._scripts.acquire([self.key], [self.token, self.milliseconds])
+        left = await self.batch.run(self._call(_ACQUIRE, self.milliseconds))
         if left is None:
             self.grant(until)
             return None
@@ -125,12 +145,18 @@ class Lease:
 
     async def renew(self) -> bool:
         """Keep it for another term. False: it is lost."""
-        asked, until = self.asked, self._term()
-        with translated(self._client):
-            kept = bool(await self._scripts.renew([self.key], [self.token, self.milliseconds]))
+        renewal = self.renewal()
+        return self.renewed(renewal, kept=bool(await self.batch.run(renewal.call)))
+
+    def renewal(self) -> LeaseRenewal:
+        """The request of :meth:`renew`, to be sent now; its answer is for :meth:`renewed`."""
+        return LeaseRenewal(self._call(_RENEW, self.milliseconds), self.asked, self._term())
+
+    def renewed(self, renewal: LeaseRenewal, *, kept: bool) -> bool:
+        """Note the answer to a renewal, and return it."""
         if kept:
-            self._held_until = until
-        elif asked == self.asked:  # else a later question is answered, or will be
+            self._held_until = renewal.until
+        elif renewal.asked == self.asked:  # else a later question is answered, or will be
             self.lose()
         return kept
 
@@ -138,8 +164,7 @@ class Lease:
         """Release it, if this process has it."""
         self._held_until = 0.0
         self.claimed = self.claimed and self._certain
-        with translated(self._client):
-            await self._scripts.renew([self.key], [self.token, 0])
+        await self.batch.run(self._call(_RENEW, 0))
         self.claimed = False
 
     def claim(self) -> float:
@@ -161,21 +186,11 @@ class Lease:
         self.lose()
         return Fenced(f"lost lease {self.key}{await _to_whom(self._client, self.key)}; {consequence}")
 
+    def _call(self, script: str, milliseconds: int) -> ScriptCall:
+        return ScriptCall(script, (self.key,), (self.token, milliseconds))
+
     def _term(self) -> float:
         return self._clock.monotonic() + self.ttl.total_seconds()
-
-
-class Renewable(Protocol):
-    """What :func:`keep_renewed` needs of a :class:`Lease`."""
-
-    @property
-    def held(self) -> bool:
-        """Whether this process has the lease."""
-        ...
-
-    async def renew(self) -> bool:
-        """Keep it for another term."""
-        ...
 
 
 class Releasable(Protocol):
@@ -191,33 +206,32 @@ class Releasable(Protocol):
         ...
 
 
-async def keep_renewed(leases: Iterable[Renewable], *, ttl: timedelta, clock: Clock) -> None:
-    """Renew those that are held, every third of their lifetime, until cancelled.
+async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, clock: Clock) -> None:
+    """Renew those that are held, every third of their lifetime, until cancelled. All are of one store.
 
     **Invariants**
 
-    - Many are renewed in parallel: a busy event loop delays each answer, and in sequence the last would be too late.
+    - Many are renewed in one request: a busy event loop delays each answer, and one after the other the last would be
+      too late.
     - An unavailable store does not end the loop: leases expire there by themselves, and the rounds report the error.
     - If one server of a cluster is unavailable, the leases on the others are renewed.
     """
     while True:
         await clock.sleep(ttl.total_seconds() / 3)
         held = [lease for lease in leases if lease.held]
-        for first in range(0, len(held), _SIDE_BY_SIDE):
-            renewing = (_renewed(lease) for lease in held[first : first + _SIDE_BY_SIDE])
-            if not any(await asyncio.gather(*renewing)):
+        for first in range(0, len(held), _TOGETHER):
+            if not await _renewed(held[first : first + _TOGETHER]):
                 break  # the others would wait for the same store
 
 
-async def _renewed(lease: Renewable) -> bool:
-    """Whether the store answered."""
-    try:
-        await lease.renew()
-    except StoreUnavailable:
-        return False
-    except StoreError:
-        pass  # this one's next round says what is wrong
-    return True
+async def _renewed(leases: Sequence[Lease]) -> bool:
+    """Renew these. Returns whether the store answered; if it refuses one, the next round of its feed says why."""
+    renewals = [lease.renewal() for lease in leases]
+    answers = await leases[0].batch.send([renewal.call for renewal in renewals])
+    for lease, renewal, answer in zip(leases, renewals, answers, strict=True):
+        if not isinstance(answer, StoreError):
+            lease.renewed(renewal, kept=bool(answer))
+    return any(not isinstance(answer, StoreUnavailable) for answer in answers)
 
 
 async def release_all(leases: Iterable[Releasable], *, within: float = RELEASE_SECONDS) -> None:

@@ -6,6 +6,7 @@ by the server's clock alone.
 **Invariants**
 
 - One script reads and changes the list. Every call removes the processes that are gone, so all see the same list.
+- The scripts of others may be sent in the same request: they need not ask on their own as often as this module does.
 - The version rises in the same instant in which the list changes or a process releases leases. An unchanged version
   means an unchanged list, so while nothing happens one number is read.
 - Leases and their assignment are unknown here.
@@ -20,12 +21,13 @@ from typing import Final, cast
 
 import msgspec
 from redis.asyncio import Redis
-from redis.commands.core import AsyncScript
 
+from poller.errors import StoreError
 from poller.redis.errors import translated
 from poller.store.clock import StoreClock
 from poller.store.keys import MemberKeys
-from poller.store.scripts import in_any_case, lua
+from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptQuestion
+from poller.store.scripts import lua
 
 MEET: Final = lua("meet_members")
 
@@ -121,26 +123,45 @@ class Members:
         """
         self.name = name
         self._clock = clock
-        self._client = client
-        self._keys = [keys.version, keys.roles, keys.beats, keys.configurations]
+        self._keys = (keys.version, keys.roles, keys.beats, keys.configurations)
         self._configuration = msgspec.json.encode(configuration)
         self._ttl_ms = int(ttl.total_seconds() * 1000)
-        self._meet: AsyncScript = client.register_script(in_any_case(shebang) + MEET)  # who is there counts then, too
+        self._batch = ScriptBatch(client, shebang=shebang)
 
-    async def read(self, known: MemberList, *, tell: bool = False) -> MemberList:
-        """The current list; ``known`` itself where nothing has changed. ``tell``: make others read it, too."""
-        return await self._met("look", known, tell=tell)
+    async def read(
+        self, known: MemberList, *, tell: bool = False, besides: Sequence[ScriptQuestion] = ()
+    ) -> MemberList:
+        """The current list; ``known`` itself where nothing has changed.
 
-    async def beat(self, roles: Iterable[str], known: MemberList, *, tell: bool = False) -> MemberList:
-        """Send a beat: this process lives, with these roles, for another term."""
-        return await self._met("beat", known, roles, tell=tell)
+        Args:
+            known: the list that is known.
+            tell: make others read it, too.
+            besides: is sent in the same request and settled, whatever becomes of the list.
+        """
+        return await self._met("look", known, tell=tell, besides=besides)
 
-    async def leave(self, known: MemberList, *, tell: bool = False) -> MemberList:
-        """Remove this process from the list."""
-        return await self._met("leave", known, tell=tell)
+    async def beat(
+        self, roles: Iterable[str], known: MemberList, *, tell: bool = False, besides: Sequence[ScriptQuestion] = ()
+    ) -> MemberList:
+        """Send a beat: this process lives, with these roles, for another term; else as :meth:`read`."""
+        return await self._met("beat", known, roles, tell=tell, besides=besides)
 
-    async def _met(self, what: str, known: MemberList, roles: Iterable[str] = (), *, tell: bool = False) -> MemberList:
-        arguments: list[str | int | bytes] = [
+    async def leave(
+        self, known: MemberList, *, tell: bool = False, besides: Sequence[ScriptQuestion] = ()
+    ) -> MemberList:
+        """Remove this process from the list; else as :meth:`read`."""
+        return await self._met("leave", known, tell=tell, besides=besides)
+
+    async def _met(
+        self,
+        what: str,
+        known: MemberList,
+        roles: Iterable[str] = (),
+        *,
+        tell: bool,
+        besides: Sequence[ScriptQuestion],
+    ) -> MemberList:
+        arguments = (
             what,
             self.name,
             self._ttl_ms,
@@ -148,10 +169,15 @@ class Members:
             known.version,
             "1" if tell else "",
             self._configuration,
-        ]
+        )
         asked = self._clock.asked()
-        with translated(self._client):
-            version, now, *rest = await self._meet(self._keys, arguments)
+        calls = [ScriptCall(MEET, self._keys, arguments), *(one.call for one in besides)]
+        answer, *answers = await self._batch.send(calls)
+        for question, one in zip(besides, answers, strict=True):
+            question.settle(one)
+        if isinstance(answer, StoreError):
+            raise answer
+        version, now, *rest = answer
         self._clock.learn(int(now), asked=asked)
         if version.decode() == known.version:
             return known

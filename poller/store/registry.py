@@ -6,8 +6,8 @@ pause, its handshake) are written without a version, for only the process that d
 
 **Invariants**
 
-- Registry, secrets, credentials and pauses change together with the version, in one script: a process that looks at the
-  version once a second misses nothing.
+- Registry, secrets, credentials and pauses change together with the version, in one script: a process that reads
+  the version now and then misses nothing.
 - Two processes that change something at the same instant come one after the other; neither overwrites what it has not
   seen. What is as it should be is not written.
 - A mark that comes late does not bring a removed subscription back: it is written only for a registered one.
@@ -27,6 +27,7 @@ from poller.errors import StoreError
 from poller.redis.errors import translated
 from poller.store.keys import SubscriptionKeys
 from poller.store.members import ListedSubscriptions
+from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptSender
 from poller.store.scripts import lua
 from poller.store.subscriptions import (
     LONGEST_PAUSE,
@@ -58,6 +59,8 @@ from poller.store.subscriptions import (
 CHANGE: Final = lua("change_subscriptions")
 
 ALL: Final = lua("read_subscriptions")
+
+VERSIONS: Final = lua("registry_versions")
 
 ALL_OF: Final = lua("read_sink_pauses")
 
@@ -92,19 +95,22 @@ class Registry:
         """Take the client, without retries of its own, and where the subscriptions are kept."""
         self._client = client
         self._keys = keys
+        self._batch = ScriptBatch(client)
 
     async def version(self) -> int:
         """The version; compare it for being another one, not for being larger: a store may lose its last writes."""
         with translated(self._client):
             return int(await self._client.get(self._keys.version) or 0)
 
-    async def marks(self) -> RegistryVersions:
-        """The numbers that a process that delivers polls for changes."""
-        with translated(self._client):
-            asking = self._client.pipeline(transaction=False)
-            asking.mget(self._keys.version, self._keys.parked)
-            asking.hlen(self._keys.registry)
-            (version, parked), registered = await asking.execute()
+    async def marks(self, send: ScriptSender | None = None) -> RegistryVersions:
+        """The numbers that a process that delivers polls for changes.
+
+        Args:
+            send: sends the script that reads them; by default it is sent now, by itself.
+        """
+        keys = self._keys
+        call = ScriptCall(VERSIONS, (keys.version, keys.parked, keys.registry))
+        version, parked, registered = await (send or self._batch.run)(call)
         return RegistryVersions(int(version or 0), int(parked or 0), registered)
 
     async def tell_parked(self) -> None:
@@ -279,14 +285,16 @@ class Registry:
             kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
         return kept
 
-    async def pauses(self) -> SinkPauses:
+    async def pauses(self, send: ScriptSender | None = None) -> SinkPauses:
         """The pauses that sinks have asked for.
+
+        Args:
+            send: sends the script that reads them; by default it is sent now, by itself.
 
         Raises:
             StoreError: also where they cannot be read.
         """
-        with translated(self._client):
-            flat, at = await self._client.eval(ALL_OF, 1, self._keys.until)
+        flat, at = await (send or self._batch.run)(ScriptCall(ALL_OF, (self._keys.until,)))
         try:
             kept = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
             return sink_pauses(kept, int(at))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from fakeredis import FakeAsyncRedis
 
@@ -15,6 +16,7 @@ from poller.lifecycle import ended
 from poller.source.feed import RoundMode, RoundResult
 from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
 from poller.store.keys import FeedKeys, answer_key
+from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptSender
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns, until
 
@@ -62,12 +64,23 @@ async def carried_out(client: FakeAsyncRedis) -> None:
     await client.hdel(STATE, "resync")
 
 
+def again_and_again(client: FakeAsyncRedis) -> ScriptSender:
+    """Sends a script a moment later, as one that is sent with the next reading of the list of processes."""
+    batch = ScriptBatch(client)
+
+    async def send(call: ScriptCall) -> Any:
+        await turns()
+        return await batch.run(call)
+
+    return send
+
+
 @asynccontextmanager
 async def obeyed(client: FakeAsyncRedis, *lots: CommandedFeed, member: str = "me") -> AsyncIterator[CommandQueue]:
     """Somebody obeys for the time of the block, and looks again and again."""
     queue = CommandQueue(client, "p")
     task = asyncio.create_task(
-        handle_commands(queue, lots, member=member, clock=StubClock(now=lambda: NOW, sleep=lambda _: turns()))
+        handle_commands(queue, lots, send=again_and_again(client), member=member, clock=StubClock(now=lambda: NOW))
     )
     try:
         yield queue
@@ -262,7 +275,8 @@ async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedi
     await left(client)
     moment = NOW
     queue = CommandQueue(client, "p")
-    looking = handle_commands(queue, [lot], member="me", clock=StubClock(now=lambda: moment, sleep=lambda _: turns()))
+    clock = StubClock(now=lambda: moment)
+    looking = handle_commands(queue, [lot], send=again_and_again(client), member="me", clock=clock)
     task = asyncio.create_task(looking)
     await queue.submit(late)
     await said(queue, late, done=False)

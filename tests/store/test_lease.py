@@ -3,77 +3,145 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from fakeredis import FakeAsyncRedis, FakeRedis, FakeServer
+from redis.exceptions import ConnectionError as Broken
 
-from poller.errors import StoreRefused, StoreUnavailable
+from poller.clock import Clock
+from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.lifecycle import ended
-from poller.store.lease import Held, held_leases, keep_renewed, release_all
+from poller.store.lease import Held, Lease, LeaseScripts, held_leases, keep_renewed, release_all
+from poller.store.script_batch import ScriptBatch, ScriptCall
 from tests.harness.clock import StubClock
-from tests.harness.waiting import patience, turns, until
+from tests.harness.waiting import patience, until
 
 _TTL = timedelta(seconds=9)
 
 
-class _Store:
-    """Answers a renewal only when so many are asked for at the same time."""
-
-    def __init__(self, together: int) -> None:
-        self.renewed = 0
-        self.changed = asyncio.Condition()
-        self.gate = asyncio.Barrier(together)
+_LONG_MS = 600_000  # until a lease is renewed, it has longer
+_NONCE = "me/nonce"
+_KEYS = [f"poller:{{acme/{one}}}:lease" for one in range(250)]
 
 
-class _Lease:
-    def __init__(self, store: _Store, fails: Exception | None = None, *, held: bool = True) -> None:
-        self.held = held
-        self._store = store
+class _Store(FakeAsyncRedis):
+    """Counts the requests, and breaks the first ones.
+
+    Attributes:
+        requests: that have scripts.
+        breaks: how many of the next ones are not answered.
+    """
+
+    requests = 0
+    breaks = 0
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if str(args[0]).startswith("EVAL"):
+            self.requests += 1
+            if self.breaks:
+                self.breaks -= 1
+                raise Broken("away")
+        return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # redis-py's
+
+
+class _Batch(ScriptBatch):
+    """Answers as the test says, by key, for the servers of a cluster may; notes the keys."""
+
+    def __init__(self, client: FakeAsyncRedis, fails: Mapping[str, StoreError]) -> None:
+        super().__init__(client)
+        self.sent: list[str] = []
         self._fails = fails
 
-    async def renew(self) -> bool:
-        await self._store.gate.wait()
-        async with self._store.changed:
-            self._store.renewed += 1
-            self._store.changed.notify_all()
-        if self._fails:
-            raise self._fails
-        return True
-
-    async def release(self) -> None:
-        raise AssertionError
+    async def send(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        keys = [call.keys[0] for call in calls]
+        self.sent += keys
+        return [self._fails.get(key, 1) for key in keys]
 
 
-async def _kept(store: _Store, leases: list[_Lease], renewals: int) -> None:
+def _leases(client: FakeAsyncRedis, keys: Sequence[str], batch: ScriptBatch | None = None) -> list[Lease]:
+    """Leases of one process."""
+    scripts = LeaseScripts(client)
+    scripts.batch = batch or scripts.batch
+    return [Lease(client, scripts, key, token=_NONCE, ttl=_TTL, clock=Clock()) for key in keys]
+
+
+async def _turns(leases: Sequence[Lease], times: int) -> None:
+    """So many turns of renewals."""
+    pauses = 0
+
     async def sleep(seconds: float) -> None:
+        nonlocal pauses
         assert seconds == 3
-        await turns()
+        pauses += 1
+        if pauses > times:
+            await asyncio.Event().wait()
 
     keeping = asyncio.create_task(keep_renewed(leases, ttl=_TTL, clock=StubClock(sleep=sleep)))
-    try:
-        async with patience(f"{renewals} renewals"), store.changed:
-            await store.changed.wait_for(lambda: store.renewed >= renewals)
-        assert not keeping.done()
-    finally:
-        await ended(keeping)
+    await until(lambda: pauses > times, "the renewals")
+    await ended(keeping)
 
 
-async def test_leases_are_renewed_side_by_side() -> None:
+async def test_leases_are_renewed_together() -> None:
     """Law: no lease waits for the answer to another's renewal, so that in a busy process none runs out in the queue."""
-    store = _Store(together=100)
-    await _kept(store, [_Lease(store) for _ in range(100)], renewals=300)
+    async with _Store(server=FakeServer()) as client:
+        leases = _leases(client, _KEYS)
+        for lease in leases:
+            assert await lease.acquire() is None
+            await client.pexpire(lease.key, _LONG_MS)
+        lost = leases[7]
+        await client.set(lost.key, "other/nonce")
+        client.requests = 0
+        await _turns(leases, 1)
+        left = [await client.pttl(lease.key) for lease in leases if lease is not lost]
+    assert client.requests <= 3 + 2  # a hundred each; a script is loaded when it is sent first
+    assert max(left) <= 9000
+    assert [lease for lease in leases if not lease.held] == [lost]
 
 
 async def test_a_store_that_fails_ends_nothing() -> None:
     """Law: whatever the store says to one renewal, all are tried again; what is not held is left alone."""
-    store = _Store(together=3)
-    failing = [_Lease(store, StoreUnavailable("away")), _Lease(store, StoreRefused("no")), _Lease(store)]
-    await _kept(store, [*failing, _Lease(store, held=False)], renewals=9)
+    async with _Store(server=FakeServer()) as client:
+        leases = _leases(client, _KEYS[:4])
+        for lease in leases[:3]:
+            assert await lease.acquire() is None
+            await client.pexpire(lease.key, _LONG_MS)
+        client.breaks = 1
+        await _turns(leases, 2)
+        assert client.breaks == 0
+        assert [await client.pttl(lease.key) <= 9000 for lease in leases[:3]] == [True, True, True]
+        assert not await client.exists(leases[3].key)
+        assert [lease.held for lease in leases] == [True, True, True, False]
+
+
+def _held(batch: _Batch, client: FakeAsyncRedis) -> list[Lease]:
+    leases = _leases(client, _KEYS, batch)
+    for lease in leases:
+        lease.grant(lease.claim())
+    return leases
+
+
+async def test_a_part_of_the_store_that_is_away_costs_no_lease_of_the_others() -> None:
+    """Law: where one server of a cluster does not answer, the leases on the others are renewed, however many."""
+    client = FakeAsyncRedis(server=FakeServer())
+    away = _Batch(client, {_KEYS[0]: StoreUnavailable("one server is away"), _KEYS[1]: StoreRefused("no")})
+    leases = _held(away, client)
+    await _turns(leases, 1)
+    assert away.sent == _KEYS
+    assert all(lease.held for lease in leases)
+
+
+async def test_a_store_that_answers_nothing_is_not_asked_for_the_rest() -> None:
+    """Law: where a hundred renewals are not answered, the others would only wait for the same store."""
+    client = FakeAsyncRedis(server=FakeServer())
+    away = _Batch(client, dict.fromkeys(_KEYS, StoreUnavailable("away")))
+    await _turns(_held(away, client), 1)
+    assert away.sent == _KEYS[:100]
 
 
 class _Answering:
-    """A lease whose store answers as the test says."""
+    """A lease whose release the store answers as the test says."""
 
     def __init__(self, said: list[str], name: str, fails: Exception | None = None, *, held: bool = True) -> None:
         self.held = held
@@ -81,46 +149,10 @@ class _Answering:
         self._name = name
         self._fails = fails
 
-    async def renew(self) -> bool:
-        return self._answer()
-
     async def release(self) -> None:
-        self._answer()
-
-    def _answer(self) -> bool:
         self._said.append(self._name)
         if self._fails:
             raise self._fails
-        return True
-
-
-async def _renewed_once(leases: list[_Answering]) -> None:
-    pauses = 0
-
-    async def sleep(_: float) -> None:
-        nonlocal pauses
-        pauses += 1
-        if pauses > 1:
-            await asyncio.Event().wait()
-
-    keeping = asyncio.create_task(keep_renewed(leases, ttl=_TTL, clock=StubClock(sleep=sleep)))
-    await until(lambda: pauses > 1, "one turn of renewals")
-    await ended(keeping)
-
-
-async def test_a_part_of_the_store_that_is_away_costs_no_lease_of_the_others() -> None:
-    """Law: where one server of a cluster does not answer, the leases on the others are renewed, however many."""
-    said: list[str] = []
-    away = StoreUnavailable("one server of the cluster is away")
-    await _renewed_once([_Answering(said, str(one), away if one == 0 else None) for one in range(250)])
-    assert said == [str(one) for one in range(250)]
-
-
-async def test_a_store_that_answers_nothing_is_not_asked_for_the_rest() -> None:
-    """Law: where a hundred renewals are not answered, the others would only wait for the same store."""
-    said: list[str] = []
-    await _renewed_once([_Answering(said, str(one), StoreUnavailable("away")) for one in range(250)])
-    assert said == [str(one) for one in range(100)]
 
 
 async def test_at_the_end_everything_is_let_go_of() -> None:
@@ -141,15 +173,16 @@ async def test_at_the_end_everything_is_let_go_of() -> None:
 
 async def test_a_store_that_does_not_answer_holds_up_no_end() -> None:
     """Law: letting go takes no longer than it may; the leases run out by themselves."""
-    store = _Store(together=2)  # waits for a second one that never asks
+    released: list[str] = []
 
-    class Silent(_Lease):
+    class Silent(_Answering):
         async def release(self) -> None:
-            await self.renew()
+            await asyncio.Event().wait()
+            await super().release()
 
     async with patience("the end"):
-        await release_all([Silent(store)], within=0.01)
-    assert store.renewed == 0
+        await release_all([Silent(released, "one")], within=0.01)
+    assert released == []
 
 
 # Laws of :mod:`poller.store.lease`.

@@ -1,17 +1,18 @@
 """The list of live processes, and this process's entry in it.
 
-The list is read four times a second by one small command; listeners are called when it has changed. The entry of this
-process is renewed every third of a lease's lifetime. While the store is unavailable, the list stays as it was read
-last.
+The list is read four times a second; listeners are called when it has changed. The entry of this process is renewed
+every third of a lease's lifetime. While the store is unavailable, the list stays as it was read last.
+
+Whatever else a process reads again and again goes with that reading (:meth:`Membership.ask`): all of it is one request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -26,6 +27,7 @@ from poller.store.keys import remembered_key
 from poller.store.lease import RELEASE_SECONDS
 from poller.store.members import MemberList, Members
 from poller.store.recovery import known_feeds
+from poller.store.script_batch import ScriptCall, ScriptQuestion
 from poller.telemetry.logs import LogOnce
 
 LOOK_SECONDS: Final = 0.25
@@ -102,6 +104,7 @@ class Membership:
         self._said: frozenset[str] = frozenset()
         self._beat_at = clock.monotonic()
         self._tell = False
+        self._questions: list[ScriptQuestion] = []
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = [self._changed.set]
@@ -131,6 +134,16 @@ class Membership:
         """Make all other processes check leases now: this process has released some."""
         self._tell = True
         self._wake.set()
+
+    async def ask(self, call: ScriptCall) -> Any:
+        """The answer to a script that is sent with the next reading of the list, within :data:`LOOK_SECONDS`.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        question = ScriptQuestion(call, asyncio.get_running_loop().create_future())
+        self._questions.append(question)
+        return await question.answer
 
     def among(self, role: str) -> MemberRank | None:
         """This process's place among those with this role; None: it is not in the list."""
@@ -170,25 +183,29 @@ class Membership:
 
     async def _met(self) -> None:
         tell, self._tell = self._tell, False
+        questions, self._questions = [one for one in self._questions if not one.answer.done()], []
         try:
-            fresh = await self._asked(frozenset(self._roles), tell=tell)
+            fresh = await self._asked(frozenset(self._roles), tell=tell, besides=questions)
         except StoreError:
             self._tell |= tell
             raise
+        finally:
+            for one in questions:  # without effect on what is settled
+                one.answer.cancel()
         if fresh is not self.seen:
             self.seen = fresh
             for changed in self._listeners:
                 changed()
 
-    async def _asked(self, roles: frozenset[str], *, tell: bool) -> MemberList:
+    async def _asked(self, roles: frozenset[str], *, tell: bool, besides: Sequence[ScriptQuestion]) -> MemberList:
         missing = bool(roles) and self.name not in self.seen.roles
         if roles == self._said and not missing and self._clock.monotonic() < self._beat_at:
-            return await self._members.read(self.seen, tell=tell)
+            return await self._members.read(self.seen, tell=tell, besides=besides)
         beat_at = self._clock.monotonic() + self._beat_seconds
         if roles:
-            found = await self._members.beat(roles, self.seen, tell=tell)
+            found = await self._members.beat(roles, self.seen, tell=tell, besides=besides)
         else:
-            found = await self._members.leave(self.seen, tell=tell)
+            found = await self._members.leave(self.seen, tell=tell, besides=besides)
         self._said, self._beat_at = roles, beat_at
         return found
 

@@ -227,7 +227,7 @@ class Lot:
     def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
         self.name = self.feed = name
         self.lease = FeedKeys.of("poller", name).lease
-        self._lease = Lease(
+        self.kept = Lease(
             client,
             LeaseScripts(client),
             self.lease,
@@ -236,7 +236,7 @@ class Lot:
             certain=False,
             clock=Clock(),
         )
-        self.nonce = self._lease.token.encode()
+        self.nonce = self.kept.token.encode()
         self.busy = False
         self.begun = 0
         self.working = False
@@ -246,14 +246,11 @@ class Lot:
 
     async def acquire(self) -> HeldElsewhere | None:
         await self.quick.wait()
-        return await self._lease.acquire()
-
-    async def renew(self) -> bool:
-        return await self._lease.renew()
+        return await self.kept.acquire()
 
     @property
     def held(self) -> bool:
-        return self._lease.held
+        return self.kept.held
 
     def start(self) -> None:
         assert self.held
@@ -269,7 +266,7 @@ class Lot:
     async def hand_back(self) -> None:
         assert not self.busy
         self.lost()
-        await self._lease.release()
+        await self.kept.release()
 
     async def release(self) -> None:
         await self.hand_back()
@@ -298,7 +295,7 @@ class Awkward(Lot):
         self.taking.set()
         await self.go_on.wait()
         if self.unanswered:
-            self._lease.lose()
+            self.kept.lose()
             raise self.unanswered.pop(0)
         return found
 
@@ -377,7 +374,7 @@ class World:
             sharing.add(lot)
         self.lots[name] = lots
         membership.join("poll")
-        renewing = asyncio.create_task(keep_renewed(lots, ttl=ttl, clock=Clock()))
+        renewing = asyncio.create_task(keep_renewed([lot.kept for lot in lots], ttl=ttl, clock=Clock()))
         taking = asyncio.create_task(sharing.run())
         present = membership.running()
         await present.__aenter__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -15,6 +15,7 @@ from poller.errors import StoreUnavailable
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
+from poller.store.script_batch import ScriptQuestion
 from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import patience, until
 
@@ -32,13 +33,17 @@ class List(Members):
         self.away = False
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def read(self, known: MemberList, *, tell: bool = False) -> MemberList:
+    async def read(
+        self, known: MemberList, *, tell: bool = False, besides: Sequence[ScriptQuestion] = ()
+    ) -> MemberList:
         self._note("look", tell=tell)
-        return await super().read(known, tell=tell)
+        return await super().read(known, tell=tell, besides=besides)
 
-    async def beat(self, roles: Iterable[str], known: MemberList, *, tell: bool = False) -> MemberList:
+    async def beat(
+        self, roles: Iterable[str], known: MemberList, *, tell: bool = False, besides: Sequence[ScriptQuestion] = ()
+    ) -> MemberList:
         self._note("beat", tell=tell)
-        return await super().beat(roles, known, tell=tell)
+        return await super().beat(roles, known, tell=tell, besides=besides)
 
     def _note(self, what: str, *, tell: bool) -> None:
         self.asked.append(what)
