@@ -23,7 +23,7 @@ from poller.config.settings import Settings
 from poller.control.orphans import stated
 from poller.control.status import subscription_statuses
 from poller.control.subscriptions import filed, resume
-from poller.daemon.cluster.membership import Configurations, Membership
+from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership
 from poller.daemon.deliver_role import DeliverRole, FileSubscriptions
 from poller.daemon.health import StoreMonitor
 from poller.delivery.handshake import Granted, decoded, encoded, origin
@@ -77,12 +77,12 @@ class Scene:
         file.write_text(_SOURCE + _FEED + "".join(tables), "utf-8")
         return load(file, {})
 
-    def deliver(self, settings: Settings) -> None:
+    def deliver(self, settings: Settings, *, look_seconds: float = LOOK_SECONDS) -> None:
         stop = asyncio.Event()
         self.stops.append(stop)
-        self.tasks.append(asyncio.create_task(self._deliver(settings, stop)))
+        self.tasks.append(asyncio.create_task(self._deliver(settings, stop, look_seconds)))
 
-    async def _deliver(self, settings: Settings, stop: asyncio.Event) -> None:
+    async def _deliver(self, settings: Settings, stop: asyncio.Event, look_seconds: float) -> None:
         ttl = settings.lease.ttl
         members = Members(
             self.client,
@@ -94,7 +94,8 @@ class Scene:
         )
         clock = asyncio.get_running_loop().time
         watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
-        membership = Membership(members, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock))
+        clocked = StubClock(monotonic=clock)
+        membership = Membership(members, ttl=ttl, watch=watch, clock=clocked, look_seconds=look_seconds)
         configurations = Configurations(settings, self.client, membership, clock=Clock())
         deliverer = DeliverRole(
             settings,
@@ -537,6 +538,17 @@ async def test_a_process_that_is_missing_in_the_list_pauses_nothing(scene: Scene
     membership.seen = await members.beat(("deliver",), MemberList())
     assert await filing.reconcile(kept)
     assert not await paused(scene.registry, "one")
+
+
+async def test_a_stop_waits_for_no_reading(scene: Scene) -> None:
+    """A process that waits for the next reading of the list of processes ends before it."""
+    other = Members(scene.client, MemberKeys.of("poller"), name="other", ttl=timedelta(minutes=1), clock=store_clock())
+    await other.beat(("deliver",), MemberList())  # beside another one the registry is read with each of them
+    scene.deliver(scene.settings("one"), look_seconds=3600)
+    await scene.add("e1")
+    async with limited():
+        await scene.arrives("one", "e1")
+        await scene.stop()
 
 
 async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Scene) -> None:

@@ -162,6 +162,8 @@ class Membership:
             yield
         finally:
             await ended(task)
+            for one in self._questions:
+                one.answer.cancel()
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(RELEASE_SECONDS):
                     await self._members.leave(self.seen)

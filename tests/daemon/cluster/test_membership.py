@@ -12,12 +12,13 @@ from redis.asyncio import Redis
 from poller.daemon.cluster.membership import Membership
 from poller.daemon.health import StoreMonitor
 from poller.errors import StoreUnavailable
+from poller.lifecycle import ended
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
-from poller.store.script_batch import ScriptQuestion
+from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptQuestion
 from tests.harness.clock import StubClock, store_clock
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import patience, turns, until
 
 KEYS = MemberKeys.of("poller")
 TERM = timedelta(hours=1)
@@ -29,6 +30,7 @@ class List(Members):
     def __init__(self, client: Redis) -> None:
         super().__init__(client, KEYS, name="one", ttl=TERM, clock=store_clock())
         self.asked: list[str] = []
+        self.besides: list[int] = []  # how many scripts went with each
         self.refused = 0
         self.away = False
         self.meanwhile: Callable[[], None] = lambda: None
@@ -36,17 +38,18 @@ class List(Members):
     async def read(
         self, known: MemberList, *, tell: bool = False, besides: Sequence[ScriptQuestion] = ()
     ) -> MemberList:
-        self._note("look", tell=tell)
+        self._note("look", besides, tell=tell)
         return await super().read(known, tell=tell, besides=besides)
 
     async def beat(
         self, roles: Iterable[str], known: MemberList, *, tell: bool = False, besides: Sequence[ScriptQuestion] = ()
     ) -> MemberList:
-        self._note("beat", tell=tell)
+        self._note("beat", besides, tell=tell)
         return await super().beat(roles, known, tell=tell, besides=besides)
 
-    def _note(self, what: str, *, tell: bool) -> None:
+    def _note(self, what: str, besides: Sequence[ScriptQuestion], *, tell: bool) -> None:
         self.asked.append(what)
+        self.besides.append(len(besides))
         self.meanwhile()
         if self.away:
             self.refused += tell
@@ -139,3 +142,62 @@ async def test_what_the_others_list(client: Redis, silent: tuple[str, ...], expe
     roles = dict.fromkeys(said, frozenset({"poll"})) | {"four": frozenset({"deliver"})}
     membership.seen = MemberList("1", roles, said | dict.fromkeys(silent, UNSAID))
     assert membership.listed("poll") == expected
+
+
+COUNT = ScriptCall("return redis.call('INCR', KEYS[1])", ("poller:{one}:n",))
+
+
+async def test_what_is_asked_goes_with_the_next_reading(client: Redis) -> None:
+    """Law: whatever is asked until then goes in the same request, and each asker has its own answer."""
+    members = List(client)
+    membership = membership_of(members, look_seconds=3600)
+    membership.join("poll")
+    asked = [asyncio.create_task(membership.ask(COUNT)) for _ in range(3)]
+    given_up = asyncio.create_task(membership.ask(COUNT))
+    await turns()
+    await ended(given_up)
+    async with membership.running(), patience("the answers"):
+        assert [await one for one in asked] == [1, 2, 3]
+    assert members.besides == [3]
+
+
+async def test_an_answer_is_never_older_than_its_question(client: Redis) -> None:
+    """Law: what is asked while the list is being read goes with the next reading, for this one may have been sent."""
+    members, asked = List(client), list[asyncio.Task[int]]()
+    membership = membership_of(members, look_seconds=0.01)
+
+    def once_more() -> None:
+        if len(members.asked) == 2:
+            asked.append(asyncio.create_task(membership.ask(COUNT)))
+
+    members.meanwhile = once_more
+    membership.join("poll")
+    async with membership.running(), patience("an answer"):
+        await until(lambda: asked, "it to be read")
+        assert await asked[0] == 1
+    assert members.besides[:3] == [0, 0, 1]
+
+
+async def test_who_asks_a_store_that_is_away_is_told(client: Redis) -> None:
+    """Law: the error of the reading is that of each question; asked again, it is answered when the store is back."""
+    members = List(client)
+    membership = membership_of(members, look_seconds=0.01)
+    broken = commands("unix:///nowhere/s")
+    members._batch = ScriptBatch(broken)
+    async with membership.running(), patience("the answers"):
+        with pytest.raises(StoreUnavailable):
+            await membership.ask(COUNT)
+        members._batch = ScriptBatch(client)
+        assert await membership.ask(COUNT) == 1
+    await broken.aclose()
+
+
+async def test_a_question_that_cannot_be_answered_any_more_is_cancelled(client: Redis) -> None:
+    """Law: nobody waits for a list that is read no more."""
+    membership = membership_of(List(client), look_seconds=3600)
+    async with membership.running():
+        await until(lambda: membership.seen.version, "it to be read")
+        asked = asyncio.create_task(membership.ask(COUNT))
+        await turns()
+    await turns()
+    assert asked.cancelled()
