@@ -104,7 +104,7 @@ def histogram(name: str, text: str, *labels: str, bounds: Sequence[float]) -> Hi
 _ROUNDS: Final = declared(
     "poller_rounds_total",
     "counter",
-    "Rounds that this process ended, by their mode; the result is ok, failed or skipped.",
+    "Rounds that this process ended, by mode; the result is ok, failed or skipped.",
     "feed",
     "mode",
     "result",
@@ -113,13 +113,13 @@ _PAGES: Final = declared("poller_pages_total", "counter", "Pages that rounds hav
 _RECORDS: Final = declared(
     "poller_records_total",
     "counter",
-    f"What became of the records that rounds have met: {', '.join(KINDS[:-1])} or {KINDS[-1]}.",
+    f"Records in rounds by what became of them: {', '.join(KINDS[:-1])} or {KINDS[-1]}.",
     "feed",
     "kind",
 )
 _ROUND_SECONDS: Final = histogram(
     "poller_round_duration_seconds",
-    "How long rounds took, in seconds, without those that were skipped.",
+    "Duration of rounds, in seconds, without those that were skipped.",
     "source",
     "mode",
     bounds=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
@@ -196,19 +196,19 @@ STEPS: Final[tuple[Step, ...]] = (
 
 _ATTEMPTS: Final = counter(
     "poller_attempts_total",
-    f"Attempts at events by what followed: {', '.join(STEPS[:-1])} or {STEPS[-1]}.",
+    f"Attempts to deliver an event, by what followed: {', '.join(STEPS[:-1])} or {STEPS[-1]}.",
     "subscription",
     "outcome",
 )
 _ATTEMPT_SECONDS: Final = histogram(
     "poller_attempt_duration_seconds",
-    "How long requests to sinks took, in seconds; one carries a whole batch.",
+    "Duration of requests to sinks, in seconds; one request carries a whole batch.",
     "subscription",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15),
 )
 _DELAY: Final = histogram(
     "poller_delivery_delay_seconds",
-    "From an event's recordedtime to its 2xx, in seconds, without what is delivered once more.",
+    "Time from an event's recordedtime to its 2xx, in seconds, without redeliveries and replays.",
     "subscription",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300, 3600, 86400),
 )
@@ -316,7 +316,7 @@ def commit_timed(seconds: float) -> None:
 
 # This process.
 
-gauge("poller_build_info", "1; which poller and which Python this is.", "version", "python").labels(
+gauge("poller_build_info", "1; the versions of poller and of Python.", "version", "python").labels(
     __version__, platform.python_version()
 ).set(1)
 
@@ -326,16 +326,16 @@ READY: Final = declared("poller_ready", "gauge", "1 while this process is ready,
 
 LOOP_LAG: Final = histogram(
     "poller_loop_lag_seconds",
-    "How late the event loop runs what is due, in seconds; looked at twice a second.",
+    "Delay of the event loop in running what is due, in seconds; measured twice a second.",
     bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
 _ANSWERS: Final = counter(
     "poller_http_requests_total",
-    "Requests to the HTTP service by their route and the answer's status.",
+    "Requests to the HTTP service by route and status of the answer.",
     "route",
     "status",
 )
-EVENT_READERS: Final = gauge("poller_event_readers", "Connections that follow events over HTTP now.")
+EVENT_READERS: Final = gauge("poller_event_readers", "Connections that are reading events over HTTP.")
 
 
 def answered(route: str, status: int) -> None:
@@ -350,19 +350,19 @@ Failure = Literal["connect", "timeout", "body", "other"]
 
 _REQUESTS: Final = counter(
     "poller_source_requests_total",
-    "Requests to sources by the status of the answer, or connect, timeout, body or other where no usable one came.",
+    "Requests to sources by the status of the answer, or by connect, timeout, body or other if none was usable.",
     "source",
     "status",
 )
 _REQUEST_SECONDS: Final = histogram(
     "poller_source_request_duration_seconds",
-    "How long requests to sources took, in seconds, bodies included.",
+    "Duration of requests to sources, in seconds, bodies included.",
     "source",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
 _PAUSED: Final = gauge(
     "poller_source_paused",
-    "1 while this process leaves a source alone: it asked for that (429, 503), or has not answered.",
+    "1 while requests to a source are paused, because it asked for that (429, 503) or did not answer.",
     "source",
 )
 _STATUSES: Final = {int(status): str(int(status)) for status in HTTPStatus}
@@ -398,26 +398,28 @@ LeaseChange = Literal["taken", "lost", "released"]
 
 _COMMITS: Final = counter(
     "poller_commits_total",
-    "Commits by their end: written; repeated, it was written though the first answer was lost; fenced, the lease was "
-    "another's; stale, the feed was elsewhere; failed, without an answer.",
+    "Commits by result: written; repeated: already written, the first reply was lost; fenced: another process has the "
+    "lease; stale: the feed had changed; failed: the store refused it or did not answer.",
     "result",
 )
 _RESULTS: Final = {one: _COMMITS.labels(one) for one in ("written", "repeated", "fenced", "stale", "failed")}
 _COMMIT_SECONDS: Final = histogram(
     "poller_commit_duration_seconds",
-    "How long commits took, in seconds, until the store had answered or was given up.",
+    "Duration of commits, in seconds, until the store answered or the commit was given up.",
     bounds=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
 _CHANGES: Final = counter(
     "poller_lease_changes_total", "Leases of feeds and deliveries that were taken, lost or released.", "kind", "change"
 )
-_HELD: Final = gauge("poller_leases_held", "Leases that this process has: of feeds, and of deliveries.", "kind")
+_HELD: Final = gauge("poller_leases_held", "Leases of feeds and deliveries that this process holds.", "kind")
 for _kind in ("feed", "delivery"):
     for _change in ("taken", "lost", "released"):
         _CHANGES.labels(_kind, _change)  # so that the first increase of each is visible
 
-STORE_FAILURES: Final = counter("poller_store_failures_total", "Times that the store was found to be away.")
-STORE_UP: Final = declared("poller_store_up", "gauge", "1 while the store does what this process asks of it.")
+STORE_FAILURES: Final = counter("poller_store_failures_total", "How often the store became unavailable.")
+STORE_UP: Final = declared(
+    "poller_store_up", "gauge", "1 while the store answers this process and accepts its commands."
+)
 STORE_FINDING: Final = declared(
     "poller_store_finding",
     "gauge",
