@@ -6,8 +6,7 @@ than any other command may.
 **Invariants**
 
 - A command is sent once, whatever the URL. Only code that can tell whether its command was carried out sends it again,
-  such as the commit, which recognises its own digest. See :mod:`poller.redis.single`, :mod:`poller.redis.single` and
-  :mod:`poller.redis.cluster`.
+  such as the commit, which recognises its own digest. See :mod:`poller.redis.single` and :mod:`poller.redis.cluster`.
 - Keys, scripts and feeds are unknown here.
 """
 
@@ -44,7 +43,7 @@ __all__ = [
 ]
 
 Protocol = Literal[2, 3]
-"""The version of RESP. 2 is understood by every server and has no unasked-for messages; nothing here needs 3."""
+"""The version of RESP. Every server understands 2, which has no push messages; nothing here needs 3."""
 
 REPLY_TIMEOUT: Final = timedelta(seconds=5)
 _NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -91,7 +90,7 @@ def connect(
     Args:
         url: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://.
         reply_timeout: how long to wait for a reply.
-        protocol: beats the URL's own option; 2 where neither says.
+        protocol: overrides the URL's option. Default: 2.
         key_types: the type of a key by what follows its last colon, for errors about a key of another type.
         clock: of this process; a new one by default.
 
@@ -122,7 +121,7 @@ def connect(
 
 
 def scattered(client: Redis) -> bool:
-    """Whether what is not under one hash tag may be on different servers."""
+    """Whether keys with different hash tags may be on different servers."""
     return isinstance(client, ClusterClient)
 
 
@@ -143,12 +142,12 @@ _LONGEST_PAUSE: Final = 1.0
 
 
 async def until_answered(client: Redis, send: Callable[[], Awaitable[Any]], *, within: timedelta, clock: Clock) -> Any:
-    """The answer of a script that recognises its own repetition, sent until it is answered.
+    """Send a script that recognises its own repetition until it is answered. Returns the answer.
 
     Args:
         client: of the server.
         send: sends the script once.
-        within: how long it is worth sending.
+        within: how long to go on sending.
         clock: of this process.
 
     Raises:

@@ -241,7 +241,7 @@ def slots_of(answer: Sequence[Any], told_by: Address) -> Slots:
         told_by: who answered; a server that does not know its own host leaves it out.
 
     Raises:
-        ValueError: it is no such answer.
+        ValueError: the answer has another form.
     """
     try:
         return Slots(
@@ -296,7 +296,7 @@ Command = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class RoutedScript(AsyncScript):
-    """Run by its digest, or by its text where a server does not know it: which teaches that server, too."""
+    """A script that is run by its digest, and by its text if the server does not know it yet."""
 
     async def __call__(
         self,
@@ -425,7 +425,7 @@ class ClusterClient(Redis):
 
         Args:
             seeds: some of the servers.
-            make: a client of one of them.
+            make: makes a client of one of them.
             clock: of this process.
         """
         super().__init__(connection_pool=_Nowhere(seeds))
@@ -449,7 +449,7 @@ class ClusterClient(Redis):
 
         Args:
             slot: None for any primary.
-            send: to a server by its client; whether ASKING has to go before.
+            send: sends it by a server's client; the flag says whether ASKING must come first.
         """
         where, asking, pause = await self.nodes.primary_of(slot), False, _FIRST_PAUSE
         for left in reversed(range(_FOLLOWED)):

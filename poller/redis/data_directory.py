@@ -7,7 +7,7 @@
 * Only this user can enter the directory that holds socket, lock, log and data. It is ``data_dir`` itself where that is
   such a directory, or was used by a server already and no other user may write to it; else ``private`` in it.
 * Data is never in two places. What an earlier version left in ``data_dir`` moves to ``private`` under both locks.
-* A process of another user that answers on the socket is never talked to.
+* Nothing is sent to a process of another user that answers on the socket.
 
 Locks and servers: :mod:`poller.redis.embedded`.
 """
@@ -48,7 +48,7 @@ def trusted_users() -> frozenset[int]:
 
 
 def prepared(directory: Path) -> Path:
-    """Make what is missing and return the server's directory.
+    """Create what is missing and return the server's directory.
 
     Raises:
         ConfigurationError: it cannot be made, or others could read or change what is in it.
@@ -60,7 +60,7 @@ def prepared(directory: Path) -> Path:
                     each.mkdir(mode=0o700, exist_ok=True)
         except OSError as failure:
             raise unusable(directory, f"cannot be made ({failure.strerror})") from failure
-        _missing(directory)  # what was made meanwhile, by another
+        _missing(directory)  # created meanwhile by another process
     home = located(directory)
     try:
         if home != directory:
@@ -214,7 +214,7 @@ def _name(user: int) -> str:
 
 
 def synced(directory: Path) -> None:
-    """Have the directory's names on disk.
+    """Sync the directory's entries to disk.
 
     Raises:
         OSError: they cannot be written.
@@ -252,10 +252,10 @@ class Extent(msgspec.Struct, frozen=True):
     """The readable part of a file, in bytes.
 
     Attributes:
-        whole: behind the last command, or transaction, that is complete.
-        failed: where reading ends: at ``size``, or before what is no command.
+        whole: the end of the last complete command or transaction.
+        failed: where reading ends: at ``size``, or before something that is no command.
         size: of the file.
-        followed: whether there is a whole command behind what is none.
+        followed: whether a whole command follows that.
     """
 
     whole: int
@@ -271,7 +271,7 @@ class Cut(msgspec.Struct, frozen=True):
         file: that was cut.
         at: its size now, in bytes.
         size: how many bytes were cut.
-        kept: the file that has them.
+        kept: the file that holds them.
     """
 
     file: Path
@@ -340,7 +340,7 @@ def looks_torn(directory: Path) -> bool:
 
 
 def torn_end(directory: Path) -> Extent | None:
-    """How much of the last file is whole, if something has to be cut off it. Reads all files, and changes none.
+    """How much of the last file is intact, if its end must be cut off. Reads all files, and changes none.
 
     Raises:
         StoreUnavailable: a file is damaged in the middle, or is not the last one; the message says what to do.
@@ -366,7 +366,7 @@ def torn_end(directory: Path) -> Extent | None:
 
 
 def cut(directory: Path, found: Extent) -> Cut:
-    """Take off the last file what :func:`torn_end` found, and keep it beside.
+    """Cut the end that :func:`torn_end` found off the last file, and keep it beside.
 
     Raises:
         StoreUnavailable: what is cut cannot be kept; the file is as it was.

@@ -188,7 +188,7 @@ class EmbeddedServer:
         raise self._failure("is being stopped" if self._leaving.is_set() else "does not answer")
 
     async def _start_if_free(self, *, mending: bool) -> bool:
-        """Whether the directory was free, and so has a server now.
+        """Start a server if the directory is free. True: it was, and has one now.
 
         Args:
             mending: look at the data in any case, not only where its end is seen to be torn.
@@ -207,7 +207,7 @@ class EmbeddedServer:
             raise unusable(self._directory, f"cannot be written ({failure.strerror})") from failure
 
     def _locks(self) -> list[Path]:
-        """Of the directory, and the one that an earlier version holds or would take in ``data_dir``."""
+        """The locks of the directory: its own, and the one that an earlier version takes in ``data_dir``."""
         earlier = self._data_dir / LOCK
         return [self._directory / LOCK, *([earlier] if self._directory != self._data_dir and earlier.exists() else [])]
 
@@ -237,7 +237,7 @@ def _check_length(directory: Path, socket: Path) -> None:
 
 
 def _data_refused(log: Path) -> bool:
-    """Whether the server has left for what it read in its files."""
+    """Whether the server exited because of what it read in its files."""
     return "append only file" in complaints(log).lower()
 
 
@@ -264,7 +264,7 @@ async def _mend(data: Path, *, anyway: bool) -> None:
 
 
 async def _ended(child: subprocess.Popen[bytes], clock: Clock) -> None:
-    """SIGTERM, which writes out what is left; SIGKILL after the time limit, or when the wait is cancelled."""
+    """End the server by SIGTERM, which lets it write what is left; by SIGKILL after the time limit, or if cancelled."""
     child.terminate()
     try:
         async with asyncio.timeout(STOP_LIMIT.total_seconds()):
@@ -373,7 +373,7 @@ def program() -> Path:
 
 
 def last_words(log: Path) -> str:
-    """The end of the server's log, on one line: what it complains of since its last start, else all it says."""
+    """The end of the server's log, on one line: its complaints since the last start, else everything."""
     return complaints(log) or " | ".join([text for _, text in _said(log)][-_LINES_SHOWN:])
 
 

@@ -110,7 +110,7 @@ def aof(info: Mapping[str, Any]) -> ServerCheck:
 
 
 def fsync(info: Mapping[str, Any]) -> ServerCheck:
-    """When the file is on disk."""
+    """When writes are synced to disk."""
     if not int(info.get("aof_enabled", 1)):
         return ServerCheck("fsync", "ok", "appendfsync does not matter without an append-only file")
     when = info.get("appendfsync")
@@ -124,7 +124,7 @@ def fsync(info: Mapping[str, Any]) -> ServerCheck:
 
 
 def disk(info: Mapping[str, Any]) -> ServerCheck:
-    """Whether the files could be written the last time."""
+    """Whether the last write to disk succeeded."""
     if info.get("aof_last_write_status", "ok") != "ok":
         text = "append-only file cannot be written: writes are refused; make room on the server's disk"
         return ServerCheck("disk", "error", text)
@@ -238,7 +238,7 @@ _ASKED: Final = (
 
 
 def examine(info: Mapping[str, Any]) -> list[ServerCheck]:
-    """Judge what the server tells.
+    """Judge the values that the server reports.
 
     Args:
         info: the answer to INFO as redis-py returns it; with the settings of CONFIG GET by their own names, and under
@@ -248,15 +248,16 @@ def examine(info: Mapping[str, Any]) -> list[ServerCheck]:
 
 
 async def check_store(client: Redis, *, process: Clock) -> list[ServerCheck]:
-    """Ask the server and judge it, of a cluster each primary: the worst of each finding counts. Changes nothing.
+    """Ask the server, or each primary of a cluster, and judge it: the worst of each finding counts. Changes nothing.
 
     Args:
         client: of the store.
-        process: the clock of this process, to hold the server's against.
+        process: the clock of this process, with which the server's is compared.
 
     Raises:
         StoreUnavailable: it does not answer.
-        StoreRefused: wrong credentials. INFO, CONFIG or TIME not permitted is no error: what they tell is unknown.
+        StoreRefused: wrong credentials. If INFO, CONFIG or TIME is not permitted, that is no error: their values are
+        unknown.
     """
     asked = await servers(client)
     if len(asked) == 1:
@@ -277,7 +278,7 @@ async def _checked(client: Redis, process: Clock, *, routed: bool) -> list[Serve
 
 
 def worst(each: Mapping[str, Sequence[ServerCheck]]) -> list[ServerCheck]:
-    """Of the findings about several servers, by address, the worst of each name; one that is not ok says where.
+    """The worst finding of each name about several servers; one that is not ok names its server.
 
     Args:
         each: the same names in the same order; at least one server.
@@ -379,7 +380,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
     Attributes:
         commands: in small letters, with ``|`` before a subcommand, as ACL rules have it.
-        keys: whether it is the keys that are refused, for no command at all is let through.
+        keys: whether the keys are refused, because no command is permitted on them.
     """
 
     commands: tuple[str, ...]
@@ -422,7 +423,7 @@ def checked_commands(keys: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     return [(name, [*name.split("|"), *(places.get(word, word) for word in words)]) for name, *words in lines]
 
 
-# What looking at a store can find: one thing looked at, and how it is.
+# The findings about a store.
 
 Severity = Literal["ok", "warning", "error"]
 
@@ -434,8 +435,9 @@ class ServerCheck:
     Attributes:
         name: ``version``, ``role``, ``replicas``, ``clock``, ``eviction``, ``memory``, ``nodes``, ``aof``, ``fsync``
             or ``disk``.
-        severity: ``ok``; ``warning``: works, a promise is weaker or unknown; ``error``: does not work, or will lose.
-        text: what is so and, unless it is ok, how to mend it. One line.
+        severity: ``ok``; ``warning``: works, a promise is weaker or unknown; ``error``: does not work, or will lose
+            data.
+        text: the state and, unless it is ok, the remedy. One line.
     """
 
     name: str

@@ -38,7 +38,7 @@ from poller.redis.url import StoreAddress
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 CONNECTIONS: Final = 64
-"""Of one client to one server at most. A command beyond them waits for its turn, as long as for its reply."""
+"""The most connections of one client to one server. A further command waits for a free one, as long as for a reply."""
 
 # Errors of the program's own scripts name the key already.
 _WRONG_TYPE: Final = re.compile(r"(?:^|\s-)WRONGTYPE Operation")
@@ -65,13 +65,13 @@ def single_client(
         arguments: of its connections, their class included (:func:`poller.redis.url.arguments`).
         reply_timeout: how long to wait for a reply, and for a turn.
         connections: how many it may have.
-        mixin: what its connections do beyond those of redis-py; :class:`OurConnection`, or made of it.
-        pool: made of it all.
+        mixin: base of its connections before redis-py's: :class:`OurConnection`, or a subclass.
+        pool: makes the pool of its connections.
         key_types: the type of a key by what follows its last colon, for errors about a key of another type.
     """
     settings: dict[str, Any] = {
         "client_name": "poller",
-        "driver_info": None,  # two commands for each connection, which a strict user may not say
+        "driver_info": None,  # two commands for each connection, which a user with few permissions may not send
         "decode_responses": False,
         "health_check_interval": 0,  # its PING would be one more reply to lose
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),  # unasked-for, and they move timeouts
@@ -153,7 +153,7 @@ class OurConnection(AbstractConnection):
             self.socket_timeout = limit
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """What says that it is no primary any more is left once all its replies are read."""
+        """A connection to a server that is no primary any more is closed once all its replies are read."""
         try:
             return await super().read_response(*args, **kwargs)
         except ResponseError as error:
@@ -163,10 +163,10 @@ class OurConnection(AbstractConnection):
 
 
 class EmbeddedConnection(OurConnection):
-    """A connection to the embedded server: of another user's server nothing is asked, and nothing is said to it."""
+    """A connection to the embedded server. To a server of another user nothing is sent."""
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 -- as there
-        """Looks who answers before anything is sent: a directory can be exchanged while the program runs."""
+        """Check whose server answers before anything is sent: a directory may be replaced while the program runs."""
         peer = self._writer.get_extra_info("socket") if self._writer is not None else None
         if peer is not None and (user := foreign_peer(peer)) is not None:
             raise Disconnected(f"the server on this socket is {user}'s; nothing was sent to it")
@@ -174,7 +174,7 @@ class EmbeddedConnection(OurConnection):
 
 
 _ANSWER: Final = timedelta(milliseconds=500)
-"""For a Sentinel: one that is away may cost no more before the next is asked."""
+"""How long to wait for one Sentinel before the next is asked."""
 _CONNECTIONS: Final = 4
 
 
@@ -278,7 +278,7 @@ class _OfSentinels(OurConnection):
         self.asked.verified = Address(to.host, to.port)
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """After a failure the primary is unknown, and connections that are idle may lead to the same silence."""
+        """After a failure the primary is unknown, and idle connections may lead to the same dead server."""
         try:
             return await super().read_response(*args, **kwargs)
         except (Disconnected, Unanswered):
