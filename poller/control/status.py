@@ -35,52 +35,50 @@ class FeedStatus(msgspec.Struct, frozen=True):
 
     Attributes:
         feed: ``SOURCE/NAME``.
-        state: ``never read``; ``reading``, its first round has begun and not ended; ``ok`` or ``failing``, as the last
-            round ended; ``held``, removals wait for ``poller release``; ``paused``, by an operator, whatever
-            else is true.
-        mode: of the last round; None before the first.
-        error: of the last round, where it failed.
+        state: ``never read``; ``reading``: its first round has not ended yet; ``ok`` or ``failing``: as the last round
+            ended; ``held``: something waits for ``poller release``; ``paused``: by an operator, whatever else is true.
+        mode: the mode of the last round; None before the first.
+        error: why the last round failed; None: it did not.
         good_at: when the last good round ended, RFC 3339.
-        good_age_seconds: how long ago that is.
-        round: what the last round counted; None before the first.
-        records: how many are known and not removed.
-        events: how many were published so far.
-        stream_length: how many of these the stream still holds.
-        stream_bytes: the memory that it takes, about; None where it was not read.
-        stream_oldest: when the first of these was published, RFC 3339; None where there is none, or it was not read.
-        held_by: the consumer group for which that one stays, though it is older than ``retention.age``; None likewise.
-        quarantined: how many unusable records are kept.
-        unidentified: how many records of the last full reading had no id that can be read; if any, it removed nothing.
+        good_age_seconds: the age of ``good_at``.
+        round: the counters of the last round; None before the first.
+        records: the number of known records that are not removed.
+        events: the number of published events.
+        stream_length: the number of events that the stream still holds.
+        stream_bytes: the memory that the stream takes, approximately; None: not read.
+        stream_oldest: when the stream's oldest event was published, RFC 3339; None: there is none, or it was not read.
+        held_by: the consumer group that needs events older than ``retention.age``; None: there is none.
+        quarantined: the number of unusable records that are kept.
+        unidentified: the number of records of the last full reading without a readable id; if any, nothing was removed.
         delta_token: whether the next round is a delta.
-        paging: how its listings were seen to end; None before one was read.
-        delta_token_on: on which pages of a listing a delta token stood; None likewise.
-        refused: the parameters that the API refused and that are left out since, in words.
-        listings: how many are read, of a feed with one for each qualification; else 0.
-        oldest_seconds: of listings: how long ago that one was read that was not read for the longest time; None before
-            all were.
-        lost: what the store has lost of the feed last, in words; None where nothing was lost.
-        lost_at: when that was noticed, RFC 3339.
-        lost_age_seconds: how long ago that is.
-        lease: whether some process polls the feed now.
-        lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
-        owner: the process that has the lease; None where there is none, or its name is not known.
-        next_at: when the next round is due, RFC 3339, as the process that polls it last wrote it; None where it is
-            paused, or no process polls it.
-        next_seconds: in how many seconds that is; negative where it is over, and the round under way or late.
-        paused_by: who has paused it; None where it is not paused.
-        paused_reason: why, in words; may be empty.
-        paused_at: since when, RFC 3339.
-        paused_age_seconds: for how long.
-        backwards: how many versions were older than the known one by their lastModifiedAt, ever.
-        held_versions: how many of these are held back now, with ``versions = "newest"``.
-        held_reason: why removals wait, in words, with the way out; None where none do. Good rounds leave it.
-        held_at: since when, RFC 3339; None likewise, or where it is not known.
-        held_age_seconds: for how long.
-        confirming: whether it is read in full again at its next turns, for records may have slipped over the edge of a
-            page while it was read, or could not be distinguished.
-        confirmations: how many such readings there were, where it is, or was given up.
-        late: how many records they brought that neither the readings before nor a delta had brought.
-        progress: how far the round has come that is under way, where it takes longer than a moment.
+        paging: how the end of its listings was detected; None before one was read.
+        delta_token_on: the pages of a listing on which a delta token was found; None before one was read.
+        refused: the parameters that the API refused and that are not sent any more, in words.
+        listings: the number of listings, of a feed with one for each qualification; else 0.
+        oldest_seconds: the age of the oldest reading of a listing; None before all were read.
+        lost: what the store has lost of the feed most recently, in words; None: nothing.
+        lost_at: when the loss was noticed, RFC 3339.
+        lost_age_seconds: the age of ``lost_at``.
+        lease: whether a process polls the feed now.
+        lease_seconds: how long the lease lasts unless it is renewed; None: there is none.
+        owner: the process that has the lease; None: there is none, or its name is unknown.
+        next_at: when the next round is due, RFC 3339, as last stored by the process that polls the feed; None: the feed
+            is paused, or no process polls it.
+        next_seconds: the time until ``next_at``; negative: the round is running or late.
+        paused_by: who has paused the feed; None: it is not paused.
+        paused_reason: why it is paused, in words; may be empty.
+        paused_at: since when it is paused, RFC 3339.
+        paused_age_seconds: the age of ``paused_at``.
+        backwards: the number of versions, ever, that were older than the known one by their lastModifiedAt.
+        held_versions: the number of these that are held back now, with ``versions = "newest"``.
+        held_reason: why the feed is held, in words, with the remedy; None: it is not. Good rounds do not clear it.
+        held_at: since when it is held, RFC 3339; None: it is not, or this is unknown.
+        held_age_seconds: the age of ``held_at``.
+        confirming: whether the next rounds read it in full again, because records may have slipped between pages while
+            it was read, or could not be distinguished.
+        confirmations: the number of such readings so far, or until they were given up.
+        late: the number of records that only these readings have found.
+        progress: how far the running round has come; None: none runs, or it has just begun.
     """
 
     feed: str
@@ -128,14 +126,14 @@ class FeedStatus(msgspec.Struct, frozen=True):
 
     @property
     def next_text(self) -> str:
-        """In how long the next round is due."""
+        """The time until the next round, in words."""
         if self.next_seconds is None:
             return "-"
         return ago(self.next_seconds) if self.next_seconds > 0 else "now"
 
     @property
     def round_text(self) -> str:
-        """What the last round counted."""
+        """The counters of the last round, in words."""
         if self.round is None:
             return "-"
         counts = self.round
@@ -146,10 +144,10 @@ class FeedValue(NamedTuple):
     """A value of a feed's status, as people read it.
 
     Attributes:
-        name: before its line of the details, and over its column of the page.
+        name: of its line of the details, and of its column of the page.
         detail: its text in ``poller status FEED``; None: it has no line there, or none for this feed.
         page: its text on the page; None: it has no column there.
-        right: whether that column is one of numbers.
+        right: whether that column holds numbers.
     """
 
     name: str
@@ -207,7 +205,7 @@ FEED_VALUES: Final = (
         lambda one: f"{one.listings}, the oldest read {ago(one.oldest_seconds or 0)} ago" if one.listings else None,
     ),
 )
-"""In their order, after the feed, its state and its problems."""
+"""The values in their order, after the feed, its state and its problems."""
 
 
 async def feed_statuses(
@@ -310,8 +308,8 @@ def _age(moment: datetime | None, now: datetime) -> float | None:
     return round((now - moment).total_seconds(), 3) if moment else None
 
 
-# Status of subscriptions, those included that no daemon has read yet. Of a sink scheme and host are shown, never what
-# may be a credential.
+# Status of subscriptions, including those that no daemon has read yet. Of a sink only scheme and host are shown,
+# because the rest may be a credential.
 
 Doing = Literal["new", "active", "failing", "paused"]
 
@@ -322,27 +320,27 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     Attributes:
         subscription: its id.
         origin: ``file``: the configuration's; ``run``: added at run time.
-        sink: where its events go, without the path.
-        state: ``new``, of the file and seen by no daemon yet; ``active``; ``failing``, nothing has succeeded since, or
-            its sink has not granted events; ``paused``.
-        paused_by: ``operator``, ``sink``, ``failures`` or ``removed`` (from the file); None where it is not paused.
+        sink: the URL of the sink, without its path.
+        state: ``new``: in the file, but no daemon has seen it yet; ``active``; ``failing``: no delivery has succeeded
+            since, or its sink has not granted events; ``paused``.
+        paused_by: ``operator``, ``sink``, ``failures`` or ``removed`` (from the file); None: it is not paused.
         reason: why it is paused, in words.
         since: since when it is paused or failing, RFC 3339.
-        until: until when its sink wants nothing, RFC 3339; None where that is not so.
-        handshake: whether its sink has granted events, in a word: ``granted``, ``refused``, ``revoked``,
-            ``awaiting callback`` or ``unanswered``; None where it is not to be asked, or was not yet.
-        delivered: attempts that succeeded, in all, as last stored by the process that delivers.
-        failed: attempts that did not, likewise.
-        lag_entries: how many its groups have not delivered, over its feeds; None where that is known of none.
-        lag_seconds: age of the oldest event that is not delivered; None likewise.
-        parked: how many wait for their next attempt.
-        dead_letters: how many were given up.
-        lost: how many went before they were delivered, ever, for a stream outgrew ``retention.max_bytes``.
-        error: how the last attempt failed, or why events are not granted and what to do, in words, where it is failing;
-            None elsewhere.
+        until: until when its sink has paused deliveries by ``Retry-After``, RFC 3339; None: it has not.
+        handshake: whether its sink has granted events: ``granted``, ``refused``, ``revoked``, ``awaiting callback`` or
+            ``unanswered``; None: the sink need not be asked, or was not yet.
+        delivered: the number of successful attempts, as last stored by the process that delivers.
+        failed: the number of failed attempts, likewise.
+        lag_entries: the number of undelivered events at all of its feeds; None: known of no feed.
+        lag_seconds: the age of the oldest undelivered event; None likewise.
+        parked: the number of events that wait for their next attempt.
+        dead_letters: the number of dead letters.
+        lost: the number of events, ever, that were deleted before they were delivered, because a stream grew beyond
+            ``retention.max_bytes``.
+        error: how the last attempt failed, or why events are not granted and what to do; None: it is not failing.
         all_feeds: whether it gets all feeds that there are.
-        feeds: what waits at each feed that it gets, and at those of ``unlisted``.
-        unlisted: the feeds that its settings list no more, and at which events wait that are not delivered.
+        feeds: the backlog at each of its feeds, and at those of ``unlisted``.
+        unlisted: the feeds that its settings do not list any more, and at which events wait.
     """
 
     subscription: str
@@ -368,7 +366,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
 
 
 def status_of_new(name: str, sink: str, *, all_feeds: bool, now: datetime) -> SubscriptionStatus:
-    """The status of one that was added at run time just now, as it is known without asking for it.
+    """The status of a subscription that was just added at run time, without a read of the store.
 
     Args:
         name: its id.
@@ -475,7 +473,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 
 def _health(kept: Subscriptions, name: str, unlisted: Collection[str]) -> Health:
-    """How a subscription does, over all of its feeds; of those that it lists no more the counts alone."""
+    """The health of a subscription over all of its feeds; of feeds that it does not list any more, only the counts."""
     feeds = dict(kept.health.get(name, {}))
     subscription = health_of(feeds.pop(WHOLE, None))
     return of_subscription(
@@ -488,7 +486,7 @@ def _health(kept: Subscriptions, name: str, unlisted: Collection[str]) -> Health
 
 
 def is_ungranted(kept: Subscriptions, name: str) -> bool | None:
-    """Whether its sink has not granted events; None where it is not to be asked."""
+    """Whether its sink has not granted events; None: it need not be asked."""
     asked = kept.registered[name].outline.handshake
     return ungranted(stored_state(kept.handshakes.get(name))) is not None if asked else None
 
@@ -510,8 +508,8 @@ class StoreStatus(msgspec.Struct, frozen=True):
     Attributes:
         url: where it is, without anything secret.
         ok: whether nothing is an error.
-        version: of the server, in words; None where it does not tell.
-        checks: everything that was looked at.
+        version: of the server, in words; None: unknown.
+        checks: all checks, the good ones included.
     """
 
     url: str
@@ -525,7 +523,7 @@ async def store_status(store: OpenStore, durability: Durability) -> StoreStatus:
 
     Args:
         store: open.
-        durability: decides how grave it is what is found.
+        durability: decides how grave a finding is.
 
     Raises:
         StoreError: it does not answer.
@@ -546,10 +544,10 @@ class MemberStatus(msgspec.Struct, frozen=True):
     """One of the ``members`` of the last line of ``poller status --json``, key for key.
 
     Attributes:
-        member: the process: machine, process id, and something random.
-        roles: what it does: of ``poll`` and ``deliver``, in their order; none while it is leaving.
-        feeds: how many it polls.
-        deliveries: to how many feeds of subscriptions it delivers.
+        member: the process: machine, process id, and a random part.
+        roles: ``poll``, ``deliver`` or both; none while it is leaving.
+        feeds: the number of feeds that it polls.
+        deliveries: the number of feeds of subscriptions that it delivers.
     """
 
     member: str
@@ -561,7 +559,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
 def member_statuses(
     there: Mapping[str, frozenset[str]], feeds: Iterable[FeedStatus], subscriptions: Iterable[SubscriptionStatus]
 ) -> list[MemberStatus]:
-    """All that are there, and those that still have something.
+    """All live processes, and those that still have leases.
 
     Args:
         there: the roles of each live process.

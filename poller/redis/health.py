@@ -257,7 +257,7 @@ async def check_store(client: Redis, *, process: Clock) -> list[ServerCheck]:
     Raises:
         StoreUnavailable: it does not answer.
         StoreRefused: wrong credentials. If INFO, CONFIG or TIME is not permitted, that is no error: their values are
-        unknown.
+            unknown.
     """
     asked = await servers(client)
     if len(asked) == 1:

@@ -60,7 +60,7 @@ class Parameters(msgspec.Struct, frozen=True):
 def place(
     resource: SandboxResource, qualification: str | None, query: Sequence[tuple[str, str]], latest: int
 ) -> PageToken:
-    """Where in which round a list request stands.
+    """The position of a list request in its round.
 
     Args:
         resource: the resource listed.
@@ -250,7 +250,7 @@ class MalformedToken(ValueError):
 
 
 class DeltaToken(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
-    """What a reader has seen: everything of a listing up to a version.
+    """A delta token: the reader has seen everything of a listing up to a version.
 
     Attributes:
         resource: the resource's name.
@@ -264,7 +264,7 @@ class DeltaToken(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
 
 
 class PageToken(msgspec.Struct, frozen=True, array_like=True, tag="page"):
-    """A place in a round.
+    """A page token: a position in a round.
 
     Attributes:
         resource: the resource's name.
@@ -298,7 +298,7 @@ def decode(text: str, kind: type[Token]) -> Token:
     """Read a token's text.
 
     Raises:
-        NonsenseToken: it was not made by :func:`encode`, or from another kind of token.
+        MalformedToken: it was not made by :func:`encode`, or from another kind of token.
     """
     try:
         raw = b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -3,7 +3,7 @@
 **Invariants**
 
 - The log shows every version in order, one to a line, with the record's own bytes.
-- A call that makes the API misbehave has done its work when it answers (204); the next request meets the effect.
+- A call that makes the API misbehave takes effect before it answers (204), from the next request on.
 - No credential is needed: this is a tool on a loopback address.
 """
 
@@ -50,7 +50,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """The calls, bound to one history."""
+    """The calls that change and show one history."""
 
     __slots__ = ("_history", "_now", "_rng")
 
@@ -105,7 +105,7 @@ class Control:
         return StreamingResponse(self._chunks(since), media_type="application/json")
 
     async def _chunks(self, since: int) -> AsyncIterator[bytes]:
-        """The array in chunks of many lines; other requests are answered between them."""
+        """The array in chunks of many lines, between which other requests are answered."""
         lines: list[bytes] = []
         opening = b"[\n"
         for version in self._history.since(since):
@@ -157,7 +157,7 @@ _DONE: Final = HTTPStatus.NO_CONTENT
 
 
 class SwitchControl:
-    """The calls, bound to the switches of one sandbox."""
+    """The calls that set the switches of one sandbox."""
 
     __slots__ = ("_switches",)
 
@@ -180,17 +180,17 @@ class SwitchControl:
         return Response(status_code=_DONE)
 
     async def blank(self, request: Request) -> Response:
-        """Every listing is empty; with ``on=0`` it is not any more."""
+        """Make every listing empty; with ``on=0``, no longer."""
         self._switches.blank = _flag(request, "on", default="1")
         return Response(status_code=_DONE)
 
     async def profiles(self, request: Request) -> Response:
-        """The profiles and faults that were chosen apply; with ``on=0`` the API behaves well."""
+        """Apply the chosen profiles and faults; with ``on=0`` the API behaves well."""
         self._switches.profiles = _flag(request, "on", default="1")
         return Response(status_code=_DONE)
 
     async def token(self, request: Request) -> Response:
-        """Another bearer token is asked for: ``value``."""
+        """Require another bearer token: ``value``."""
         value = request.query_params.get("value", "").strip()
         if not value:
             raise HTTPException(HTTPStatus.BAD_REQUEST, "value must be the new bearer token")

@@ -234,12 +234,12 @@ class Surroundings(Protocol):
 
 
 class SeedRequest(msgspec.Struct, frozen=True):
-    """What :func:`shares` divides.
+    """The arguments of :func:`shares`.
 
     Attributes:
-        total: how many records there are to be.
-        fewest: of a resource.
-        qualifications: how many are asked for; 0 where that is left open.
+        total: the number of records to make.
+        fewest: the smallest number of records of a resource.
+        qualifications: the number of qualifications; 0: any.
     """
 
     total: int
@@ -252,10 +252,10 @@ class RecordKind(msgspec.Struct, frozen=True):
 
     Attributes:
         make: one record.
-        alterations: for each field that a change alters, what makes its new value; two at least.
+        alterations: for each field that a change alters, what makes its new value; at least two fields.
         weight: how often it changes, in relation to the others.
-        share: how many of the first records it has; None: what the others leave. One resource has None.
-        refers_to: another resource, earlier in the table; without a record of it one of that is made instead.
+        share: the number of its first records; None: what the others leave. Exactly one resource has None.
+        refers_to: another resource, earlier in the table; if that has no record yet, one of it is made instead.
     """
 
     make: Callable[[Surroundings], Record]
@@ -406,7 +406,7 @@ _YEARS_OF_PAST = 3
 
 
 class RecordMix(msgspec.Struct, frozen=True):
-    """How many of each there are to be.
+    """The numbers of records to make.
 
     Attributes:
         qualifications: ids only, and not counted as records.
@@ -420,7 +420,7 @@ class RecordMix(msgspec.Struct, frozen=True):
 def shares(total: int, qualifications: int | None = None) -> RecordMix:
     """Divide ``total`` records among the resources; from 20 on each has some.
 
-    Each of the ``qualifications`` that are asked for has an evidence variant, as far as there are records enough.
+    Each of the requested ``qualifications`` has an evidence variant, if there are enough records.
     """
     fewest = 3 if total >= _ENOUGH_FOR_ALL else total // 6
     asked = SeedRequest(total, fewest, qualifications or 0)
@@ -433,7 +433,7 @@ def shares(total: int, qualifications: int | None = None) -> RecordMix:
 
 
 def shared(count: RecordMix) -> str:
-    """Which records there are, in words: those of one resource are not all of them."""
+    """The number of records of each resource, in words."""
     shown = sorted(_BY_WEIGHT, key=lambda name: RESOURCES[name].of_qualification)
     return ", ".join(f"{count.records[name]} {name}" for name in shown)
 
@@ -455,7 +455,7 @@ def _made(rng: Random, count: RecordMix, at: datetime) -> Iterator[tuple[str, Re
 
 
 class _Past:
-    """The records made so far of those that a history begins with."""
+    """The records that were made so far for a new history."""
 
     def __init__(self, rng: Random, count: RecordMix, at: datetime) -> None:
         self.rng = rng
@@ -466,7 +466,7 @@ class _Past:
         self._employments: list[str] = []
 
     def keep(self, resource: str, record: Record) -> None:
-        """Note what later records may refer to."""
+        """Remember what later records may refer to."""
         if resource == _VARIANTS:
             self._variants.append((record["qualificationID"], record["id"]))
         elif resource == _UNAVAILABILITIES:
@@ -495,7 +495,7 @@ def _in_turn(rng: Random, qualifications: int) -> Iterator[str]:
 
 
 def _employments(rng: Random, unavailabilities: int) -> Iterator[str]:
-    """An employment for each unavailability, the same one for several in a row."""
+    """The employments of unavailabilities: each for several in a row."""
     left = unavailabilities
     while left > 0:
         employment = new_id(rng)
@@ -509,12 +509,12 @@ _WHITESPACE = b" \t\r\n"
 
 
 def completed(body: bytes, *, present: Callable[[str], bytes | None], rng: Random, at: datetime) -> bytes:
-    """The record that a posted body stands for.
+    """The record that a posted body describes.
 
     Args:
         body: what was posted.
         present: the record that an id names now, if any; a replaced record keeps its ``createdAt``.
-        rng: where an id comes from if there is none.
+        rng: makes the id if there is none.
         at: ``createdAt`` and ``lastModifiedAt`` if there are none, UTC.
 
     Raises:

@@ -198,7 +198,7 @@ def _identify(resource: SandboxResource, encoded: bytes) -> tuple[str, str | Non
 
 
 class Numbered(Protocol):
-    """Anything with a place in the order."""
+    """Anything with a number in the order."""
 
     @property
     def number(self) -> int:
@@ -208,14 +208,14 @@ class Numbered(Protocol):
 Row = TypeVar("Row", bound=Numbered)
 
 _FEW = 64
-"""Struck rows below this are not worth a compaction."""
+"""The fewest struck rows that are worth a compaction."""
 
 
 class LogPage(msgspec.Struct, Generic[Row], frozen=True):
     """Some consecutive rows.
 
     Attributes:
-        rows: at most as many as asked for, in order.
+        rows: at most as many as requested, in order.
         more: whether there are live rows after them.
     """
 
@@ -252,7 +252,7 @@ class LogList(Generic[Row]):
         """At most ``limit`` rows whose number is above ``after``."""
         start = bisect_right(self._numbers, after)
         rows: list[Row] = []
-        # One row more than asked for tells whether this page is the last.
+        # One more row than requested shows whether this page is the last.
         while len(rows) <= limit and start < len(self._rows):
             stretch = self._rows[start : start + limit + 1 - len(rows)]
             rows += [row for row in stretch if row is not None]

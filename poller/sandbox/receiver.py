@@ -28,7 +28,7 @@ from socketserver import BaseServer
 from typing import Any, BinaryIO, Final
 
 TOLERANCE: Final = 300.0
-"""Seconds that a request may be old or early."""
+"""The most seconds that a request may be old or early."""
 
 _PREFIX: Final = "whsec_"
 _IDLE: Final = 60.0  # seconds without a request after which a connection is closed
@@ -81,11 +81,11 @@ class _ReceiverConnection(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """The report says it."""
+        """Log nothing: the report says it."""
 
 
 class _QuietServer(ThreadingHTTPServer):
-    """Quiet about connections that others close."""
+    """A server that logs nothing about connections that clients close."""
 
     def handle_error(self, *_: object) -> None:
         """Ignore broken connections: a request without an answer is sent again."""
@@ -95,8 +95,8 @@ def serve(secret: str, reports: BinaryIO) -> BaseServer:
     """Listen on a loopback port; the first line of the reports is the URL.
 
     Args:
-        secret: what requests are signed with.
-        reports: where lines go; without a buffer, so that each write is one line.
+        secret: with which requests are signed.
+        reports: the file for the lines; unbuffered, so that each write is one line.
     """
     server = _QuietServer(("127.0.0.1", 0), partial(_ReceiverConnection, secret, reports))
     reports.write(f"http://127.0.0.1:{server.server_port}\n".encode())

@@ -23,7 +23,7 @@ seen: set[str] = set()  # a real receiver keeps the ids, or the last revision of
 
 
 def is_genuine(headers: Message, body: bytes) -> bool:
-    """Whether Standard Webhooks' signature is of this secret, and of now."""
+    """Whether the signature (Standard Webhooks) is of this secret, and recent."""
     key = base64.b64decode(SECRET.read_text("utf-8").strip().removeprefix("whsec_"))
     sent = headers.get("webhook-timestamp", "")
     if not sent.isdigit() or abs(time.time() - int(sent)) > TOLERANCE:

@@ -6,7 +6,7 @@
   elsewhere: by :func:`~poller.sandbox.api.answer`, the switches around it and the profiles around those.
 - When the address is known, connections to it are answered; when the block is left, no socket and no task of it is
   left. Signals are handled by the owner of the loop.
-- Change number *n* is due *n* / rate seconds after the start. Late changes are made up for, none is early.
+- Change number *n* is due *n* / rate seconds after the start. Late changes are caught up with; none is early.
 - An answer that is broken off has sent the beginning of the whole answer. It ends when the reader leaves.
 - The same seed gives the same records, byte for byte, at every start, and the same choice of changes after it.
 """
@@ -79,7 +79,7 @@ def application(
 
     Args:
         history: what is served and changed.
-        token: the bearer token that the API's endpoints ask for, until it is switched.
+        token: the bearer token that the API's endpoints require, until it is switched.
         rng: where the sandbox's own changes and ids come from.
         now: the time of changes made through the sandbox's own calls, UTC.
         respond: decides the answers of the API's endpoints.
@@ -95,7 +95,7 @@ def application(
 
 
 def _own_chance(rng: Random) -> Random:
-    """A generator that is as reproducible as ``rng``, without a draw from it."""
+    """A generator as reproducible as ``rng`` that draws nothing from it."""
     return Random(repr(rng.getstate()))  # noqa: S311 - made-up misfortune, not secrets
 
 
@@ -163,7 +163,7 @@ def _response(said: SandboxResponse) -> Response:
 
 
 _MOST_AT_ONCE = 200
-"""When far behind: how many before the loop may do something else."""
+"""When far behind: the number of calls before other tasks may run."""
 
 
 async def repeat(
@@ -247,7 +247,7 @@ async def serving(
 
 
 DRIP_SECONDS: Final = 0.5
-"""Between two bytes of a dripping body."""
+"""Seconds between two bytes of a dripping body."""
 
 _CONNECTION: Final = "poller.connection"
 _WHITE_SPACE: Final = b" " * 2**16
@@ -340,7 +340,7 @@ async def _left(receive: Receive) -> None:
 
 
 SEEDED_AT = datetime(2025, 1, 1, tzinfo=UTC)
-"""The seed's records are of this time and not of today, so that the same seed gives the same bytes on any day."""
+"""The time of the first records. It is fixed, so that the same seed gives the same bytes on any day."""
 
 
 async def run_sandbox(
@@ -368,7 +368,7 @@ async def run_sandbox(
         host: the address to listen on.
         respond: decides the answers of the API's endpoints.
         choices: the profiles and faults around it.
-        qualifications: how many there are; by default as many as befits the records.
+        qualifications: the number of qualifications; by default it depends on ``records``.
 
     Raises:
         ConfigurationError: the address cannot be listened on.

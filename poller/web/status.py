@@ -6,7 +6,7 @@
 - The page is made for each request and reloads itself after :data:`AGAIN` seconds; requests at the same moment share
   what was read.
 - A command is left in the store. The process that polls the feed replies when it has carried the command out or has
-  started to. Without a reply the command holds all the same.
+  started to. Without a reply the command stays valid.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _waiting(one: SubscriptionStatus) -> str:
 
 _NUMBER: Final = ' class="n"'
 _BAD: Final = ' class="bad"'
-# A heading that begins with # is that of numbers.
+# A heading that begins with # is that of a column of numbers.
 _FEEDS: Final[Sequence[_Column]] = (
     ("feed", lambda one: one.feed),
     ("state", lambda one: one.state),
@@ -172,20 +172,20 @@ def page_routes(backing: AppContext, readiness: Readiness, *, clock: Clock) -> l
 
 FRESH: Final = 2.0
 MOST: Final = 100
-"""Feeds, and subscriptions."""
+"""The most feeds, and the most subscriptions, on the page."""
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """How it is.
+    """The data of the page.
 
     Attributes:
-        at: when that was, UTC.
-        ready: whether this process does its work.
-        reasons: why it does not, or why there is nothing to be shown.
-        feeds: how they do, as many as are shown.
+        at: when this was read, UTC.
+        ready: whether this process is ready.
+        reasons: why it is not ready, or why nothing is shown.
+        feeds: the status of each feed shown.
         subscriptions: likewise.
-        feeds_left_out: how many more there are.
-        subscriptions_left_out: likewise.
+        feeds_left_out: the number of further feeds.
+        subscriptions_left_out: the number of further subscriptions.
     """
 
     at: datetime
@@ -198,10 +198,10 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 class OverviewCache:
-    """The latest one, for all who look."""
+    """The latest overview, shared by simultaneous requests."""
 
     def __init__(self, backing: AppContext, readiness: Readiness, *, clock: Clock) -> None:
-        """Take what is looked at, and seconds that only go forward."""
+        """Take what is read, and the clock of this process."""
         self._backing = backing
         self._readiness = readiness
         self._clock = clock
@@ -209,7 +209,7 @@ class OverviewCache:
         self._seen: tuple[float, Overview] | None = None
 
     async def latest(self) -> Overview:
-        """How it is, or was a moment ago."""
+        """The overview, at most :data:`FRESH` seconds old."""
         async with self._turn:
             if self._seen is None or self._clock.monotonic() - self._seen[0] >= FRESH:
                 seen = await self._read()
@@ -243,7 +243,7 @@ class OverviewCache:
 
 _ONE: Final = "/feeds/{source}/{name}"
 _BY: Final = "an operator, by HTTP"
-_PATIENCE: Final = timedelta(seconds=2)  # for a daemon to answer; it looks four times a second
+_PATIENCE: Final = timedelta(seconds=2)  # for a daemon to reply; it looks four times a second
 
 
 def feed_routes(backing: AppContext, admission: Authorizer) -> list[Route]:
@@ -262,22 +262,22 @@ def feed_routes(backing: AppContext, admission: Authorizer) -> list[Route]:
         return as_json(found)
 
     async def resynced(request: Request) -> Response:
-        """POST: it is read in full, or with ``?anew=true`` from the beginning."""
+        """POST: read the feed in full; with ``?anew=true``, after discarding what is known of it."""
         anew = request.query_params.get("anew", "false")
         if anew not in {"true", "false"}:
             raise RequestRefused(400, "anew: expected true or false")
         return await _ordered(request, backing, CommandKind.ANEW if anew == "true" else CommandKind.RESYNC)
 
     async def released(request: Request) -> Response:
-        """POST: held removals are let through."""
+        """POST: approve what a round has held."""
         return await _ordered(request, backing, CommandKind.RELEASE)
 
     async def paused(request: Request) -> Response:
-        """POST: no round of it begins any more."""
+        """POST: pause the feed."""
         return await _ordered(request, backing, CommandKind.PAUSE, await reason_of(request))
 
     async def resumed(request: Request) -> Response:
-        """POST: poll it again, now."""
+        """POST: resume the feed, and poll it immediately."""
         return await _ordered(request, backing, CommandKind.RESUME)
 
     return [
@@ -302,7 +302,7 @@ async def _statuses(backing: AppContext, feeds: list[str]) -> list[FeedStatus]:
 
 
 async def _ordered(request: Request, backing: AppContext, order: CommandKind, reason: str = "") -> Response:
-    """200: carried out; 202: it will be; 409: it would change nothing. To pause or resume twice is no mistake."""
+    """200: done; 202: accepted; 409: the command would have no effect. A second pause or resume is no error."""
     if order is not CommandKind.PAUSE and await body_of(request):
         raise RequestRefused(400, "expected no body; use the query parameter ?anew=true")
     answer = await run_command(

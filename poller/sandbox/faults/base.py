@@ -34,10 +34,10 @@ class Switches:
     """The state of the switches.
 
     Attributes:
-        token: the bearer token asked for now.
+        token: the bearer token required now.
         token_changes: how often it was changed.
         expired_status: what an expired token is answered with.
-        delta_age: which age delta tokens are given in, from 0.
+        delta_age: the age in which delta tokens are given, from 0.
         page_age: the same of page tokens.
         blank: whether every listing is empty.
         profiles: whether the profiles and faults that were chosen apply.
@@ -58,11 +58,11 @@ class Switches:
 
     @property
     def thrown(self) -> bool:
-        """Whether any of them changes answers."""
+        """Whether any switch changes answers."""
         return bool(self.delta_age or self.page_age or self.blank or self.forgotten)
 
     def change_token(self, value: str) -> None:
-        """Ask for another bearer token from now on."""
+        """Require another bearer token from now on."""
         self.token = value
         self.token_changes += 1
 
@@ -157,7 +157,7 @@ def _expired(switches: Switches, name: str) -> SandboxResponse:
 
 
 Layer = Callable[[Respond], Respond]
-"""Makes one way to answer out of another."""
+"""A function that makes one way to answer of another."""
 
 Token = str | UnsetType | None
 """A token in an envelope: a string, null, or absent."""
@@ -211,7 +211,7 @@ def encoded(value: object) -> msgspec.Raw:
 
 
 def on_asks(edit: Callable[[SandboxRequest], SandboxRequest | SandboxResponse]) -> Layer:
-    """Ask something else, or answer without asking."""
+    """A layer that changes the request, or answers it without asking the API."""
 
     def layer(respond: Respond) -> Respond:
         def call(history: History, ask: SandboxRequest) -> SandboxResponse:
@@ -224,12 +224,12 @@ def on_asks(edit: Callable[[SandboxRequest], SandboxRequest | SandboxResponse]) 
 
 
 def on_answers(edit: Callable[[SandboxRequest, SandboxResponse], SandboxResponse]) -> Layer:
-    """Answer something else."""
+    """A layer that changes the answer."""
     return lambda respond: lambda history, ask: edit(ask, respond(history, ask))
 
 
 def on_pages(edit: Callable[[History, SandboxRequest, PageEnvelope], PageEnvelope]) -> Layer:
-    """Change each page of a list."""
+    """A layer that changes each page of a list."""
 
     def layer(respond: Respond) -> Respond:
         def call(history: History, ask: SandboxRequest) -> SandboxResponse:
@@ -247,7 +247,7 @@ def layer_of(call: Callable[[Respond, History, SandboxRequest], SandboxResponse]
 
 
 def stacked(layers: Iterable[Layer], respond: Respond) -> Respond:
-    """The way to answer within these layers, the first of them innermost."""
+    """The way to answer through these layers, the first of them innermost."""
     for layer in layers:
         respond = layer(respond)
     return respond
@@ -291,11 +291,11 @@ class ProfileKind(StrEnum):
 
     Attributes:
         DIALECT: another way to say the same: all that there is can be read.
-        ANSWER: answers that are no answer: nothing that they say counts.
+        ANSWER: unusable answers: nothing in them counts.
         RECORD: records that no API should send, among good ones.
-        MANNERS: an API that is busy, or refuses all requests.
-        LACK: listings that lack records, and nothing in them says so.
-        STALE: answers as things were, among others as they are.
+        MANNERS: an API that is busy, or refuses requests.
+        LACK: listings that lack records without saying so.
+        STALE: outdated answers among current ones.
     """
 
     DIALECT = "dialect"
@@ -318,9 +318,9 @@ class Profile(msgspec.Struct, frozen=True):
 
     Attributes:
         name: lower-case words with hyphens.
-        does: what a reader of the API sees, in one line.
-        make: the layer, for one sandbox.
-        kind: what a reader can make of it.
+        does: what a client of the API sees, in one line.
+        make: makes the layer for one sandbox.
+        kind: what a client can do with it.
     """
 
     name: str

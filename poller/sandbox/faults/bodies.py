@@ -74,7 +74,7 @@ def _partial(history: History, ask: SandboxRequest, page: PageEnvelope) -> PageE
 
 
 def _part(history: History, resource: str, record: Raw) -> Raw:
-    """Whichever version a reader knows, what differs from it is in this."""
+    """The part of a record that a delta with partial records holds."""
     own, id_ = members(record), id_of(record)
     versions = (past for past in history.since(0) if past.resource == resource and past.id.lower() == id_)
     known = [members(past.record) for past in versions if past.record is not None and past.record != bytes(record)]
@@ -361,7 +361,7 @@ BODY_PROFILES: Final = (
     of_answers("bom", "bodies begin with a byte order mark", _bom),
     of_answers("wrong-charset", "bodies are UTF-16 and said to be UTF-8", _utf_16, ProfileKind.ANSWER),
 )
-"""Bodies that are something else."""
+"""Profiles of bodies that are something else."""
 
 BROKEN: Final = (
     _by("drip", "bodies come one byte every half second", WireMode.DRIP),
@@ -381,4 +381,4 @@ BROKEN: Final = (
     _by("not-http", "the greeting of a mail server and rubbish in place of every answer", WireMode.NOT_HTTP),
     _by("reset", "the connection is reset in place of every answer", WireMode.RESET),
 )
-"""Bodies that do not arrive as a whole."""
+"""Profiles of bodies that do not arrive whole."""

@@ -76,7 +76,7 @@ def _expiring(
 
 
 def _bound(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
-    """Both tokens carry the query's digest; page tokens pass it on."""
+    """Bind both tokens to the query by its digest; page tokens pass it on."""
     since, page_token = parameter(ask, "sinceDeltaToken"), parameter(ask, "pageToken")
     own = _digest(ask)
     since_of, since = unsealed("bound", since) or (own, since)

@@ -163,9 +163,9 @@ ASKED: Final = (
         for kind, (shown, after) in _PATIENCE.items()
     ),
 )
-"""Decided by the request, before anything is read."""
+"""Profiles that decide by the request, before anything is read."""
 
 TAGGED: Final = (
     layering("etag", "answers have an ETag; 304 for a request that sends it as If-None-Match", on_answers(_tagged)),
 )
-"""Decided by the body, so after everything that changes it."""
+"""Profiles that decide by the body, so after everything that changes it."""

@@ -50,7 +50,7 @@ PROFILES: Final = {
 """Every profile by its name."""
 
 ORDER: Final = {name: place for place, name in enumerate(PROFILES)}
-"""The place of each; lower ones are applied first."""
+"""The position of each profile; lower ones are applied first."""
 
 
 DEFAULT_RATE: Final = 0.1
@@ -63,8 +63,8 @@ class ChosenProfile(msgspec.Struct, frozen=True):
     Attributes:
         profile: which.
         resource: the only one that it applies to; None for all.
-        rate: the share of requests that it strikes, 0 to 1.
-        count: how often it strikes at most; None: without end.
+        rate: the share of requests that it affects, 0 to 1.
+        count: the most requests that it affects; None: no limit.
     """
 
     profile: Profile
@@ -86,10 +86,10 @@ def chosen(profiles: Iterable[str] = (), faults: Iterable[str] = ()) -> tuple[Ch
 def composed(
     choices: Sequence[ChosenProfile], scene: SandboxScene, chance: Callable[[], Random], respond: Respond
 ) -> Respond:
-    """The API with the switches, then with what was chosen around it.
+    """The API with the switches and the chosen profiles and faults around it.
 
     Args:
-        choices: in any order.
+        choices: the profiles and faults, in any order.
         scene: the sandbox.
         chance: makes the source of chance for the faults, called only if there are any.
         respond: the API itself.
