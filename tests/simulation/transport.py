@@ -22,6 +22,7 @@ import errno
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -140,6 +141,7 @@ class SimulatedTransport(asyncio.Transport):
         self._ended = False  # the end of the stream was written
         self._inbox: list[bytes | _Sign] = []
         self._reading = False  # a handle that reads the inbox is kept until the host goes on
+        self._flying: deque[list[bytes] | _Sign] = deque()  # what was written here and has not arrived there
         self._open: list[bytes] | None = None  # the chunk that was written at this instant
         self._open_at = -1.0
         self._arrives = 0.0  # when the last chunk arrives
@@ -316,18 +318,20 @@ class SimulatedTransport(asyncio.Transport):
     def _send(self, chunk: list[bytes] | _Sign) -> None:
         loop = self._loop
         self._arrives = when = max(self._arrives, self._link.arrival(loop._now))
-        loop.call_at(when, self.peer._arrive, chunk, context=loop.network.kernel)
+        self._flying.append(chunk)
+        loop.call_at(when, self.peer._arrive, context=loop.network.kernel)
         if chunk.__class__ is not list:
             self._open = None
 
-    def _arrive(self, chunk: list[bytes] | _Sign) -> None:
-        """The kernel of this host has received a chunk."""
+    def _arrive(self) -> None:
+        """The kernel of this host has received the next chunk."""
         peer, loop = self.peer, self._loop
         link = peer._link
         if link.closed_until > loop._now:  # it is sent again when the network is whole
             peer._arrives = when = max(peer._arrives, link.arrival(loop._now))
-            loop.call_at(when, self._arrive, chunk, context=loop.network.kernel)
+            loop.call_at(when, self._arrive, context=loop.network.kernel)
             return
+        chunk = peer._flying.popleft()
         if peer._open is chunk:
             peer._open = None
         if isinstance(chunk, list):
