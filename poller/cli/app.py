@@ -196,5 +196,5 @@ def _usage(error: Exception, text: str) -> str:
 
 
 def _drop_output() -> None:
-    """Discard what is still buffered, for writing it would fail once more at exit."""
+    """Discard what is still buffered, because writing it would fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

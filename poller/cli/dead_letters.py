@@ -4,7 +4,8 @@
 
 - Foreign text (a record, an event, an answer) cannot control the terminal; ``--raw`` alone writes what was received or
   published, byte for byte.
-- ``redeliver`` and ``drop`` read every id before they change anything; what cannot be done is reported, the rest done.
+- ``redeliver`` and ``drop`` read every id before they change anything. What cannot be done is reported, and the rest is
+  done.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ async def drop(
         bool, typer.Option("--all", help="All events of the subscription, or all records of the feed.")
     ] = False,
 ) -> None:
-    """Delete them. A record that comes again and cannot be used is kept again."""
+    """Delete them. A record that comes again unusable is kept again."""
     from poller.control.dead_letters import DeadLetters
     from poller.store.session import ready_store
 
@@ -297,7 +298,7 @@ def _write_letters(letters: Sequence[DeadLetterSummary], now: datetime) -> None:
 
 
 def _event_of(letter: DeadLetterSummary) -> tuple[str, str]:
-    """Type (resource and kind of change) and subject of its event."""
+    """The type (resource and kind of change) and subject of its event."""
     short = ".".join((letter.type or "").split(".")[-3:-1])
     return escaped(short or letter.type or "-"), escaped(letter.subject or "-")
 

@@ -151,7 +151,7 @@ async def _run(directory: Path, seconds: float | None) -> None:
 
 
 def _free_address() -> str:
-    """The page's usual address, or another port where that is taken."""
+    """The page's usual address, or another port if that is taken."""
     from poller.http.server import listener
 
     try:
@@ -325,14 +325,14 @@ def _ignore(_: StoreUnavailable) -> None:
 
 
 def stream_line(event: EventView, resource: str, at: datetime) -> Line:
-    """An event that was read from its stream at ``at``: what has changed."""
+    """The line of an event that was read from its stream at ``at``: what has changed."""
     from poller.cli.event_lines import what_changed
 
     return [*_start(event, (resource, ""), at), (what_changed(event.data), "")]
 
 
 def webhook_line(event: EventView, published: datetime | None, at: datetime) -> Line:
-    """An event that came by webhook at ``at``: the delay; ``published`` where it was read from its stream before."""
+    """The line of an event that came by webhook at ``at``: its delay, and how long after its stream it came."""
     delay = max(0.0, (at - datetime.fromisoformat(event.time)).total_seconds())
     after = ""
     if published is not None:  # the two readers race: what is read later may have been sent earlier
@@ -341,7 +341,7 @@ def webhook_line(event: EventView, published: datetime | None, at: datetime) -> 
 
 
 def _start(event: EventView, way: tuple[str, str], at: datetime) -> Line:
-    """The columns that both lines of an event have in common, so that the eye finds them."""
+    """The columns that both lines of an event have in common."""
     from poller.cli.event_lines import record_parts
 
     name, style = way

@@ -4,8 +4,8 @@
 
 - A value is shown as the text that was received, perhaps shortened, never as a rounded number.
 - Foreign text cannot control the terminal.
-- Other programs may write to a stream: an entry that is no event is :class:`Unreadable`, never a crash. A choice lets
-  it through, so that it is reported.
+- Other programs may write to a stream: an entry that is no event is :class:`Unreadable`, never a crash. Every choice
+  lets it through, so that it is reported.
 - Values of one kind of choice are alternatives; each kind that is given must match. Case counts.
 """
 
@@ -25,7 +25,7 @@ STYLES: Final = {"created": "green", "modified": "yellow", "removed": "red"}
 SHOWN_OF_SUBJECT: Final = 8  # characters of a record's id in a line
 
 _STAMPS: Final = frozenset({"createdAt", "lastModifiedAt"})
-_DULL: Final = ("ID", "Id", "Code")  # endings of names that say nothing to a person
+_DULL: Final = ("ID", "Id", "Code")  # endings of names that mean nothing to a person
 _LONGEST: Final = 36
 _MOST_SHOWN: Final = 3
 _KIND_WIDTH: Final = 8
@@ -135,7 +135,7 @@ def operational_event_line(
 
 
 def what_changed(data: EventData) -> str:
-    """Old and new values of what was modified; some members of a record that was created or removed."""
+    """The old and new values of a modified record; some members of a created or removed one."""
     if not data.changed:
         return _digest(bytes(data.record) or bytes(data.previous))
     telling = [pointer for pointer in data.changed if pointer[1:] not in _STAMPS] or list(data.changed)
@@ -214,7 +214,7 @@ class EventChoice(msgspec.Struct, frozen=True):
     changed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The end of a sentence about events; empty for all events."""
+        """The choice as the end of a sentence about events; empty: all events."""
         kinds = (("of type", self.types), ("of record", self.subjects), ("that change", self.changed))
         return "".join(f" {words} {' or '.join(given)}" for words, given in kinds if given)
 

@@ -1,7 +1,7 @@
 """``poller pause``, ``resume``, ``resync``, ``release`` and ``feeds forget``: commands to one feed.
 
-The process that polls the feed handles a command and replies; where no daemon runs, pausing and resuming hold all the
-same. ``forget`` deletes what the store keeps of a feed that no configuration has any more.
+The process that polls the feed handles a command and replies; if no daemon runs, pausing and resuming take effect all
+the same. ``forget`` deletes the stored data of a feed that no configuration has any more.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _show_reply(reply: CommandResult, *, wait: bool | None) -> bool:
 
 
 def _show_no_effect(reply: CommandResult) -> bool:
-    """A feed that is paused or polled already, as the command wants it, is no failure."""
+    """A feed that is already paused, or already polled, as the command wants it, is no failure."""
     if reply.order.value == "pause" and reply.before is not None:
         write_line(f"{reply.feed}: was {escaped(reply.before.text)}")
         return True

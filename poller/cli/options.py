@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def complete_feeds(context: typer.Context, incomplete: str) -> list[str]:
-    """Feeds as ``SOURCE/NAME``, and as ``NAME`` where that is what was begun."""
+    """Feeds as ``SOURCE/NAME``, and as ``NAME`` if that was begun."""
     return _offered(lambda: _configured_feeds(configuration(context)), incomplete)
 
 
@@ -133,7 +133,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """The least level that is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -176,7 +176,7 @@ class GlobalOptions:
     log_level: LogLevel | None = None
 
     def over(self, before: object) -> GlobalOptions:
-        """These options, completed by those that stood before the command's name."""
+        """These options, completed by those before the command's name."""
         if not isinstance(before, GlobalOptions):
             return self
         return GlobalOptions(
@@ -333,7 +333,7 @@ def _with_global_options(function: Callable[..., Any], *, logs: Level, is_daemon
 def _exit_on_signals() -> None:
     """End the process with code 0 at SIGTERM, SIGINT and SIGHUP until the daemon's loop handles them.
 
-    Nothing has begun before that, so nothing needs to be put in order. Without this, a signal during a second of
+    Nothing has started before that, so nothing needs to be cleaned up. Without this, a signal during a second of
     imports would end the process by itself, which supervisors count as a failure.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -405,7 +405,7 @@ def utc_now() -> datetime:
 
 
 def named_feeds(settings: Settings, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Ids of these feeds, in the order named, each once; of all feeds where none is named.
+    """The ids of these feeds, in the order named, each once; of all feeds if none is named.
 
     Raises:
         ConfigurationError: a name means no feed, or several.

@@ -5,7 +5,7 @@
 - A terminal gets colours and its width, a pipe plain and stable text. ``NO_COLOR`` is respected.
 - Every line is flushed when it is written.
 - Foreign text cannot control the terminal: :func:`escaped` and :func:`legible` leave printable characters only, and
-  lose nothing, for what is not printable is written as an escape.
+  lose nothing: what is not printable is written as an escape.
 - No line of :func:`table` or :func:`wrapped` is wider than asked for. Columns that may shrink are shortened in the
   middle, the widest first; then columns are left out; then all columns get the same width. A wide character (Chinese)
   takes two cells.

@@ -145,7 +145,7 @@ async def _show_progress(replays: ReplayControl, one: PlannedReplay, clock: Cloc
 
 
 def _span(start: str, end: str | None) -> Callable[[datetime], tuple[str, str]]:
-    """What ``--from`` and ``--to`` mean at a moment."""
+    """The span that ``--from`` and ``--to`` mean at a moment."""
     from poller.control.replay import EARLIEST, LATEST
 
     def at(now: datetime) -> tuple[str, str]:
@@ -156,7 +156,7 @@ def _span(start: str, end: str | None) -> Callable[[datetime], tuple[str, str]]:
 
 
 def is_entry_id(text: str) -> bool:
-    """Whether this is the id of an entry, and no moment."""
+    """Whether this is the id of an entry, and not a moment."""
     return _ID.fullmatch(text) is not None and all(int(part) < _LARGEST for part in text.split("-"))
 
 

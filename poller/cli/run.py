@@ -1,4 +1,4 @@
-"""``poller run``, ``once`` and ``check``: the daemon, one round for each feed, and a look at what is configured."""
+"""``poller run``, ``once`` and ``check``: the daemon, one round for each feed, and the checks."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 - A table fits the terminal. A problem is stated in words, with its remedy.
 - Foreign text (an answer of a source or a sink, an operator's reason) cannot control the terminal.
-- With ``--watch``, a store that goes away ends nothing: what was read last stays, and a line says how old it is.
+- With ``--watch``, an unavailable store ends nothing: the last report stays, and a line says how old it is.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Unmatched = Mapping[str, Sequence[str]]
 """Sentences by the id of a subscription, see :func:`~poller.control.problems.unmatched_stored`."""
 
 Show = Callable[["Report | None", str | None], None]
-"""Shows the last report, if there is one, and the problem that keeps it from being new, if there is one."""
+"""Shows the last report, if any, and the problem that keeps it from being updated, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
     """The status now; of these feeds alone, where some are named.
 
     Raises:
-        StoreError: the store is away.
+        StoreError: the store is unavailable.
     """
     from poller.control.orphans import differences, orphaned_feeds
     from poller.control.problems import unmatched_stored
@@ -218,7 +218,7 @@ def feed_lines(found: Sequence[FeedStatus], subscribed: Iterable[SubscriptionSta
 
 
 def detail_lines(one: FeedStatus, width: int) -> Iterator[Line]:
-    """Everything that is known about a feed, a line each."""
+    """All that is known about a feed, one value a line."""
     for name, text in _details(one):
         first, *more = wrapped(escaped(text), max(width - 16, 8), indent="")
         yield [(f"{name:<14}  ", "dim"), (first, _FEED_STATES.get(text, "") if name == "state" else "")]
@@ -355,7 +355,7 @@ _MEMBERS: Final = (
 
 
 async def _watch(settings: Settings, only: Sequence[str] | None, seconds: float, *, json: bool) -> None:
-    """Show the status again and again until SIGINT or SIGTERM."""
+    """Show the status repeatedly until SIGINT or SIGTERM."""
     import asyncio
 
     from poller.lifecycle import ended, first_of, stopped_by_signals

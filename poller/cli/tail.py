@@ -2,7 +2,7 @@
 
 **Invariants**
 
-- A choice that no event of the followed streams can match is refused, with what was probably meant.
+- Options that no event of the followed streams can match are refused, with what was probably meant.
 - Standard error says when no process polls, and when nothing has come yet.
 """
 
@@ -121,7 +121,7 @@ def start_of(start: str, now: datetime) -> str:
 
 
 def _refuse_impossible(choice: EventChoice, types: Collection[str], operations: Collection[str]) -> None:
-    """Check that some event can match.
+    """Refuse a choice that no event can match.
 
     Args:
         choice: of the events.
@@ -187,7 +187,7 @@ def _some(names: list[str]) -> str:
 
 
 def _write(entry: Entry, name: str, shown: _Format) -> None:
-    """Write an event; an entry that is none is reported on standard error."""
+    """Write an event; an entry that holds none is reported on standard error."""
     from poller.cli.event_lines import (
         Unreadable,
         compact,

@@ -1,4 +1,4 @@
-"""``poller sandbox``, ``schema``, ``config example`` and ``keys new``: what helps to set up, apart from the daemon."""
+"""``poller sandbox``, ``schema``, ``config example`` and ``keys new``: tools for setting up."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ from poller.text import gist, hidden, one_line
 _ETAG: Final = re.compile(r'(W/)?"[!#-~]{1,1024}"')
 _SETTLED: Final = timedelta(seconds=60)
 _LONGEST_AGE: Final = 10  # digits
-# A cache on the way is to ask the API: what it has kept may be older than what is known here.
+# A cache in between must ask the API: what it has stored may be older than what is known here.
 _PRESENT: Final = ("Cache-Control", "no-cache")
 
 
@@ -97,7 +97,7 @@ def validators_of(headers: Mapping[str, str]) -> Validators:
 
 
 def age_of(text: str) -> int:
-    """The seconds of the header ``Age``; 0 where it is none."""
+    """The seconds of the header ``Age``; 0: there is none, or it is no number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_AGE else 0
 
 
@@ -172,7 +172,7 @@ class ApiClient:
         await self._exchange.__aexit__()
 
     def share(self, part: Fraction) -> None:
-        """Use only this part of the source's rate and concurrency."""
+        """Use only this share of the source's rate and concurrency."""
         self._slots.change(part)
         self._pace.change(part)
 
@@ -268,7 +268,7 @@ class ApiClient:
         return SourceUnavailable(f"{reply.text} ({attempts} attempt{'s' if attempts > 1 else ''}){asked}")
 
     def _refusal(self, reply: HttpReply, *, conditional: bool) -> SourceError | None:
-        """The error that a final answer stands for; None: it is usable."""
+        """The error that a final answer means; None: it is usable."""
         status = reply.outcome.status
         if reply.too_large:
             return SourceNonsense(reply.text)
@@ -329,7 +329,7 @@ class HttpReply(msgspec.Struct, frozen=True):
         validators: of the answer's version.
         failure: why it is no usable answer, in a word; None: it is one, whatever its status.
         received: bytes of the body as sent, as far as known.
-        age: for how many seconds a cache on the way had kept it; 0 where none did or said so.
+        age: how many seconds a cache had stored it; 0: none had, or none said so.
     """
 
     outcome: ExchangeOutcome
@@ -405,7 +405,7 @@ class HttpSession:
             path: is appended to the base URL.
             params: the query.
             condition: the headers of a conditional request.
-            proof: what of the credential goes with it.
+            proof: the part of the credential that is sent with it.
         """
         begun = self._clock.monotonic()
         try:

@@ -2,8 +2,8 @@
 
 **Invariants**
 
-- A listing that is refused as it is asked for is asked for again with fewer parameters (:mod:`poller.source.paging`).
-  What is found out holds for the rest of the round and for later rounds.
+- A listing that is refused is requested again with fewer parameters (:mod:`poller.source.paging`). The result holds for
+  the rest of the round and for later rounds.
 - Deltas go on beside a full reading of many pages: one after the first page, one at each interval, one after the last
   page. Each is committed whole before its token is.
 - The delta token of such a full reading is not used: changes made before it was given, to records that slipped over
@@ -94,7 +94,7 @@ class ListingDrain:
             beside: the deltas that are read between the pages.
 
         Raises:
-            SourceError: what went wrong; the pages before that are committed.
+            SourceError: a request failed; the pages before it are committed.
             StoreError: likewise.
         """
         before, first = self.pages, ahead or Prefetch(self.query, self._get)
@@ -182,7 +182,7 @@ class DeltaReader:
             drain: reads one listing.
             writer: commits the token.
             token: the delta token that the first delta starts from.
-            seen: is given the keys of the records: what a delta brings exists.
+            seen: is given the keys of the records, because what a delta brings exists.
             clock: the store's.
         """
         self.token = token

@@ -38,7 +38,7 @@ REFUSALS: Final = 3
 
 # This many requests in a row, refused only with the delta token, cast doubt on the token.
 DOUBTFUL: Final = 3
-# Answers that say nothing of the token: no credential, too slow, too many requests.
+# Answers that say nothing about the token: no credential, too slow, too many requests.
 _NOT_ABOUT_TOKENS: Final = frozenset({401, 407, 408, 429})
 
 # One answer of a backend that lags behind its siblings proves nothing; two answers this far apart count.
@@ -72,7 +72,7 @@ class Feed(msgspec.Struct, frozen=True):
         delta: whether delta tokens are used.
         delta_on_trial: whether they are given up if the API refuses each of them (``delta = "auto"``).
         partial: whether records of a delta may carry only some of their keys; absent ones are kept.
-        strip: removes what does not count in comparisons; None: all counts.
+        strip: removes what is left out of comparisons; None: nothing is.
         silent_baseline: whether the first reading publishes nothing.
         reconcile: how often a delta feed is read in full; None: never.
         removals: whether records that are gone are found, confirmed and published as removed.
@@ -84,7 +84,7 @@ class Feed(msgspec.Struct, frozen=True):
         qualifications: ids whose listings are read, for a resource with one listing for each.
         discover: whether those that the source's other feeds name are read too.
         slot: how long a round over many listings may take before the next one goes on; None: it reads all.
-        at_once: how many listings are requested at the same time.
+        at_once: the number of listings requested at the same time.
         max_round: how long a round may take before it is given up.
         patience: how long one request may wait and be retried before the next round is the better time.
     """
@@ -333,13 +333,13 @@ class RoundResult(RoundCounts, kw_only=True):
         feed: ``SOURCE/NAME``.
         mode: what kind of reading it was; ``skipped`` where another process has the feed's lease.
         ok: whether it was completed (or rightly skipped).
-        error: one line where it failed, else None.
-        held: why removals wait for an operator, where this round is the first to hold them.
-        learnt: what is known of the API, where this round has learnt something new.
-        away: whether it failed because the store was away or did not take what was to be written.
-        token: what became of the feed's delta token: the round's own took its place (``moved``), it stands (``kept``),
-            or there is none.
-        loss: what the store was found to have lost of the feed when the round began.
+        error: why it failed, in one line; None: it did not.
+        held: why removals wait for an operator; None: this round is not the first to hold them, or holds none.
+        learnt: what is known of the API; None: this round found nothing new.
+        away: whether it failed because the store was unavailable or did not accept a write.
+        token: the fate of the feed's delta token: replaced by the round's own (``moved``), unchanged (``kept``), or
+            ``none``.
+        loss: the loss that was found when the round began; None: none.
         late: how many records a full reading brought that no delta beside it had; None: unknown.
         unidentified: how many records have no id that can be read: then a full reading removes nothing.
         backwards: how many versions were older than the known one.

@@ -6,9 +6,9 @@ A listing is read by one first request and any number of further ones. The first
 delta and not otherwise; each further one carries the ``pageToken`` of the page before it. A page without a page token
 is the last. Each page is requested while the one before it is being committed.
 
-A listing that is refused as it is asked for (:data:`REFUSING`) may be refused for its ``limit``, for its ``fields``,
-or for neither. The same request without both decides whether they are to blame; if so, each is left out by itself,
-and a limit that is too large is halved until it is accepted. The result holds for this configured query only, until
+A listing that is refused (:data:`REFUSING`) may be refused because of its ``limit``, of its ``fields``, or of neither.
+The same request without both decides whether they are to blame; if so, each is left out by itself, and a limit that is
+too large is halved until it is accepted. The result holds for this configured query only, until
 ``poller resync``.
 
 A page is read as one JSON text with its records as received. If that fails, it is cut along its brackets, commas and
@@ -24,7 +24,7 @@ none.
   with is requested once more: the same records again end the listing.
 - Any other token that comes a second time is an error, and so is a page that repeats the records of an earlier one
   under a new token, and a listing that does not end within ``max_pages``.
-- How listings end and where delta tokens are is only observed and shown; nothing is decided by it.
+- How listings end and where delta tokens are is only observed and shown; no decision depends on it.
 - A single bad record (nested too deep, ``NaN``, half a surrogate) does not cost its page.
 - An unescaped quotation mark shifts where strings end, so that one element may hold several records; see
   :func:`poller.changes.records.is_single`.
@@ -350,7 +350,7 @@ class Page(msgspec.Struct, frozen=True, gc=False):
         records: each record's bytes, in the order received.
         delta_token: for a later delta.
         page_token: for the next page; None: it is the last one.
-        ending: in what way the page token is missing, if it is.
+        ending: how the absence of a page token is expressed; None: there is one.
     """
 
     records: list[bytes]
@@ -379,7 +379,7 @@ def decode_page(body: bytes, *, most: int = MAX_RECORDS) -> Generator[None, None
     """
     if body.startswith(_OTHER_MARKS):
         raise SourceNonsense("the answer begins with the byte order mark of UTF-16; JSON is UTF-8")
-    body = body.removeprefix(BOM_UTF8)  # RFC 8259, section 8.1: who reads may ignore it
+    body = body.removeprefix(BOM_UTF8)  # RFC 8259, section 8.1: a reader may ignore it
     if len(body) >= 2 * most and body.count(b",") >= most:
         envelope, records = yield from _counted(body, most)
     else:
@@ -461,7 +461,7 @@ _COMMON: Final = re.compile(
     "next(?:cursor|page|link|(?:page|delta)?token)?|pagetoken|delta(?:token|link)|(?:total)?count|total|limit|offset|"
     "size|errors?|message|status|code|title|detail|type"
 )
-_JOINING_MARKS: Final = str.maketrans("", "", "_-@$.")  # what these words are joined or begun with, here and there
+_JOINING_MARKS: Final = str.maketrans("", "", "_-@$.")  # prefixes and separators of these words in some APIs
 _LONGEST: Final = 24  # characters
 _SHOWN: Final = 6
 _keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -67,12 +67,12 @@ class ExchangeOutcome(msgspec.Struct, frozen=True):
 
     @property
     def transient(self) -> bool:
-        """Whether a retry may bring something else."""
+        """Whether a retry may have another outcome."""
         return self.status is None or self.status in _PASSING or self.status in _SERVER_ERRORS
 
     @property
     def answering(self) -> bool:
-        """Whether it shows an API that is up."""
+        """Whether it shows that the API is up."""
         return not self.transient or self.status == _TOO_MANY
 
 
@@ -96,7 +96,7 @@ Step = NoRetry | RetryLater | PauseSource
 
 
 def step_after(outcome: ExchangeOutcome, *, attempt: int, jitter: float, now: datetime) -> Step:
-    """What follows from this outcome.
+    """The step that follows this outcome.
 
     Args:
         outcome: how the exchange ended.
@@ -119,7 +119,7 @@ def is_affordable(wait: timedelta, *, attempt: int, left: timedelta) -> bool:
     Args:
         wait: the time to wait.
         attempt: how many attempts were made.
-        left: what is left of the caller's patience.
+        left: the rest of the caller's patience.
     """
     return attempt < ATTEMPTS and wait < left
 
@@ -284,7 +284,8 @@ class Circuit(msgspec.Struct, frozen=True):
         """
         failures, since = self.failures + 1, at if self.since is None else self.since
         if failures < THRESHOLD or (self.due is not None and not probe):
-            # One that was sent before the circuit opened says nothing new, and must not make the pause longer.
+            # A failure of a request that was sent before the circuit opened says nothing new, and must not make the
+            # pause longer.
             return msgspec.structs.replace(self, failures=failures, since=since)
         pause = min(max(self.pause * 2, SHORTEST), LONGEST)
         return Circuit(failures, since, due=at + min(pause * jitter, LONGEST), pause=pause)

@@ -141,7 +141,7 @@ async def run_round(
     failure = await reading.run(qualifications)
     result = reading.result(failure, seconds=clock.monotonic() - started)
     if isinstance(failure, StoreUnavailable | Fenced | Stale):
-        return result  # nothing can be written now that would not fail in the same way
+        return result  # any write now would fail in the same way
     try:
         return await reading.conclude(result, failure, next_at())
     except StoreError as unwritten:
@@ -173,7 +173,7 @@ class _RoundRun:
         self._drain = ListingDrain(feed, self._writer, get, self._start.learnt, self._timer)
         self._seen = SeenKeys() if self._start.mode is not RoundMode.DELTA else None
         self._complete = False  # everything was read, or tried
-        self._concluded = False  # and what that means for removals is settled, or held
+        self._concluded = False  # and removals are settled, or held
         self._settled = False  # nothing is left that the next full reading has to look for
         self._as_before = False  # the listing is unchanged, and was not read
         self._delta_token: str | None = None
@@ -305,10 +305,11 @@ class _RoundRun:
                 begun = self._drain.pages > before
                 expired = refused.status in {*self._feed.expired_statuses, *self._drain.learnt.expired}
                 if self._start.since and not begun and (expired or self._doubts(refused.status)):
-                    # Whether the delta token is what the API does not like, the same request without it decides.
+                    # The same request without the delta token decides whether the token is the cause.
                     self._start, self._seen = self._start.without_token(), SeenKeys()
                 elif expired and begun and once_more:
-                    # A page token died on the way: once more from the start, and what was read already is silent.
+                    # A page token expired: the listing is read again from its first page, and what was read already is
+                    # silent.
                     once_more = False
                 else:
                     raise
@@ -390,10 +391,10 @@ class _RoundRun:
         if not self._feed.removals:
             self._settled = True
         elif self._as_before:
-            # What an unchanged listing holds was not seen, and is there; it was settled when it was read.
+            # The records of an unchanged listing were not seen, and exist; they were settled when the listing was read.
             self._settled = True
         elif self._unidentified:
-            self._settled = False  # any of the absent ones may be one of those, and the next reading may tell
+            self._settled = False  # any of the absent records may be one of those; the next reading may tell
         elif seen is not None and self._start.mode is not RoundMode.BASELINE:
             self._settled = await settle_absent(
                 self._feed,
@@ -522,7 +523,7 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
     mode, since = due_mode(feed, state, now)
     orders = tuple(name for name, given in ((RELEASED, state.released), (RESYNC, state.resync)) if given)
     goes_on = feed.slot is not None and (mode is RoundMode.BASELINE or (mode in _ON_CONDITION and not orders))
-    # One from what is still to come was begun before the store's clock was set back: it would have no end until then.
+    # A rotation of the future began before the store's clock was set back: it would not end before that moment.
     rotation = state.rotation if goes_on and state.rotation is not None and state.rotation <= now else None
     starts_over = state.resync or state.query != feed.fingerprint
     return RoundStart(
@@ -606,7 +607,7 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
         marks[CONFIRMATION] = confirmation_mark(after_jumbled_delta(start.confirmation))
     if full:
         unidentified = end.result.unidentified
-        undecided = bool(unidentified) and start.held_origin is None  # what removals are held was not looked at
+        undecided = bool(unidentified) and start.held_origin is None  # held removals were not looked at
         done = [order for order in start.orders if order != RELEASED or not undecided]
         marks |= {READ_AT: rfc3339(start.begun), **dict.fromkeys(done)}
         marks[UNIDENTIFIED] = str(unidentified) if unidentified else None

@@ -51,7 +51,7 @@ Named = Callable[[int], Awaitable[Mapping[str, int]]]
 
 _GONE: Final = frozenset({404, 410})
 _UNAUTHORIZED: Final = 401
-_UNAVAILABLE: Final = 3  # listings one after the other: then it is not the listing
+_UNAVAILABLE: Final = 3  # listings in a row: then the fault is not the listing's
 _REFRESH_AFTER: Final = 1.0  # seconds between two looks for qualifications named meanwhile
 _KEPT_TOGETHER: Final = 64  # listings in one commit
 
@@ -218,7 +218,7 @@ class SubstreamReader:
         elif kept.confirming and mode is not RoundMode.RESYNC:
             mode = RoundMode.RECONCILE
         elif mode is RoundMode.BASELINE and kept.read:
-            mode = RoundMode.FULL  # what is new here since is no first reading any more
+            mode = RoundMode.FULL  # records that are new here since are not of a first reading any more
         pages, keys = self._drain.pages, set[str]()
         failed = partial(self._failed, kept, turn, keys, mode)
         try:
@@ -305,7 +305,7 @@ class _PrefetchedPage:
             answer = await first
             self.validators = answer.validators.headers
             return answer.body
-        self.validators = {}  # what the first page says of its version says nothing of the others
+        self.validators = {}  # the version of the first page says nothing about the others
         return (await self._ask(path, params, unless=Validators())).body
 
 
@@ -335,7 +335,7 @@ async def _turns(start: Callable[[], _Turn | None], *, at_once: int) -> AsyncGen
 NEAR: Final = 60_000
 """Milliseconds by which the clocks of two processes may differ that know the store's."""
 
-_CONFIRMING: Final = -1.0  # behind whatever was named at any time
+_CONFIRMING: Final = -1.0  # behind every qualification that was ever named
 
 
 class Rotation:
@@ -389,7 +389,7 @@ class Rotation:
 
     @property
     def left(self) -> bool:
-        """Whether some have not had their turn."""
+        """Whether some listings have not had their turn."""
         return bool(self._waiting)
 
     @property

@@ -7,7 +7,7 @@ last one is being written; planning is at most two commits ahead.
 
 A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to
 merge it with, so the whole record is requested from the single-record endpoint. If the API does not have it any more,
-the part is published: that the record existed is not lost.
+the part is published, so that the record is not lost.
 
 After a full reading, absent records are confirmed before they are removed. A record is gone when ``GET …/{id}``
 answers 404 or 410 twice; the second request starts after all first ones, at least :attr:`Feed.apart` later. An API
@@ -124,7 +124,7 @@ class RoundWriter:
         self._held: dict[str, HeldVersion] = {}
         self._not_before = 0  # when the next full reading for these may begin
         self._backwards = state.backwards
-        # Records of a store that was replaced were never published from here: theirs is a baseline.
+        # Records of a replaced store were never published from here: they are a baseline.
         self._knows_records = bool(state.kept_records) and state.loss is None
 
     def marks_with_first_records(self, marks: Mapping[str, str | None]) -> None:
@@ -175,7 +175,7 @@ class RoundWriter:
         return msgspec.structs.replace(commit, marks={**commit.marks, **marks})
 
     def set_fields(self, fields: tuple[str, ...]) -> None:
-        """From now on records are read with these fields; empty: all."""
+        """Read records with these fields from now on; empty: all."""
         self._rules = msgspec.structs.replace(self._rules, shape=shape_of(self._fields_before, fields))
 
     @property
@@ -352,7 +352,7 @@ def _batched(several: Sequence[T]) -> Iterator[Sequence[T]]:
 def event_frame(
     feed: Feed, *, generation: str, mode: RoundMode, path: str, extensions: Mapping[str, str] = MappingProxyType({})
 ) -> EventFrame:
-    """What the events of one listing have in common."""
+    """The attributes that all events of one listing share."""
     return EventFrame(
         feed=feed.id,
         generation=generation,
@@ -401,7 +401,7 @@ async def commits_in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGener
         await put(None)
         await writing
     finally:
-        writing.cancel()  # reaches the commit that is on its way, which is finished, or the wait for the next
+        writing.cancel()  # reaches the commit in flight, which is finished, or the wait for the next
         await finished(writing, within=_LAST_WAIT)
 
 
@@ -520,7 +520,7 @@ class _AbsenceByReadings:
     def __init__(
         self, remove: WriteAbsent, mark: WriteAbsent, *, too_soon: bool, keeps: Callable[[str, Snapshot], bool]
     ) -> None:
-        # This reading confirms nothing, and what it is the first to miss the next one is the first to miss.
+        # This reading confirms nothing: records that it misses first count as missed first by the next one.
         self.too_soon = too_soon
         self._remove = remove
         self._mark = mark
@@ -580,7 +580,7 @@ class _AbsenceByRequests:
                 settled = await self._asked_once(absent.some) and settled
                 seen.update(absent.some)
                 absent = await self._store.absent(seen, most=_REMOVED_AT_ONCE)
-        except SourceError as error:  # of one record; what it does not concern is settled all the same
+        except SourceError as error:  # of one record; all others are settled all the same
             failure = error
         for answered_at, keys in self._gone:
             await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
