@@ -34,6 +34,7 @@ from poller.daemon.schedule import SOONEST, Schedule
 from poller.errors import StoreError
 from poller.lifecycle import ended, first_of
 from poller.source.feed import Feed, RoundMode, RoundResult
+from poller.store.clock import StoreClock
 from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
 from poller.store.lease import HeldElsewhere, keep_renewed, release_all
 from poller.store.script_batch import ScriptSender
@@ -53,7 +54,7 @@ async def poll_until(
     *,
     prefix: str,
     ttl: timedelta,
-    clock: Clock,
+    clock: StoreClock,
 ) -> None:
     """Poll this process's share of the feeds until ``stop`` is set, then release all leases.
 
@@ -65,10 +66,10 @@ async def poll_until(
         after: is informed of each round.
         prefix: of the store's keys.
         ttl: how long leases live.
-        clock: the store's.
+        clock: the store's, which knows this process's.
     """
     stores = [polled.store for polled in feeds]
-    schedule = Schedule(clock)
+    schedule = Schedule(clock, wall=clock.process)
     balancer = LeaseBalancer(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
     leases = leases_of(feeds, schedule, balancer.rested, after, clock)
     for lease in leases:

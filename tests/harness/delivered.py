@@ -103,6 +103,7 @@ class Asked:
         resumed: when it was resumed.
         on_record: what was settled, at moments in their order.
         heard: seconds after which all processes know that the sink wants to be left alone.
+        grace: seconds after which a process that lives knows of an answer.
     """
 
     wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
@@ -112,6 +113,7 @@ class Asked:
     resumed: Sequence[float] = ()
     on_record: Sequence[OnRecord] = ()
     heard: float = GRACE
+    grace: float = GRACE
 
 
 def order(entry: str) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.harness.delivered import GRACE, Asked, Deliveries, Fault, order
+from tests.harness.delivered import Asked, Deliveries, Fault, order
 from tests.harness.json_values import read
 from tests.harness.requests import Arrived, forged, ids_of, told_wrongly
 
@@ -162,7 +162,7 @@ class _Judge:
             )
 
     def _too_soon(self, since: float, at: float, faults: list[Fault], text: str) -> None:
-        killed = next((kill for kill in self._asked.kills if since <= kill <= min(at, since + GRACE)), None)
+        killed = next((kill for kill in self._asked.kills if since <= kill <= min(at, since + self._asked.grace)), None)
         if killed is not None:
             self._found.unheard.append(killed - since)
         elif at - since <= self._asked.heard:

@@ -163,15 +163,16 @@ def drawn(seed: int, *, hours: float | None = None) -> Plan:
     daemons = tuple(_daemon(rng, number) for number in range(1, rng.choice((2, 2, 2, 3, 4)) + 1))
     resources = _some(rng, RESOURCES[:3], least=1)
     if rng.random() < _RARELY:
-        resources.append(RESOURCES[3])  # its listings follow from what the other feeds name
-    feeds = tuple(_feed(rng, resource) for resource in resources)
+        resources = list(RESOURCES)  # the listings of the last one follow from what the others name
+    removals = rng.choice((0.0, 0.05, 0.2))
+    feeds = tuple(_feed(rng, resource, removals=removals > 0) for resource in resources)
     subscriptions = tuple(_subscription(rng, number, resources) for number in range(rng.choice((1, 1, 2, 2, 3))))
     plan = Plan(
         seed=seed,
         seconds=seconds,
         records=rng.choice((5, 20, 40, 80)),
         changes=rng.choice((0.2, 0.5, 1.0, 2.0, 4.0)),
-        removals=rng.choice((0.0, 0.05, 0.2)),
+        removals=removals,
         ttl=ttl,
         timeout=rng.choice((2.0, 5.0, 10.0)),
         latency=rng.choice((0.0005, 0.002, 0.01, 0.05)),
@@ -216,14 +217,16 @@ def _some(rng: Random, names: Sequence[str], *, least: int) -> list[str]:
 
 def _daemon(rng: Random, number: int) -> DaemonPlan:
     skew = rng.choice((0.0, 0.0, 0.0, rng.uniform(-2, 2), rng.uniform(-3600, 3600), rng.uniform(-30, 30) * 86400))
-    drift = rng.choice((0.0, 0.0, rng.uniform(-2e-4, 2e-4), rng.uniform(-1e-2, 1e-2)))
+    drift = rng.choice((0.0, 0.0, rng.uniform(-2e-4, 2e-4)))
     starts = 0.0 if number == 1 else rng.choice((0.0, rng.uniform(0, 1), rng.uniform(0, 20)))
     return DaemonPlan(f"daemon-{number}", starts, skew, drift)
 
 
-def _feed(rng: Random, resource: str) -> FeedPlan:
+def _feed(rng: Random, resource: str, *, removals: bool) -> FeedPlan:
     interval = rng.choice((0.5, 1.0, 2.0, 5.0, 10.0))
     reconcile = rng.choice((None, 15.0, 30.0, 60.0))
+    if removals and reconcile is None:
+        reconcile = 20.0  # only a full reading finds what is gone
     jitter = interval * rng.choice((0.0, 0.1, 0.3))
     cron = "* * * * *" if rng.random() < _RARELY / 3 else None
     return FeedPlan(resource, interval, jitter, rng.choice((3, 10, 40, 200)), reconcile, cron)
@@ -320,7 +323,11 @@ _FAULTS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
     "sink_pause": lambda rng, plan, at: Deed(
         at, "sink_mood", _sink(rng, plan), rng.choice(("429/2", "503/3", "429@4")), seconds=rng.uniform(0.1, 3)
     ),
-    "api_blank": lambda rng, _, at: Deed(at, "api_blank", API, seconds=rng.uniform(0.5, 6)),
+    "api_blank": lambda rng, plan, at: (
+        Deed(at, "api_expire", API)  # without a call for one record, two empty listings are a removal
+        if any(feed.resource == RESOURCES[3] for feed in plan.feeds)
+        else Deed(at, "api_blank", API, seconds=rng.uniform(0.5, 6))
+    ),
     "api_expire": lambda rng, _, at: Deed(at, "api_expire", API, strength=rng.choice((0, 1))),
 }
 

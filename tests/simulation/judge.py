@@ -1,0 +1,208 @@
+"""What is wrong with a run that is over: the chaos suite's judges, asked what a simulated world can tell exactly.
+
+**Invariants**
+
+- Nothing of the program is believed: only the source's history, the streams and the sinks' own log.
+- What a fault excuses is said here, for each fault, and nothing else is excused.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.outcome import IN_FLIGHT
+from tests.harness.after_loss import judge_after_loss
+from tests.harness.checker import Verdict, judge
+from tests.harness.delivered import Asked, Deliveries, Entry, OnRecord
+from tests.harness.deliveries import judge_deliveries
+from tests.harness.json_values import read
+from tests.harness.requests import Arrived, ids_of
+from tests.harness.wishes import SECRET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.harness.requests import Line
+    from tests.simulation.plan import Plan, SubscriptionPlan
+
+_SHOWN = 4
+_REPLACES = frozenset(
+    {
+        "freeze",
+        "partition",
+        "half_open",
+        "slow",
+        "cut",
+        "lose_request",
+        "lose_reply",
+        "store_restart",
+        "store_loading",
+        "store_readonly",
+        "store_full",
+        "store_clock_jump",
+        "store_loss",
+        "failover",
+        "flush",
+        "evict",
+    }
+)
+"""Faults after which a process may go on that was replaced; it may end the requests that it had begun."""
+_SETS_PAUSES = frozenset({"store_clock_jump", "failover", "store_loss", "flush", "clock_jump"})
+"""Faults after which how much of a sink's pause is over is told wrongly, or forgotten."""
+_KNOWN_SOON = 1.0  # seconds until another process knows of a pause
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What is known of a run.
+
+    Attributes:
+        plan: of the run.
+        history: the lines of the source's log, for the plan's feeds.
+        upto: the version up to which all must have been published.
+        streams: of each resource, its entries.
+        lines: what happened at each sink.
+        begun_anew: the resources of which the store has lost all.
+        lossy: whether the store forgot what it had acknowledged.
+        kills: when daemons were killed.
+        resumed: when each subscription was resumed.
+        on_record: what was settled for each subscription when a daemon was killed.
+        replayed: subscriptions of which a part was delivered once more.
+        removed: subscriptions that are no more; nothing is due to them.
+    """
+
+    plan: Plan
+    history: Sequence[Mapping[str, Any]]
+    upto: int
+    streams: Mapping[str, Sequence[Entry]]
+    lines: Mapping[str, Sequence[Line]]
+    begun_anew: set[str] = field(default_factory=set)
+    lossy: bool = False
+    kills: list[float] = field(default_factory=list)
+    resumed: dict[str, list[float]] = field(default_factory=dict)
+    on_record: dict[str, list[OnRecord]] = field(default_factory=dict)
+    replayed: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+
+    def streams_of(self, subscription: SubscriptionPlan) -> dict[str, Sequence[Entry]]:
+        """The streams that a subscription gets."""
+        return {
+            feed: entries
+            for feed, entries in self.streams.items()
+            if not subscription.feeds or feed in subscription.feeds
+        }
+
+    def owed(self, subscription: SubscriptionPlan) -> set[str]:
+        """The ids of all events that a sink must have taken in the end; of feeds begun anew no baseline is owed."""
+        if subscription.id in self.removed:
+            return set()
+        events = ((feed, read(event)) for feed, found in self.streams_of(subscription).items() for _, event in found)
+        return {
+            event["id"] for feed, event in events if feed not in self.begun_anew or event["data"]["cause"] != "baseline"
+        }
+
+    def taken(self, sink: str) -> set[str]:
+        """The ids of the events that a sink has answered with 2xx."""
+        arrived: dict[int, Arrived] = {}
+        taken: set[str] = set()
+        for line in self.lines.get(sink, ()):
+            if isinstance(line, Arrived):
+                arrived[line.number] = line
+            elif line.status is not None and 200 <= line.status < 300:
+                taken.update(ids_of(arrived[line.number]))
+        return taken
+
+
+def unpublished(evidence: Evidence) -> list[str]:
+    """What the streams do not show yet of what the source had."""
+    return _streams(evidence).lost
+
+
+def undelivered(evidence: Evidence) -> dict[str, set[str]]:
+    """For each subscription the ids of events that its sink has still to take."""
+    left = {one.id: evidence.owed(one) - evidence.taken(one.id) for one in evidence.plan.subscriptions}
+    return {name: ids for name, ids in left.items() if ids}
+
+
+def judged(evidence: Evidence) -> list[str]:
+    """Everything that is wrong, one line each; empty: all held."""
+    found = _streams(evidence)
+    problems = [
+        f"stream: {name}: {line}"
+        for name in ("lost", "doubled", "misclassified", "gaps")
+        for line in getattr(found, name)[:_SHOWN]
+    ]
+    for subscription in evidence.plan.subscriptions:
+        problems += [f"sink {subscription.id}: {line}" for line in _sink(evidence, subscription)]
+    return problems
+
+
+def _streams(evidence: Evidence) -> Verdict:
+    streams = {feed: [event for _, event in entries] for feed, entries in evidence.streams.items()}
+    return judge(evidence.history, streams, upto=evidence.upto, begun_anew=evidence.begun_anew)
+
+
+def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
+    found = _deliveries(evidence, subscription)
+    allowed = dict.fromkeys(("late", "crowded", "needless"), IN_FLIGHT * _woken(evidence.plan))
+    if any(fault.kind in _SETS_PAUSES for fault in evidence.plan.faults):
+        allowed["early"] = len(found.early)
+    if subscription.id in evidence.replayed:
+        allowed |= {"late": len(found.late), "needless": len(found.needless)}
+    if subscription.id in evidence.removed:
+        allowed["lost"] = len(found.lost)
+    if subscription.added:  # where the store has forgotten it, it was added once more, and begins at the beginning
+        allowed["unwanted"] = len(found.unwanted)
+    for name, faults in found.faults().items():
+        if len(faults) > allowed.get(name, 0):
+            yield from (f"{name}: {fault.text}" for fault in faults[:_SHOWN])
+    if (
+        not found.lost
+        and not evidence.begun_anew
+        and not subscription.feeds
+        and subscription.id not in evidence.removed
+    ):
+        taken = evidence.taken(subscription.id)
+        told = {
+            feed: [event for _, event in entries if read(event)["id"] in taken]
+            for feed, entries in evidence.streams.items()
+        }
+        verdict = judge(evidence.history, told, upto=evidence.upto)
+        yield from (f"was not told all that the source did: {line}" for line in verdict.lost[:_SHOWN])
+
+
+def _deliveries(evidence: Evidence, subscription: SubscriptionPlan) -> Deliveries:
+    lines, streams = evidence.lines.get(subscription.id, ()), evidence.streams_of(subscription)
+    secret = SECRET if subscription.signed else None
+    if evidence.lossy or evidence.begun_anew:
+        return judge_after_loss(lines, streams, evidence.history, secret, begun_anew=evidence.begun_anew)
+    known = heard(evidence.plan)
+    asked = Asked(
+        secret=secret,
+        kills=evidence.kills,
+        resumed=evidence.resumed.get(subscription.id, ()),
+        on_record=evidence.on_record.get(subscription.id, ()),
+        heard=known,
+        grace=known,
+    )
+    return judge_deliveries(lines, streams, asked)
+
+
+def heard(plan: Plan) -> float:
+    """Seconds until all processes know of a pause: longer by what a fault holds up, for it may hold up the word."""
+    held_up = [fault.seconds + fault.strength for fault in plan.faults if fault.kind in _REPLACES]
+    if not held_up:
+        return _KNOWN_SOON
+    return _KNOWN_SOON + 2 * plan.ttl + max(held_up)
+
+
+def _woken(plan: Plan) -> int:
+    """How often a process may have gone on that had been replaced."""
+    return sum(
+        1 if fault.target.startswith("daemon") else len(plan.daemons)
+        for fault in plan.faults
+        if fault.kind in _REPLACES
+    )

@@ -1,0 +1,220 @@
+"""The operator of a simulated world: asks what the command line asks, through the same use cases.
+
+**Invariants**
+
+- An action is asked again while the store is away, as an operator would; it is never given up before the end.
+- What the operator was told is what the judge goes by: a pause counts from the reply on.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from poller.control import subscriptions
+from poller.control.commands import CommandKind, run_command
+from poller.control.replay import EARLIEST, LATEST, ReplayControl
+from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
+from poller.errors import PollerError, StoreError
+from poller.store.session import STORE_PATIENCE, OpenStore, clock_of, opened_store, until_ready
+from tests.simulation.watch import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from tests.simulation.plan import Deed
+    from tests.simulation.world import World
+
+_AGAIN: Final = 1.0  # seconds
+_BY: Final = "operator"
+
+
+class Operator:
+    """Carries out the actions of a plan."""
+
+    def __init__(self, world: World) -> None:
+        """Act in this world."""
+        self._world = world
+
+    async def act(self, deed: Deed) -> None:
+        """Carry out an action to its end."""
+        await _ACTIONS[deed.kind](self, deed)
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[OpenStore]:
+        """The store for one command, as the command line opens it."""
+        world = self._world
+        clock = clock_of(world.settings, world.operator.clock)
+        async with opened_store(world.settings, clock=clock) as store:
+            await until_ready(store, patience=STORE_PATIENCE)
+            yield store
+
+    async def _done(self, what: str, ask: Callable[[OpenStore], Awaitable[object]]) -> None:
+        """Ask until there is an answer; an answer may be a refusal."""
+        while True:
+            try:
+                async with self.store() as store:
+                    answer = await ask(store)
+                self._world.chronicle.tell(_BY, f"{what}: {answer}")
+                return
+            except StoreError as error:
+                self._world.chronicle.tell(_BY, f"{what}: {error}")
+            except PollerError as refusal:
+                self._world.chronicle.tell(_BY, f"{what}: refused: {refusal}")
+                return
+            await self._world.rest(_AGAIN)
+
+    async def _command(self, feed: str, kind: CommandKind) -> None:
+        async def ask(store: OpenStore) -> object:
+            name = f"acme/{feed}"
+            result = await run_command(
+                store.client, self._world.settings, name, kind, clock=store.clock, by=_BY, reason="planned"
+            )
+            return f"{result.outcome}; {result.text}"
+
+        await self._done(f"{kind} {feed}", ask)
+
+    async def pause_feed(self, deed: Deed) -> None:
+        """Pause a feed for some time."""
+        world, feed = self._world, deed.target
+        await self._command(feed, CommandKind.PAUSE)
+        world.watch.paused[feed] = Pause(feed, world.now() + world.grace)
+        await world.rest(deed.seconds)
+        world.watch.paused.pop(feed, None)
+        await self._command(feed, CommandKind.RESUME)
+
+    async def resync(self, deed: Deed) -> None:
+        """Have a feed read again in full."""
+        await self._command(deed.target, CommandKind.RESYNC)
+
+    async def pause_subscription(self, deed: Deed) -> None:
+        """Pause a subscription for some time."""
+        world, name = self._world, deed.target
+
+        async def pause(store: OpenStore) -> object:
+            now = store.clock.now()
+            return await subscriptions.pause(store.client, world.settings, name, reason="planned", now=now)
+
+        await self._done(f"pause subscription {name}", pause)
+        world.watch.paused[name] = Pause(name, world.now() + world.grace)
+        await world.rest(deed.seconds)
+        world.watch.paused.pop(name, None)
+        await self.resume_subscription(name)
+
+    async def resume_subscription(self, name: str) -> None:
+        """Resume a subscription, whatever paused it."""
+        world = self._world
+
+        async def resume(store: OpenStore) -> object:
+            now = store.clock.now()
+            world.resumed.setdefault(name, []).append(world.now())
+            return await subscriptions.resume(store.client, world.settings, name, now=now)
+
+        await self._done(f"resume subscription {name}", resume)
+
+    async def add_subscription(self, deed: Deed) -> None:
+        """Add a subscription that the file does not have."""
+        world = self._world
+        wanted = world.addable[deed.target]
+
+        async def add(store: OpenStore) -> object:
+            registry = subscriptions.registry_of(world.settings, store.client)
+            return await subscriptions.add(registry, world.settings, wanted, secrets=(), now=store.clock.now())
+
+        await self._done(f"add subscription {deed.target}", add)
+
+    async def remove_subscription(self, deed: Deed) -> None:
+        """Remove a subscription that was added; one of the file is refused."""
+        world = self._world
+
+        async def remove(store: OpenStore) -> object:
+            return await subscriptions.remove(store.client, world.settings, deed.target, clock=store.clock)
+
+        if deed.target in world.addable:
+            world.removed.add(deed.target)
+        await self._done(f"remove subscription {deed.target}", remove)
+
+    async def replay(self, deed: Deed) -> None:
+        """Have a part of what was delivered delivered once more."""
+        world, name = self._world, deed.target
+
+        async def replay(store: OpenStore) -> object:
+            control = ReplayControl(store.client, world.settings.redis.prefix, name)
+            planned = [
+                await control.planned(feed, EARLIEST, LATEST, name=store.clock.random.randbytes(8).hex())
+                for feed in world.settings.feed_ids
+                if not world.feeds_of(name) or feed.rpartition("/")[2] in world.feeds_of(name)
+            ]
+            wanted = [one for one in planned if one is not None]
+            world.replayed.add(name)
+            taken = await control.start(wanted)
+            return f"{sum(one.events for one in wanted if one.feed not in taken)} events"
+
+        await self._done(f"replay {name}", replay)
+
+    async def look(self, _deed: Deed) -> None:
+        """Look at the status, as ``poller status`` does."""
+
+        async def look(store: OpenStore) -> object:
+            feeds, sinks = await self._statuses(store)
+            states = [f"{one.feed} {one.state}" for one in feeds]
+            states += [f"{one.subscription} {one.state} lag {one.lag_entries}" for one in sinks]
+            return ", ".join(states)
+
+        await self._done("status", look)
+
+    async def statuses(self) -> tuple[list[FeedStatus], list[SubscriptionStatus]]:
+        """The status of all feeds and subscriptions.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        async with self.store() as store:
+            return await self._statuses(store)
+
+    async def _statuses(self, store: OpenStore) -> tuple[list[FeedStatus], list[SubscriptionStatus]]:
+        now, settings = store.clock.now(), self._world.settings
+        return (
+            await feed_statuses(store.client, settings, now=now),
+            await subscription_statuses(store.client, settings, now=now),
+        )
+
+    async def end_pauses(self) -> None:
+        """Resume what is still paused: what the store forgot of a resumption, or what a sink has asked for."""
+
+        async def ask(store: OpenStore) -> object:
+            feeds, sinks = await self._statuses(store)
+            return msgspec.json.encode(
+                [
+                    [one.feed.rpartition("/")[2] for one in feeds if one.state == "paused"],
+                    [one.subscription for one in sinks if one.state == "paused"],
+                ]
+            )
+
+        found: list[bytes] = []
+
+        async def kept(store: OpenStore) -> object:
+            answer = await ask(store)
+            assert isinstance(answer, bytes)
+            found.append(answer)
+            return answer.decode()
+
+        await self._done("what is paused", kept)
+        feeds, sinks = msgspec.json.decode(found[-1], type=tuple[list[str], list[str]])
+        for feed in feeds:
+            await self._command(feed, CommandKind.RESUME)
+        for name in sinks:
+            await self.resume_subscription(name)
+
+
+_ACTIONS: Final[dict[str, Callable[[Operator, Deed], Awaitable[None]]]] = {
+    "pause_feed": Operator.pause_feed,
+    "pause_subscription": Operator.pause_subscription,
+    "resync": Operator.resync,
+    "replay": Operator.replay,
+    "add_subscription": Operator.add_subscription,
+    "remove_subscription": Operator.remove_subscription,
+    "status": Operator.look,
+}

@@ -1,0 +1,129 @@
+"""What must hold all the time, looked at after each command of the store and each request.
+
+**Invariants that are watched**
+
+- *Fencing*: what a daemon writes to a feed, it writes with the token of the lease that the store holds at that moment;
+  the same for the state of a subscription at a feed.
+- *Streams*: sequence numbers rise by one, and no event id comes twice, unless the store has forgotten something.
+- *Pauses*: nothing is published of a paused feed, and nothing is sent of a paused subscription, from some seconds
+  after the operator was told so until it is resumed.
+
+The store is asked from outside, so nothing here is seen by the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.harness.json_values import read
+from tests.harness.scene import lease, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tests.simulation.store import Executed
+
+_SETTLED: Final = (":parked", ":letters", ":letter_times")
+"""What only the process that delivers may write, or an operator."""
+
+
+@dataclass(slots=True)
+class Pause:
+    """A pause that the operator has asked for: of a feed or a subscription, from when on it must hold."""
+
+    name: str
+    since: float
+
+
+@dataclass(slots=True)
+class Watch:
+    """The watch over one run.
+
+    Attributes:
+        ask: a command of the store, from outside.
+        now: seconds since the start.
+        feeds: the resources.
+        problems: what was found wrong.
+        lossy: whether the store has forgotten something, so that streams may go back.
+        paused: what must be quiet now, by feed or subscription.
+    """
+
+    ask: Callable[..., Any]
+    now: Callable[[], float]
+    feeds: Sequence[str]
+    problems: list[str] = field(default_factory=list)
+    lossy: bool = False
+    paused: dict[str, Pause] = field(default_factory=dict)
+    published: int = 0
+    _last: dict[str, bytes] = field(default_factory=dict)
+    _sequence: dict[str, int] = field(default_factory=dict)
+    _ids: set[str] = field(default_factory=set)
+
+    def executed(self, host: str, done: Executed) -> None:
+        """A command was carried out for a host."""
+        if not done.written or not host.startswith("daemon"):
+            return
+        written = [key.decode() for key in done.written]
+        for feed in self.feeds:
+            if stream(feed) in written and (fresh := self._fresh(feed)):
+                self._fenced(host, feed, lease(feed), done.words)
+                self._told(host, feed, fresh)
+        for key in written:
+            if key.endswith(_SETTLED) and ":sub:" in key:
+                consumer = key.rpartition(":")[0]
+                self._fenced(host, consumer, f"{consumer}:lease", done.words)
+
+    def _fresh(self, feed: str) -> Sequence[tuple[bytes, Mapping[bytes, bytes]]]:
+        last = self._last.get(feed)
+        found = self.ask("XRANGE", stream(feed), b"(" + last if last else "-", "+")
+        entries = [(bytes(entry), _fields(fields)) for entry, fields in found]
+        if entries:
+            self._last[feed] = entries[-1][0]
+        return entries
+
+    def _fenced(self, host: str, what: str, key: str, arguments: Sequence[bytes]) -> None:
+        holder = self.ask("GET", key)
+        if holder is None or bytes(holder) not in [bytes(one) for one in arguments]:
+            owner = "nobody" if holder is None else bytes(holder).decode()
+            self._wrong(f"{host} wrote to {what} without its lease, which {owner} has")
+
+    def _told(self, host: str, feed: str, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
+        self.published += len(entries)
+        for _, fields in entries:
+            event = read(fields[b"data"])
+            number = int(event["sequence"])
+            before = self._sequence.get(feed)
+            if not self.lossy and number != (before or 0) + 1:
+                self._wrong(f"{feed}: sequence {number} follows {before}")
+            if not self.lossy and event["id"] in self._ids:
+                self._wrong(f"{feed}: {event['subject']} was published twice with one id")
+            self._sequence[feed] = number
+            self._ids.add(event["id"])
+        if (pause := self.paused.get(feed)) and self.now() > pause.since:
+            self._wrong(f"{host} published {len(entries)} events of {feed} while it was paused")
+
+    def request(self, subscription: str, host: str) -> None:
+        """A request has reached a sink."""
+        if (pause := self.paused.get(subscription)) and self.now() > pause.since:
+            self._wrong(f"{host} sent to {subscription} while it was paused")
+
+    def forgot(self) -> None:
+        """The store has forgotten something; streams may end earlier than they did."""
+        self.lossy = True
+        self._last.clear()
+        for feed in self.feeds:
+            found = self.ask("XREVRANGE", stream(feed), "+", "-", "COUNT", "1")
+            if found:
+                self._last[feed] = bytes(found[0][0])
+
+    def _wrong(self, text: str) -> None:
+        line = f"at {self.now():.3f}: {text}"
+        if len(self.problems) < 20:
+            self.problems.append(line)
+
+
+def _fields(flat: Any) -> dict[bytes, bytes]:
+    if isinstance(flat, dict):
+        return {bytes(name): bytes(value) for name, value in flat.items()}
+    return {bytes(flat[at]): bytes(flat[at + 1]) for at in range(0, len(flat), 2)}

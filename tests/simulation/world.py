@@ -1,0 +1,459 @@
+"""A world in a box: API, store, sinks, daemons and an operator in one loop with simulated time.
+
+Theory of operation
+-------------------
+A run has four parts. While the plan's time lasts, the source changes, faults strike and the operator acts. Then all is
+made well, and what is due must be done within a bound. Then all is at rest, and what the program says of itself must be
+true. Then the daemons are stopped, and must end in order. The judges look at all of it; some of them all the time.
+
+**Invariants**
+
+- The daemons run :func:`poller.app.run`, unchanged; what is replaced is the loop, the network under it, the clock of
+  each process and the store's machine.
+- All of a run follows from its plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+import zlib
+from collections import defaultdict
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from poller.app import run as run_daemon
+from tests.harness.delivered import OnRecord
+from tests.harness.requests import Arrived
+from tests.harness.scene import stream
+from tests.harness.sinks import Sinks
+from tests.simulation import asgi
+from tests.simulation.faults import strike
+from tests.simulation.host import HOST, Host
+from tests.simulation.judge import Evidence, heard, judged, undelivered, unpublished
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.operator import Operator
+from tests.simulation.plan import Deed
+from tests.simulation.rest import Seen, untrue
+from tests.simulation.scenery import ADDRESSES, Api, addable, configured, served_sinks
+from tests.simulation.store import Executed, SimulatedStore
+from tests.simulation.story import WORLD, Chronicle, logs_to
+from tests.simulation.system import system_of_hosts
+from tests.simulation.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from poller.control.status import FeedStatus, SubscriptionStatus
+    from tests.harness.requests import Line
+    from tests.simulation.plan import DaemonPlan, Plan
+
+_START: Final = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+_ROLES: Final = frozenset({"poll", "deliver"})
+_BOUND: Final = 150.0  # seconds; the longest pause of a source that failed is a minute, and two may follow each other
+_STOPPING: Final = 15.0  # seconds
+_ADDED: Final = 2.0  # seconds after the start, subscriptions that the file does not have are added
+_MOST_LOOKS: Final = 8.0  # seconds between two looks whether all is done
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        plan: of the run.
+        problems: what was wrong, one line each.
+        digest: of the trace.
+        seconds: of simulated time.
+        events: how many were published.
+        requests: how many reached a sink.
+        story: the timeline.
+        trace: all of it, if it was to be kept.
+    """
+
+    plan: Plan
+    problems: list[str]
+    digest: str = ""
+    seconds: float = 0.0
+    events: int = 0
+    requests: int = 0
+    story: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+
+
+def play(plan: Plan, *, keep_trace: bool = False) -> Result:
+    """Play a plan to its end."""
+    loop = SimulatedLoop(Random(f"loop {plan.seed}"), _START)
+    chronicle = Chronicle(loop.time, keeps=keep_trace)
+    loop.note = chronicle.note
+    before = structlog.get_config()
+    result = Result(plan, [])
+    try:
+        logs_to(lambda event: chronicle.log(_current(), event))
+        with system_of_hosts(loop):
+            world = World(plan, loop, chronicle)
+            loop.run_until_complete(world.play())
+        result.problems += world.problems
+        result.events, result.requests = world.watch.published, world.requests
+    except Exception:  # noqa: BLE001 -- a run ends here: whatever ended it is what came of it
+        result.problems.append("the world broke: " + "".join(traceback.format_exc(limit=-6)))
+    finally:
+        structlog.configure(**before)
+        loop.close()
+    result.problems += [f"the loop was told of {failure}" for failure in loop.failures]
+    result.seconds, result.digest = loop.time(), chronicle.digest
+    result.story, result.trace = chronicle.story, chronicle.trace
+    return result
+
+
+def _current() -> str:
+    host = HOST.get()
+    return host.name if host else WORLD
+
+
+class World:
+    """One run.
+
+    Attributes:
+        plan: of the run.
+        loop: in which everything runs.
+        chronicle: what happened.
+        settings: of all daemons.
+        addable: settings of subscriptions that the operator may add.
+        removed: the ids of subscriptions that were removed.
+        replayed: the ids of subscriptions of which a part was delivered once more.
+        resumed: when subscriptions were resumed.
+        problems: what was found wrong.
+        requests: how many have reached a sink.
+        skews: of the wall clock of each daemon's machine, in seconds.
+    """
+
+    def __init__(self, plan: Plan, loop: SimulatedLoop, chronicle: Chronicle) -> None:
+        """Make the machines; nothing runs yet."""
+        self.plan = plan
+        self.loop = loop
+        self.chronicle = chronicle
+        self.addable = addable(plan)
+        self.settings = configured(plan, without=self.addable)
+        self.removed: set[str] = set()
+        self.replayed: set[str] = set()
+        self.resumed: dict[str, list[float]] = {}
+        self.requests = 0
+        self.skews = {one.host: one.skew for one in plan.daemons}
+        self.latency = (plan.latency / 10, plan.latency)
+        self.grace = heard(plan) + 1.0
+        self._problems: list[str] = []
+        self._random = Random(f"world {plan.seed}")
+        self._kills: list[float] = []
+        self._on_record: defaultdict[str, list[OnRecord]] = defaultdict(list)
+        self._begun_anew: set[str] = set()
+        self._lossy = False
+        self._lines: defaultdict[str, list[Line]] = defaultdict(list)
+        self._running: dict[str, _Process] = {}
+        self._daemons = {one.host: one for one in plan.daemons}
+        self._names = {address: name for name, address in ADDRESSES.items()}
+        self._names |= {address_of(one.host): one.host for one in plan.daemons}
+        machines = {name: loop.host(name, address) for name, address in ADDRESSES.items()}
+        self.store_host, self.operator = machines["store"], machines["operator"]
+        self._machines = machines
+        self.store = SimulatedStore(self.store_host.clock.now, Random(f"store {plan.seed}"))
+        self.watch = Watch(self.store.read, loop.time, [feed.resource for feed in plan.feeds])
+        self.store.observers.append(self._executed)
+        self.api = Api(plan, loop.true_time)
+        self.sinks = Sinks(self._noted, plan.seed, now=loop.time, wall=lambda: loop.true_time().timestamp())
+        self._acts = Operator(self)
+        for name in machines:
+            for other in (*machines, *self._daemons):
+                loop.network.delay(name, other, *self.latency)
+
+    @property
+    def problems(self) -> list[str]:
+        """All that was found wrong."""
+        return [*self.watch.problems, *self._problems]
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self.loop.time()
+
+    async def rest(self, seconds: float) -> None:
+        """Let time pass."""
+        over = self.loop.create_future()
+        self.loop.call_later(seconds, over.set_result, None)
+        await over
+
+    def feeds_of(self, subscription: str) -> tuple[str, ...]:
+        """The resources that a subscription names; none: it gets all."""
+        return next((one.feeds for one in self.plan.subscriptions if one.id == subscription), ())
+
+    def usual_mood(self, sink: str) -> None:
+        """Let a sink do what it does when nothing else is planned."""
+        mood = next(one.moods for one in self.plan.subscriptions if one.id == sink)
+        self.sinks.mood(sink, mood)
+
+    # The run.
+
+    async def play(self) -> None:
+        """All four parts."""
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            async with asyncio.TaskGroup() as acting:
+                acting.create_task(self._change())
+                for daemon in self.plan.daemons:
+                    acting.create_task(self._at(daemon.starts, self._started(daemon)))
+                for name in self.addable:
+                    acting.create_task(self._at(_ADDED, self._acted(Deed(_ADDED, "add_subscription", name))))
+                for fault in self.plan.faults:
+                    acting.create_task(self._at(fault.at, strike(self, fault)))
+                for action in self.plan.actions:
+                    acting.create_task(self._at(action.at, self._acted(action)))
+            await self._mend()
+            evidence = await self._until_done()
+            self._problems += judged(evidence)
+            if not self.problems:
+                await self._at_rest()
+            await self._end()
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._listener = await self._on("store", self.loop.create_server(self.store.protocol, ADDRESSES["store"], 6379))
+        await self._on("api", asgi.serve(self.api.app, ADDRESSES["api"], 80))
+        await self._on("sinks", stack.enter_async_context(served_sinks(self.sinks)))
+        for one in self.plan.subscriptions:
+            self.usual_mood(one.id)
+
+    async def _on(self, machine: str, work: Coroutine[Any, Any, Any]) -> Any:
+        return await self._machines[machine].start(work)
+
+    async def _at(self, seconds: float, work: Coroutine[Any, Any, None]) -> None:
+        await self.rest(max(0.0, seconds - self.now()))
+        await work
+
+    async def _started(self, daemon: DaemonPlan) -> None:
+        self.start(daemon.host)
+
+    async def _acted(self, action: Deed) -> None:
+        self.chronicle.tell("operator", f"{action.kind} {action.target}")
+        await self.operator.start(self._acts.act(action))
+
+    async def _change(self) -> None:
+        rate = self.plan.changes
+        while rate > 0:
+            await self.rest(self._random.expovariate(rate))
+            if self.now() >= self.plan.seconds:
+                break
+            self.api.change()
+            self.chronicle.note("api", f"version {self.api.history.version}")
+
+    async def _mend(self) -> None:
+        """End everything that is planned to go wrong."""
+        self.chronicle.tell(WORLD, "everything is well from now on")
+        for one in self.plan.subscriptions:
+            self.sinks.mood(one.id, "ok")
+        if self._lossy:
+            for name in sorted(self.addable.keys() - self.removed):
+                await self._acted(Deed(self.now(), "add_subscription", name))
+        self.watch.paused.clear()
+        await self.operator.start(self._acts.end_pauses())
+
+    async def _until_done(self) -> Evidence:
+        """Wait until nothing is due any more, at most as long as it may take."""
+        deadline, look = self.now() + self.bound, 0.5
+        while True:
+            evidence = self._evidence()
+            left = unpublished(evidence) or undelivered(evidence)
+            if not left or self.now() >= deadline or self.problems:
+                break
+            self.chronicle.note(WORLD, f"left {str(left)[:200]}")
+            await self.rest(look)
+            look = min(2 * look, _MOST_LOOKS)
+        self.chronicle.tell(WORLD, "all is done" if not left else f"not done in time: {str(left)[:200]}")
+        return evidence
+
+    @property
+    def bound(self) -> float:
+        """Seconds within which all that is due must be done when everything is well."""
+        longest = max([feed.interval + feed.jitter for feed in self.plan.feeds])
+        reconcile = max([feed.reconcile or 0.0 for feed in self.plan.feeds])
+        cron = 60.0 if any(feed.cron for feed in self.plan.feeds) else 0.0
+        return _BOUND + 3 * self.plan.ttl + 3 * longest + 2 * reconcile + 3 * cron
+
+    def _evidence(self) -> Evidence:
+        streams: dict[str, list[tuple[str, bytes]]] = {}
+        for feed in self.watch.feeds:
+            found: Any = self.store.read("XRANGE", stream(feed), "-", "+")
+            streams[feed] = [(bytes(entry).decode(), bytes(fields[1])) for entry, fields in found]
+        return Evidence(
+            self.plan,
+            self.api.log(),
+            self.api.history.version,
+            streams,
+            self._lines,
+            begun_anew=self._begun_anew,
+            lossy=self._lossy,
+            kills=self._kills,
+            resumed=self.resumed,
+            on_record=self._on_record,
+            replayed=self.replayed,
+            removed=self.removed,
+        )
+
+    async def _at_rest(self) -> None:
+        """What the program says of itself must become true, and stay so, and nothing may go on growing."""
+        deadline = self.now() + self.bound
+        while True:
+            feeds, subscriptions = await self.operator.start(self._acts.statuses())
+            wrong = untrue(self._seen(feeds, subscriptions))
+            if not wrong or self.now() >= deadline:
+                break
+            await self.rest(2.0)
+        self._problems += [f"at rest: {line}" for line in wrong]
+
+    def _seen(self, feeds: Sequence[FeedStatus], subscriptions: Sequence[SubscriptionStatus]) -> Seen:
+        names = [feed.resource for feed in self.plan.feeds]
+        subscribed = [one.id for one in self.plan.subscriptions if one.id not in self.removed]
+        live = {name: self.api.history.count(name) for name in names}
+        return Seen(feeds, subscriptions, live, subscribed, sorted(self._running), self.store.read)
+
+    async def _end(self) -> None:
+        for name in list(self._running):
+            await self.stop(name)
+        held = [str(key) for key in self.store.read("KEYS", "*:lease")]
+        if held and not self.problems:
+            self._problems.append(f"leases are left: {held}")
+
+    # What happens to daemons.
+
+    def start(self, name: str) -> None:
+        """Start a daemon on its machine, unless one runs there."""
+        if name in self._running:
+            return
+        daemon = self._daemons[name]
+        skew = timedelta(seconds=self.skews[name])
+        host = self.loop.host(name, address_of(name), skew=skew, drift=daemon.drift)
+        process = self._running[name] = _Process(host)
+        process.task = host.start(self._daemon(process), name=name)
+        self.chronicle.tell(name, "started")
+
+    async def _daemon(self, process: _Process) -> None:
+        try:
+            await run_daemon(self.settings, {}, stop=process.stop, clock=process.host.clock, roles=_ROLES)
+        except Exception:  # noqa: BLE001 -- a process ends here
+            text = traceback.format_exc(limit=-4)
+            self.chronicle.tell(process.host.name, f"died: {text}")
+            self._problems.append(f"{process.host.name} died: {text}")
+
+    async def stop(self, name: str) -> None:
+        """End a daemon in order; one that does not end in time is a problem, and is killed."""
+        process = self._running.pop(name, None)
+        if process is None:
+            return
+        self.chronicle.tell(name, "is told to stop")
+        process.host.run(process.stop.set)
+        assert process.task is not None
+        _, left = await asyncio.wait({process.task}, timeout=_STOPPING + self._held_up())
+        if left:
+            self._problems.append(f"{name} has not ended {_STOPPING} s after it was told to stop")
+        await process.host.kill()
+
+    def _held_up(self) -> float:
+        return max([fault.seconds for fault in self.plan.faults], default=0.0)
+
+    async def kill(self, name: str) -> None:
+        """End a daemon as SIGKILL does, and note what is on record."""
+        process = self._running.pop(name, None)
+        if process is None:
+            return
+        await process.host.kill()
+        self._kills.append(self.now())
+        for one in self.plan.subscriptions:
+            opened = {feed: self._open_at(feed, one.id) for feed in self.watch.feeds}
+            last = {feed: found[0] for feed, found in opened.items()}
+            waiting = {feed: found[1] for feed, found in opened.items()}
+            self._on_record[one.id].append(OnRecord(self.now(), last, waiting))
+
+    def _open_at(self, feed: str, subscription: str) -> tuple[str, frozenset[str]]:
+        """Up to where a group has read, and which entries until there are not settled."""
+        read, group = self.store.read, f"sub:{subscription}"
+        groups: Any = read("XINFO", "GROUPS", stream(feed)) if read("EXISTS", stream(feed)) else []
+        known = [dict(zip(one[::2], one[1::2], strict=True)) for one in groups]
+        last = next((bytes(one[b"last-delivered-id"]).decode() for one in known if one[b"name"] == group.encode()), "")
+        if not last:
+            return "0-0", frozenset()
+        held: Any = read("XPENDING", stream(feed), group, "-", "+", "100000")
+        parked: Any = read("HKEYS", f"poller:{{acme/{feed}}}:{group}:parked")
+        return last, frozenset(bytes(entry).decode() for entry in (*(one[0] for one in held), *parked))
+
+    # What happens to the store.
+
+    async def restart_store(self, seconds: float, *, lost: int) -> None:
+        """Restart the store's machine; it has forgotten its last writes."""
+        self._listener.close()
+        for host in (*self._daemons, "operator"):
+            self.loop.network.cut(host, "store")
+        if lost:
+            self.store.lose_last(lost)
+            self._forgot()
+        else:
+            self.store.lose_last(0)
+        await self.rest(seconds)
+        self._listener = await self._on("store", self.loop.create_server(self.store.protocol, ADDRESSES["store"], 6379))
+
+    async def fail_over(self, lost: int) -> None:
+        """Another server takes over that did not get the last writes."""
+        for host in (*self._daemons, "operator"):
+            self.loop.network.cut(host, "store")
+        self.store.fail_over(lost)
+        if lost:
+            self._forgot()
+
+    def forget_feed(self, feed: str) -> None:
+        """Delete all keys of a feed."""
+        found: Any = self.store.read("KEYS", f"poller:{{acme/{feed}}}:*")
+        for key in found:
+            self.store.evict(bytes(key))
+        self._begun_anew.add(feed)
+        self._forgot()
+
+    def forget_all(self) -> None:
+        """Delete everything."""
+        self.store.flush_all()
+        self._begun_anew.update(self.watch.feeds)
+        self._forgot()
+
+    def _forgot(self) -> None:
+        self._lossy = True
+        self.watch.forgot()
+        self.watch.paused.clear()
+
+    # What is seen.
+
+    def _noted(self, line: Line) -> None:
+        self._lines[line.sink].append(line)
+        if isinstance(line, Arrived):
+            self.requests += 1
+            self.watch.request(line.sink, "a daemon")
+        else:
+            self.chronicle.note("sinks", f"{line.sink} {line.number} {line.status}")
+
+    def _executed(self, done: Executed) -> None:
+        host = self._names.get(done.peer, done.peer)
+        self.chronicle.note("store", f"{host} {done.words[0].decode()} {len(done.words)} {zlib.crc32(done.answer):08x}")
+        self.watch.executed(host, done)
+
+
+def address_of(daemon: str) -> str:
+    """The address of a daemon's machine."""
+    return f"10.0.0.{10 + int(daemon.rpartition('-')[2])}"
+
+
+class _Process:
+    """A daemon that runs."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.stop = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
