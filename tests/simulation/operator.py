@@ -121,7 +121,8 @@ class Operator:
 
         async def add(store: OpenStore) -> object:
             registry = subscriptions.registry_of(world.settings, store.client)
-            return await subscriptions.add(registry, world.settings, wanted, secrets=(), now=store.clock.now())
+            await subscriptions.add(registry, world.settings, wanted, secrets=(), now=store.clock.now())
+            return "done"
 
         await self._done(f"add subscription {deed.target}", add)
 
@@ -130,7 +131,8 @@ class Operator:
         world = self._world
 
         async def remove(store: OpenStore) -> object:
-            return await subscriptions.remove(store.client, world.settings, deed.target, clock=store.clock)
+            await subscriptions.remove(store.client, world.settings, deed.target, clock=store.clock)
+            return "done"
 
         if deed.target in world.addable:
             world.removed.add(deed.target)
