@@ -152,6 +152,11 @@ class OurConnection(AbstractConnection):
         finally:
             self.socket_timeout = limit
 
+    async def can_read(self) -> bool:
+        """A connection that was reset while it was idle is not fit for use either; redis-py looks for its end alone."""
+        reader = self._reader
+        return (reader is not None and reader.exception() is not None) or await super().can_read()
+
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """A connection to a server that is no primary any more is closed once all its replies are read."""
         try:

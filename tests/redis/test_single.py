@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -69,3 +72,27 @@ async def test_a_key_of_another_type_is_named(server: str, command: tuple[str | 
         await client.set("p:{a/b}:pause", "x")
         with pytest.raises(StoreRefused, match=words), translated(client):
             await client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+
+
+async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
+    """A command meets no connection that was reset since the last one: nothing was sent, so nothing can be lost."""
+    made: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.append(writer)
+        while await reader.read(65536):
+            writer.write(b"+OK\r\n")
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, commands(f"redis://127.0.0.1:{port}/0") as opened:
+        client: Any = opened  # redis-py's pool and commands have no types
+        assert await client.execute_command("ECHO", "x") == b"OK"
+        (connection,) = client.connection_pool._available_connections
+        made[0].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        made[0].transport.abort()
+        await until(lambda: connection._reader.exception() is not None, "the reset to arrive")
+        with translated(opened):
+            assert await client.execute_command("ECHO", "x") == b"OK"
+        assert len(made) == 2
+        made[1].close()

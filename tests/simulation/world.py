@@ -441,7 +441,9 @@ class World:
 
     def _executed(self, done: Executed) -> None:
         host = self._names.get(done.peer, done.peer)
-        self.chronicle.note("store", f"{host} {done.words[0].decode()} {len(done.words)} {zlib.crc32(done.answer):08x}")
+        written = " ".join(key.decode() for key in done.written)
+        what = f"{host} {done.words[0].decode()} {len(done.words)} {zlib.crc32(done.answer):08x}"
+        self.chronicle.note("store", f"{what} writes {written}" if written else what)
         self.watch.executed(host, done)
 
 
