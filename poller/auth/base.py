@@ -6,7 +6,7 @@
   with 401, the request asks the credential once for another one.
 * An issued token is fetched when it is first needed, again before it expires, and immediately when the API refuses it;
   never twice at the same time. While the old token is valid, a failed fetch is no failure: it is repeated a little
-  later.
+  later. A slow fetch continues in the background, and requests use the old token until it expires.
 * Concurrent calls for the same token share one fetch and its result, errors included. A cancelled caller does not
   disturb the others; when the last one is cancelled, so is the fetch.
 * A file that every user of the machine can read or write is refused; the group may read it, as in containers. The
@@ -22,6 +22,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -87,6 +88,9 @@ class Credential(ABC):
         if not token:
             return AppliedCredential()
         return AppliedCredential({"Authorization": f"Bearer {token}"}, secrets=(token,))
+
+    async def close(self) -> None:  # noqa: B027 -- most have nothing to end
+        """End what goes on in the background."""
 
     async def check(self) -> None:  # noqa: B027 -- some have nothing to check
         """Check the configuration of the credential, without running a program or contacting a server.
@@ -292,6 +296,7 @@ class SecretFile:
 
 
 _NEXT_TRY: Final = timedelta(seconds=5)  # between failing fetches while the old token is valid
+_PATIENCE: Final = 1.0  # seconds that requests wait for a fetch while the old token is valid
 
 
 class Issued(msgspec.Struct, frozen=True):
@@ -333,13 +338,15 @@ class _Held(msgspec.Struct, frozen=True):
 class IssuedToken(Credential):
     """The credential of an issuer: its last token, as long as that is valid."""
 
-    def __init__(self, issuer: Issuer, *, clock: Clock) -> None:
-        """Use this issuer and the clock of this process."""
+    def __init__(self, issuer: Issuer, *, clock: Clock, patience: float = _PATIENCE) -> None:
+        """Use this issuer and the clock of this process; ``patience``: as :data:`_PATIENCE`."""
         self.origin = issuer.origin
         self._issuer = issuer
         self._clock = clock
         self._held: _Held | None = None
         self._fetch = SingleFlight(self._fetched)
+        self._renewal: asyncio.Task[str] | None = None
+        self._patience = patience
 
     async def token(self) -> str | None:
         """The held token, or a new one.
@@ -347,17 +354,40 @@ class IssuedToken(Credential):
         Raises:
             CredentialUnusable, SourceUnavailable: see :meth:`Issuer.issue`.
         """
-        if self._held is not None and self._clock.monotonic() < self._held.renew_at:
-            return self._held.token
-        try:
+        held, now = self._held, self._clock.monotonic()
+        if held is None or now >= held.expires_at:
             return await self._fetch()
-        except SourceUnavailable:
-            held, now = self._held, self._clock.monotonic()
-            if held is None or now >= held.expires_at:
-                raise
-            later = now + _NEXT_TRY.total_seconds()
-            self._held = msgspec.structs.replace(held, renew_at=max(held.renew_at, later))
+        if now < held.renew_at:
             return held.token
+        if self._renewal is None:
+            self._renewal = asyncio.create_task(self._fetch())
+            self._renewal.add_done_callback(self._renewed)
+        return await self._renewed_soon(self._renewal)
+
+    async def close(self) -> None:
+        """End a renewal."""
+        if self._renewal is not None:
+            await ended(self._renewal)
+
+    async def _renewed_soon(self, renewal: asyncio.Task[str]) -> str:
+        """The new token, or the old one while that is valid and the new one cannot be had soon."""
+        await asyncio.wait({renewal}, timeout=self._patience)
+        held, now = self._held, self._clock.monotonic()
+        if held is None or now >= held.expires_at:  # refused or expired meanwhile
+            return await self._fetch()
+        if not renewal.done():
+            self._held = msgspec.structs.replace(held, renew_at=held.expires_at)  # no request waits for it again
+        elif not renewal.cancelled():
+            with suppress(SourceUnavailable):
+                return renewal.result()
+        return held.token
+
+    def _renewed(self, renewal: asyncio.Task[str]) -> None:
+        self._renewal = None
+        failed = not renewal.cancelled() and renewal.exception() is not None
+        if failed and self._held is not None:
+            later = self._clock.monotonic() + _NEXT_TRY.total_seconds()
+            self._held = msgspec.structs.replace(self._held, renew_at=later)
 
     async def renew(self, rejected: str) -> bool:
         """Get another token than the refused one. True: there is one.

@@ -169,6 +169,7 @@ class ApiClient:
         """Close all connections."""
         if self._series:
             self._series.closed()
+        await self._credential.close()
         await self._exchange.__aexit__()
 
     def share(self, part: Fraction) -> None:

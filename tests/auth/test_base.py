@@ -25,7 +25,7 @@ from poller.auth.command import TokenCommand
 from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
 from tests.harness.clock import StubClock
-from tests.harness.waiting import turns
+from tests.harness.waiting import limited, turns
 from tests.source.clients import keep
 
 
@@ -167,6 +167,87 @@ async def test_an_outage_of_the_issuer_is_none_while_the_old_token_is_good() -> 
         await issuer.credential.token()
     issuer.fails = None
     assert await issuer.credential.token() == "t6"
+
+
+class HangingTokens(NumberedTokens):
+    """Answers when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.credential = IssuedToken(self, clock=StubClock(monotonic=lambda: self.now), patience=0.05)
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def answer(self) -> None:
+        """Let it answer, and wait until all that waits for it has gone on."""
+        self.answers.set()
+        async with limited():
+            while asyncio.all_tasks() - {asyncio.current_task()}:
+                await turns()
+        await turns(2)
+
+    async def issue(self) -> Issued:
+        await self.answers.wait()
+        return await super().issue()
+
+
+async def test_requests_do_not_wait_for_an_issuer_that_hangs_while_the_old_token_is_good() -> None:
+    """They wait for at most a second, once; the new token serves as soon as it is there."""
+    issuer = HangingTokens()
+    assert await issuer.credential.token() == "t1"
+    issuer.answers.clear()
+    issuer.now = 1080
+    async with asyncio.timeout(20):
+        assert set(await asyncio.gather(*(issuer.credential.token() for _ in range(20)))) == {"t1"}
+    for issuer.now in (1081, 1086, 1099):
+        with pytest.raises(StopIteration, match="t1"):  # it does not wait for anything
+            issuer.credential.token().__await__().send(None)
+    await issuer.answer()
+    assert await issuer.credential.token() == "t2"
+    assert issuer.made == 2
+
+
+async def test_a_request_whose_token_has_expired_joins_the_renewal_that_is_under_way() -> None:
+    """The issuer is not asked twice."""
+    issuer = HangingTokens()
+    assert await issuer.credential.token() == "t1"
+    issuer.answers.clear()
+    issuer.now = 1080
+    assert await issuer.credential.token() == "t1"
+    issuer.now = 1100
+    waiting = asyncio.create_task(issuer.credential.token())
+    await turns()
+    assert not waiting.done()
+    issuer.answers.set()
+    assert await waiting == "t2"
+    assert issuer.made == 2
+
+
+async def test_a_renewal_that_fails_in_the_background_is_repeated_a_little_later() -> None:
+    """Five seconds after its end, as if a request had waited for it."""
+    issuer = HangingTokens()
+    assert await issuer.credential.token() == "t1"
+    issuer.answers.clear()
+    issuer.now = 1080
+    assert await issuer.credential.token() == "t1"
+    issuer.fails, issuer.now = SourceUnavailable("away"), 1085
+    await issuer.answer()
+    issuer.fails, issuer.now = None, 1089
+    assert await issuer.credential.token() == "t1"
+    issuer.now = 1090
+    assert await issuer.credential.token() == "t3"
+
+
+async def test_a_credential_that_is_closed_ends_its_renewal() -> None:
+    """A request that waits for it gets the old token."""
+    issuer = HangingTokens()
+    assert await issuer.credential.token() == "t1"
+    issuer.answers.clear()
+    issuer.now = 1080
+    waiting = asyncio.create_task(issuer.credential.token())
+    await turns()
+    await issuer.credential.close()
+    assert await waiting == "t1"
 
 
 async def test_a_refusal_of_the_issuer_is_told_at_once() -> None:

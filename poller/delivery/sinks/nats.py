@@ -163,6 +163,11 @@ class Login:
         """
         return self._credential is not None and self._token is not None and await self._credential.renew(self._token)
 
+    async def close(self) -> None:
+        """End what the credential does in the background."""
+        if self._credential is not None:
+            await self._credential.close()
+
 
 def _login_of(settings: SubscriptionSettings, parts: SinkParts) -> Login:
     """The login by the stored credential of a request, else by the subscription's ``auth``."""
@@ -292,6 +297,7 @@ class NatsSink(Sink):
     async def close(self) -> None:
         """Close the connection; later attempts fail."""
         self._is_closed = True
+        await self._login.close()
         connection, self._connection = self._connection, None
         if connection:
             await connection.close()

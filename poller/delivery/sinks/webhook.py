@@ -274,6 +274,7 @@ class WebhookSink(Sink):
     async def close(self) -> None:
         """Close all connections; later attempts fail."""
         self._closed = True
+        await self._credential.close()
         if self._session:
             await self._session.close()
         self._session = None
