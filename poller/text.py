@@ -13,10 +13,12 @@ that looks like one.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from html import unescape
+from pathlib import Path
 from typing import Final
 
 SHOWN: Final = 200  # characters of foreign text that a message repeats
@@ -133,6 +135,23 @@ _LETTER: Final = re.compile(r"[A-Za-z]")
 def looks_secret(text: str) -> bool:
     """Whether something in it has the form of a secret, or is long and looks drawn at random."""
     return bool(_SECRET_LOOK.search(text)) or any(_looks_random(run[0]) for run in _RUN.finditer(text))
+
+
+_NO_FILE: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG, errno.ENOTDIR})
+
+
+def is_secret_path(path: Path, error: OSError) -> bool:
+    """Whether the error says that there is no such file, and the path may be a secret in the place of a path.
+
+    A "/" in a secret makes directories of its parts.
+    """
+    looks = looks_secret(path.name) or any(part.isalnum() and looks_secret(part) for part in path.parts)
+    return error.errno in _NO_FILE and looks
+
+
+def shown_path(path: Path, error: OSError) -> str:
+    """The path of a file that cannot be used, for a message; see :func:`is_secret_path`."""
+    return "…, which looks like a secret and is not shown" if is_secret_path(path, error) else str(path)
 
 
 def is_secret(text: str) -> bool:

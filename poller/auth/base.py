@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -32,7 +31,7 @@ import msgspec
 from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceUnavailable
 from poller.lifecycle import ended
-from poller.text import looks_secret
+from poller.text import is_secret_path, looks_secret
 
 
 class AppliedCredential(msgspec.Struct, frozen=True):
@@ -227,15 +226,6 @@ _OTHERS: Final = 0o007
 _Stamp = tuple[int, int, int, int]
 
 
-NO_FILE: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG, errno.ENOTDIR})
-"""Errors that say that there is no such file."""
-
-
-def may_be_secret(path: Path) -> bool:
-    """Whether a secret may have been written where a path is expected; "/" in one makes directories of its parts."""
-    return looks_secret(path.name) or any(part.isalnum() and looks_secret(part) for part in path.parts)
-
-
 class SecretFile:
     """A file with a secret, which may be replaced at any time."""
 
@@ -262,7 +252,7 @@ class SecretFile:
                 self._text, self._seen = self._read()
         except (OSError, UnicodeDecodeError) as error:
             self._seen = None  # the next file may have the same size, times and inode
-            if isinstance(error, OSError) and error.errno in NO_FILE and may_be_secret(self._path):
+            if isinstance(error, OSError) and is_secret_path(self._path, error):
                 raise CredentialUnusable(
                     f"the {self._what} cannot be read: there is no such file; what stands in place of its path looks "
                     "like a secret and is not shown"

@@ -22,8 +22,9 @@ from typing import Final
 
 import msgspec
 
-from poller.auth.base import NO_FILE, Issued, Issuer, checked, may_be_secret
+from poller.auth.base import Issued, Issuer, checked
 from poller.errors import CredentialUnusable
+from poller.text import is_secret_path
 
 KEPT: Final = 64 * 1024  # bytes of each output; the rest is read and discarded
 _CHUNK: Final = 64 * 1024
@@ -118,7 +119,7 @@ class TokenCommand(Issuer):
             seconds = self._within.total_seconds()
             raise CredentialUnusable(f"{self.origin} has not ended within {seconds:g} s and was killed") from None
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in NO_FILE and may_be_secret(Path(self._command[0])):
+            if isinstance(error, OSError) and is_secret_path(Path(self._command[0]), error):
                 raise CredentialUnusable(
                     "the command cannot be run: there is none; what stands in its place looks like a secret and is not "
                     "shown"

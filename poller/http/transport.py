@@ -32,7 +32,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from poller import __version__
 from poller.errors import ConfigurationError, SourceNonsense
-from poller.text import hidden
+from poller.text import hidden, shown_path
 
 _NOT_PEM = "expected PEM: certificates, and for a client its key too"
 _MISMATCH = "the key is not that of the certificate"
@@ -150,8 +150,18 @@ def _loading(of: str, *files: Path | None) -> Iterator[None]:
         why = str(error) if not isinstance(error, OSError) else error.strerror
         if isinstance(error, ssl.SSLError):
             why = _MISMATCH if error.reason == "KEY_VALUES_MISMATCH" else _NOT_PEM
-        named = ", ".join(str(path) for path in files if path)
+        named = ", ".join(_named(path) for path in files if path)
+            shown_path(path, error) if isinstance(error, OSError) else str(path) for path in files if path
+        )
         raise ConfigurationError(f"the certificates of a {of} cannot be used ({named}): {why}") from None
+
+
+def _named(path: Path) -> str:
+    try:
+        path.stat()  # the error may be that of another file
+    except OSError as error:
+        return shown_path(path, error)
+    return str(path)
 
 
 def _no_passphrase() -> str:

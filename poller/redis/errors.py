@@ -36,6 +36,7 @@ from weakref import WeakSet
 from redis import exceptions as spoken
 
 from poller.errors import ConfigurationError, PollerError, StoreError, StoreRefused, StoreUnavailable
+from poller.text import shown_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,4 +171,5 @@ def check_files(arguments: Mapping[str, Any], *, shown: str) -> None:
             try:
                 Path(path).open("rb").close()
             except OSError as error:
-                raise ConfigurationError(f"redis.url {shown}: {name} {path}: {error.strerror}") from error
+                at = shown_path(Path(path), error)
+                raise ConfigurationError(f"redis.url {shown}: {name} {at}: {error.strerror}") from None

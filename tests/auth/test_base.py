@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from poller.auth.base import (
 )
 from poller.auth.command import TokenCommand
 from poller.clock import Clock
-from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
+from poller.errors import ConfigurationError, CredentialUnusable, SourceError, SourceUnavailable
+from poller.http.transport import Transport, tls_of
+from poller.redis.errors import check_files
 from tests.harness.clock import StubClock
 from tests.harness.waiting import limited, turns
 from tests.source.clients import keep
@@ -536,6 +539,23 @@ async def test_a_secret_in_place_of_its_file_variable_or_command_is_not_shown(se
         with pytest.raises(CredentialUnusable) as refused:
             await credential.token()
         assert not [part for part in secret.split("/") if part in str(refused.value)]
+
+
+@pytest.mark.parametrize("secret", PASTED)
+async def test_a_secret_in_place_of_a_certificate_file_is_not_shown(secret: str, tmp_path: Path) -> None:
+    """Of a source, a sink or the store; a file that exists is named."""
+    pasted, there = tmp_path / secret, keep(tmp_path / "there-0123456789abcdef012345.pem", "no certificate")
+    attempts: list[tuple[Callable[[], object], str]] = [
+        (lambda: tls_of(Transport(ca_file=pasted), "source"), "certificates of a source"),
+        (lambda: tls_of(Transport(client_cert_file=there, client_key_file=pasted), "sink"), "certificates of a sink"),
+        (lambda: check_files({"ssl_ca_certs": str(pasted)}, shown="rediss://x"), "ssl_ca_certs"),
+    ]
+    for attempt, named in attempts:
+        with pytest.raises(ConfigurationError, match=named) as refused:
+            attempt()
+        assert not [part for part in secret.split("/") if part in str(refused.value)]
+    with pytest.raises(ConfigurationError, match=there.name):
+        tls_of(Transport(ca_file=there), "source")
 
 
 @pytest.mark.parametrize("name", ["acme", "acme-token.txt", "rostering_signing_secret"])
