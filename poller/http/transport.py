@@ -151,8 +151,6 @@ def _loading(of: str, *files: Path | None) -> Iterator[None]:
         if isinstance(error, ssl.SSLError):
             why = _MISMATCH if error.reason == "KEY_VALUES_MISMATCH" else _NOT_PEM
         named = ", ".join(_named(path) for path in files if path)
-            shown_path(path, error) if isinstance(error, OSError) else str(path) for path in files if path
-        )
         raise ConfigurationError(f"the certificates of a {of} cannot be used ({named}): {why}") from None
 
 
