@@ -357,7 +357,7 @@ def test_a_change_that_cannot_be_seen_is_found_by_reading_anew(tmp_path: Path) -
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    """A directory, and a pipe that would block whoever opens it."""
+    """A directory is refused at once, and so is a pipe, which would block its reader."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
     for path in (tmp_path, pipe):
@@ -373,7 +373,7 @@ def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_named_with_what_it_should_hold(tmp_path: Path) -> None:
-    """The word for it comes from whoever wants it."""
+    """An empty file is an error that names what it should hold, in the caller's word."""
     path = keep(tmp_path / "secret", "\n")
     with pytest.raises(CredentialUnusable, match=r"the file .*secret holds no client secret"):
         SecretFile(path, "client secret").text()
@@ -471,7 +471,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_others_undisturbed() -> Non
 
 
 async def test_work_that_nobody_waits_for_is_ended() -> None:
-    """When the last caller is gone so is the work, and the next one begins anew."""
+    """Work ends when its last caller is cancelled, and the next caller starts it again."""
     work = Work()
     callers = await begun(work, 2)
     for caller in callers:
@@ -485,7 +485,7 @@ async def test_work_that_nobody_waits_for_is_ended() -> None:
 
 @pytest.mark.parametrize("later", range(1, 6))
 async def test_who_leaves_a_run_that_is_over_disturbs_nobody_in_the_next(later: int) -> None:
-    """Law: whenever somebody is cancelled around the end of a run, the next one is still the only one."""
+    """Law: if a caller is cancelled around the end of a run, the next run is still the only one."""
     work = Work()
     (leaving,) = await begun(work, 1)
 
@@ -508,7 +508,7 @@ async def test_who_leaves_a_run_that_is_over_disturbs_nobody_in_the_next(later: 
 
 @pytest.mark.parametrize("later", range(1, 6))
 async def test_who_asks_while_the_work_is_being_ended_has_it_done_anew(later: int) -> None:
-    """Law: work that nobody waited for takes some turns to end; who comes in one of these does not end with it."""
+    """Law: a caller that comes while abandoned work is being cancelled gets a run of its own."""
     work = Work()
     (leaving,) = await begun(work, 1)
     leaving.cancel()

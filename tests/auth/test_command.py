@@ -53,7 +53,7 @@ async def test_output_is_bounded() -> None:
 
 @pytest.mark.parametrize("ending", ["timeout", "cancelled"])
 async def test_nothing_survives_a_run_that_is_broken_off(ending: str, line: Path) -> None:
-    """Neither the program nor what it started, though it ignores being told to end."""
+    """A cancelled run leaves neither the program nor its children, even if they ignore SIGTERM."""
     script = f"trap '' TERM; exec 3>{line}; sleep 100 & echo started >&3; wait; sleep 100"
     within = timedelta(seconds=1.5) if ending == "timeout" else LONG
     running = asyncio.create_task(run(["sh", "-c", script], within=within))

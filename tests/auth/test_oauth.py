@@ -89,7 +89,7 @@ async def test_a_token_is_asked_for_as_the_rfc_says(secret_file: Path) -> None:
 
 
 async def test_the_form_is_tried_where_basic_is_not_taken_and_remembered(secret_file: Path) -> None:
-    """Once; what worked comes first the next time. Nothing is sent both ways at once."""
+    """If Basic is refused, the form is tried once and comes first next time; both are never sent together."""
     answers = [REFUSED, http(503), REFUSED, token("t1"), http(503), token("t2"), REFUSED, token("t3")]
     async with serving(answers) as server:
         wanted = issuer(server.url, secret_file)
@@ -225,7 +225,7 @@ async def test_a_replaced_secret_is_used_for_the_next_token(secret_file: Path) -
 
 
 async def test_the_query_of_the_endpoint_is_sent_and_not_shown(secret_file: Path) -> None:
-    """Some servers want one; it may hold what is nobody's business."""
+    """The query of the token endpoint is sent, and not shown in errors."""
     async with serving(http(400, b"no")) as server:
         client = OAuthClient(f"{server.url}/token?tenant=s3cret", "c", secret_file)
         await failure_of(ClientCredentials(client, transport=Transport(), within=timedelta(seconds=20)))
@@ -242,7 +242,7 @@ async def test_the_sources_proxy_is_used_and_its_headers_are_not(secret_file: Pa
 
 
 async def test_concurrent_requests_ask_for_one_token(secret_file: Path) -> None:
-    """Twenty at once, over a real endpoint."""
+    """Twenty concurrent requests lead to one request of the token endpoint."""
     async with serving(token()) as server:
         credential = IssuedToken(issuer(server.url, secret_file), clock=Clock())
         assert await asyncio.gather(*(credential.token() for _ in range(20))) == ["t1"] * 20

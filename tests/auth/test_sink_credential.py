@@ -43,7 +43,7 @@ def test_a_name_and_a_secret_are_basic() -> None:
 
 
 def test_an_expired_token_is_remarked_on() -> None:
-    """Law: from the instant on at which it expires, and never where nobody has said when."""
+    """Law: a token is expired from its moment on, and never if it has none."""
     one = authorization_of(kept(TOKEN | {"accesstokenexpiresutc": "2026-03-02T08:15:00Z"}))
     assert one.remark(EXPIRES - timedelta(microseconds=1)) == ""
     assert one.remark(EXPIRES) == "the access token expired at 2026-03-02T08:15:00Z"

@@ -137,7 +137,7 @@ def test_what_differs_stays_apart(left: bytes, right: bytes) -> None:
 )
 @pytest.mark.parametrize("way", ["fast", "slow"])
 def test_what_is_not_json_is_refused(raw: bytes, reason: str, way: str) -> None:
-    """What is not JSON is a ValueError that says why in words of ours, whichever way it is read."""
+    """Text that is not JSON is a ValueError in the program's own words, by both readers."""
     text = raw if way == "fast" else b"[%b,%b]" % (LONG, raw)
     with pytest.raises(ValueError, match=f"^{reason}") as refused:
         parse(text)
@@ -240,7 +240,7 @@ def test_the_reason_names_the_key(raw: bytes, key: str) -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"]":', b"}]"), (b'["[{\\"",', b"]")])
 def test_the_limit_itself_is_within_the_limit(begin: bytes, end: bytes) -> None:
-    """So many levels pass and one more does not; brackets within strings are none."""
+    """The deepest allowed nesting passes and one more level does not; brackets in strings do not count."""
     wide = begin.count(b"[") + begin.count(b"{") - begin.count(b'"[{') * 2
     times = MAX_DEPTH // wide
     fits = begin * times + b"1" + end * times

@@ -103,7 +103,7 @@ def test_bytes_that_are_no_json_are_refused(snapshot: Snapshot | None) -> None:
 
 @pytest.mark.parametrize("strip", [None, without(("/a",))])
 def test_a_key_that_stands_twice_is_refused(strip: Callable[[Any], Any] | None) -> None:
-    """Which of the two values counts nobody can tell, be it ignored or not; the snapshot is not asked."""
+    """A key that occurs twice is refused, ignored or not, because either value may count."""
     for snapshot in (None, Snapshot(1, 1, b'{"a":1}')):
         with pytest.raises(ValueError, match='the key "a" stands twice'):
             compare(record_of(b'{"a":1,"a":1}'), snapshot, strip)

@@ -67,7 +67,7 @@ def test_a_uuid_takes_18_bytes() -> None:
 
 
 def test_a_reading_that_ended_replaces_what_was_held_and_one_that_failed_does_not() -> None:
-    """A failure says nothing of the records, and what the answer said of its version is not used again."""
+    """A failed reading changes no record, and its validators are not used again."""
     listing = SubstreamSnapshot().after(5, keys=["a", "b"], changed=True, validators={"If-None-Match": '"1"'})
     failed = listing.failed(9)
     assert (list(failed.keys), failed.tried, failed.read, failed.validators) == (["a", "b"], 9, 5, {})

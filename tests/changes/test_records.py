@@ -187,7 +187,7 @@ def test_the_id_field_is_the_feeds() -> None:
     ids=lambda rest: repr(rest[:12]),
 )
 def test_the_id_of_what_cannot_be_used_is_read_from_its_bytes(rest: bytes) -> None:
-    """Whatever is wrong with a record, its id is told, as the key that a usable record with it would have."""
+    """An unusable record is reported with the key that a usable record with its id would have."""
     for record, key in (
         (b'{"id":"a","n":%b}', "a"),
         (b'{"n":%b,"id":"a"}', "a"),
@@ -199,7 +199,7 @@ def test_the_id_of_what_cannot_be_used_is_read_from_its_bytes(rest: bytes) -> No
 
 
 def test_an_id_that_stands_in_a_record_twice_is_both() -> None:
-    """Nobody can tell which of the two the record is, so both are there."""
+    """A record with two ids counts as both."""
     assert identities(b'{"id":"a","n":NaN,"id":2}', "id") == frozenset({"a", "\x012"})
 
 

@@ -17,7 +17,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 
 
 def test_each_fault_strikes_as_often_as_asked() -> None:
-    """In chapters of so many strikes at most."""
+    """The faults are spread over chapters of a limited number of strikes."""
     chapters = planned(_TIMES, 5, most=_MOST)
     for name, times in _TIMES.items():
         sizes = [len(chapter.strikes) for chapter in chapters if chapter.fault == name]
@@ -34,7 +34,7 @@ def test_a_chapter_can_be_played_without_the_others() -> None:
 
 
 def test_only_some_are_played() -> None:
-    """Faults and chapters by their names; a name that there is not is told."""
+    """Faults and chapters are chosen by name; an unknown name is an error."""
     chapters = planned(_TIMES, 5, most=_MOST)
     assert {chapter.name for chapter in only(chapters, ["b", "a:2"])} == {"a:2", "b:1", "b:2"}
     with pytest.raises(ValueError, match="nothing is planned of d, e"):

@@ -149,7 +149,7 @@ def test_completion_never_reports_an_error(tmp_path: Path, config: str) -> None:
 
 
 def test_a_directory_is_relative_to_the_file(tmp_path: Path) -> None:
-    """The data directory is relative to the file, as in the configuration; a wrong type is left alone."""
+    """The data directory is relative to the file, as in the configuration; a value of a wrong type stays."""
     file = tmp_path / "poller.toml"
     file.write_text('[embedded]\ndata_dir = "data"\n')
     context = typer.Context(TyperCommand("poller"))

@@ -111,7 +111,7 @@ def test_the_credential(environ: dict[str, str], kind: str, loaded: Loader) -> N
 
 @pytest.mark.parametrize("environ", [{"POLLER_TOKEN": "abc"}, {"POLLER_TOKEN_FILE": "/t"}])
 def test_the_credential_of_several_sources(environ: dict[str, str], loaded: Loader, complaints: Complaints) -> None:
-    """With several sources the token is nobody's: those with an auth keep it, and who has none is named."""
+    """With several sources the environment's token is not used: a source without auth is named."""
     own = TWO.replace(FEED, 'auth = { token_env = "A" }\n' + FEED, 1)
     assert loaded(own, environ) == loaded(own)
     expected = "expected only with one source: the file has 2, and each needs its own auth; none in sources[0]"
@@ -137,7 +137,7 @@ def test_two_credentials(complaints: Complaints) -> None:
     ],
 )  # fmt: skip
 def test_a_variable_is_named(name: str, value: str, line: str, complaints: Complaints) -> None:
-    """What is wrong in the environment is said of the variable, not of the file."""
+    """An error in the environment names the variable, not the file."""
     assert complaints(SOURCE + FEED, {name: value}) == [f"environment {line}"]
 
 

@@ -97,7 +97,7 @@ filters = [{{ exact = {{ source = "{source}" }} }}]
 def test_a_file_whose_subscription_would_get_nothing_is_refused(
     tmp_path: Path, source: str, more: str, choice: str, says: str | None
 ) -> None:
-    """The source has to be that of a feed that is chosen, or of any; the path of the key is told."""
+    """A filter's source must be one of a chosen feed, or of any feed; the error names the key's path."""
     file = tmp_path / "poller.toml"
     file.write_text(FILE.format(source=source, more=more, choice=choice), "utf-8")
     if says is None:

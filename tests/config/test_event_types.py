@@ -121,7 +121,7 @@ def loaded(tmp_path: Path, types: str, prefix: str = "", more: str = "") -> None
 
 
 def test_a_file_whose_subscription_would_get_nothing_is_refused(tmp_path: Path) -> None:
-    """Each entry has to match an event of the feeds that are chosen, or of all; the path of the key is told."""
+    """Each entry of types must match an event of the chosen feeds, or of any; the error names the key's path."""
     loaded(tmp_path, '["created", "*.removed.v1", "org.example.api.position.modified.v1"]')
     loaded(tmp_path, '["x.y.position.*"]', prefix='type_prefix = "x.y"')
     with pytest.raises(ConfigurationError, match=r'types\[1\] = "creatd": expected a type .* did you mean "created"'):
@@ -133,7 +133,7 @@ def test_a_file_whose_subscription_would_get_nothing_is_refused(tmp_path: Path) 
 
 
 def test_a_file_that_is_wrong_elsewhere_is_not_blamed_for_its_types(tmp_path: Path) -> None:
-    """What is published cannot be said then; the other fault is told, and nothing else."""
+    """If the file has another error, only that is reported, because the published types are unknown."""
     with pytest.raises(ConfigurationError) as caught:
         loaded(tmp_path, '["created"]', prefix="type_prefix = 7")
     assert "types" not in str(caught.value).replace("type_prefix", "")

@@ -51,7 +51,7 @@ def test_unreadable_content(content: bytes, message: str, tmp_path: Path) -> Non
 
 
 def test_unreadable_places(tmp_path: Path) -> None:
-    """A file that is not there, a directory and a path that is none are told apart."""
+    """A missing file, a directory and an invalid path are different errors."""
     loop = tmp_path / "loop.toml"
     loop.symlink_to(loop)
     for path, message in (

@@ -53,7 +53,7 @@ def test_what_is_kept_is_what_was_given(settings: Settings, values: dict[str, An
 
 
 def test_of_a_subscription_that_is_wrong_everywhere_the_first_problems_are_told(settings: Settings) -> None:
-    """A request that brings as many mistakes as it may costs no more than one with a hundred, and is told few."""
+    """A request with the most mistakes costs no more than one with a hundred, and few are reported."""
     for many in (
         {"filters": [{f"unknown{number}": 0 for number in range(2_000)}]},
         {"filters": [{"exact": {"source": f"none{number}"}} for number in range(2_000)]},

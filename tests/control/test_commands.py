@@ -97,7 +97,7 @@ async def test_what_makes_no_sense_is_asked_of_nobody(
 
 
 async def test_a_daemon_that_says_nothing_is_waited_for_so_long(client: FakeAsyncRedis, settings: Settings) -> None:
-    """Law: then that is told; the order stands, and waits for whoever has the feed next."""
+    """Law: without a reply the command says so, and stays for the process that has the feed next."""
     await polling(client)
     answer = await ask(client, settings, CommandKind.PAUSE, patience=timedelta())
     assert (answer.outcome, answer.member) == ("unanswered", None)

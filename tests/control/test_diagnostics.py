@@ -103,7 +103,7 @@ async def told(directory: Path, url: str, more: str = "") -> dict[str, str]:
     ],
 )
 async def test_an_answer_that_is_none_has_a_way_out(tmp_path: Path, status: bytes, body: bytes, way: str) -> None:
-    """Through the very messages that rounds have."""
+    """Each unusable answer is reported in a round's words, with the remedy."""
     async with answering(status, body) as url:
         found = await told(tmp_path, url)
     assert way in found["acme/contractTypes"]
@@ -111,7 +111,7 @@ async def test_an_answer_that_is_none_has_a_way_out(tmp_path: Path, status: byte
 
 
 async def test_a_source_whose_clock_is_off_is_told(tmp_path: Path) -> None:
-    """By the Date of its answer."""
+    """A source whose clock is off is reported by the Date of its answer."""
     async with answering(b"200 OK", EMPTY, b"Date: Mon, 02 Mar 2020 08:15:30 GMT\r\n") as url:
         found = await told(tmp_path, url)
     assert "set both by NTP" in found["source acme"]
@@ -159,7 +159,7 @@ async def test_the_rule_that_is_missing_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_feed_that_a_subscription_lists_no_more_is_named_while_events_wait_there(tmp_path: Path) -> None:
-    """Law: a warning with the way out; without it, what waits would be in nobody's sight."""
+    """Law: events that wait at a feed that is not listed any more are a warning with the remedy."""
     with running("valkey", tmp_path) as server:
         settings = configured(tmp_path).model_copy(update={"redis": RedisSettings(url=server.url)})
         async with commands(server.url) as client:
@@ -199,7 +199,7 @@ async def test_a_subscription_that_does_not_deliver_is_no_ok(tmp_path: Path) -> 
 
 
 async def test_a_port_that_speaks_tls_is_told_from_one_that_does_not() -> None:
-    """Whichever was meant; where both agree nothing is said."""
+    """A port with TLS and a URL without, or the reverse, is reported; if both agree, nothing is."""
     async with tls_port() as port:
         assert "rediss://" in (await other_protocol(f"redis://127.0.0.1:{port}/0") or "")
         assert await other_protocol(f"rediss://127.0.0.1:{port}/0") is None
@@ -241,7 +241,7 @@ async def served(context: ssl.SSLContext | None) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "unix:///nowhere", "redis+cluster://127.0.0.1:1"])
 async def test_where_nobody_answers_nothing_is_said(url: str) -> None:
-    """The error that led here says it."""
+    """If nothing answers, no line about the protocol is added."""
     assert await other_protocol(url) is None
 
 
@@ -280,7 +280,7 @@ async def test_who_may_read_is_said(tmp_path: Path) -> None:
 
 
 async def test_an_address_that_is_off_is_not_looked_at(tmp_path: Path) -> None:
-    """Nothing is said of what is not there."""
+    """A service that is off gives no line."""
     assert await found(tmp_path, "off") == []
 
 
@@ -346,7 +346,7 @@ async def checked(permissions: SinkPermissions = NONE, /, **settings: Any) -> tu
 
 
 async def test_a_sink_that_answers_is_there_whatever_it_says(tmp_path: Path) -> None:
-    """OPTIONS is all that it gets; how its events will be signed is said."""
+    """A sink gets OPTIONS and nothing else; the line says how its events will be signed."""
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
@@ -405,7 +405,7 @@ async def test_a_sink_that_does_not_grant_events_is_an_error() -> None:
     ],
 )
 def test_a_clock_that_is_far_apart_is_told(date: str | None, words: str | None) -> None:
-    """By the whole seconds of an answer's Date; what cannot be read says nothing."""
+    """A clock that is more than a minute off is reported; an unreadable Date is not."""
     found = clock_apart(date, now=datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
     assert (found is None) if words is None else (words in (found or ""))
 

@@ -200,7 +200,7 @@ async def test_a_round_in_flight_is_not_robbed(client: Redis, settings: Settings
 async def test_a_process_that_comes_while_the_lease_is_waited_for_keeps_its_feed(
     client: Redis, settings: Settings
 ) -> None:
-    """Law: who has the feed is asked again under its lease, which is let go of at once where nothing is deleted."""
+    """Law: the owners are checked again under the feed's lease, which is released if nothing is deleted."""
     await everything(client)
     before = await all_keys(client)
     await client.set(KEYS.lease, "once-1-ab/nonce")
@@ -280,7 +280,7 @@ async def test_nothing_of_a_removed_subscription_is_left_at_an_orphaned_feed(
 
 
 async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, settings: Settings) -> None:
-    """Law: what nobody needs goes for its age, the lease is free again at once, and one that is held is respected."""
+    """Law: an orphaned feed is trimmed under its own lease, which is then free; a held lease is respected."""
     watch = StoreMonitor("warn", clock=StubClock(now=lambda: NOW))
     members = Members(
         client, MemberKeys.of("poller"), name="m", ttl=LEASE, clock=store_clock(), configuration=stated(settings)
@@ -362,7 +362,7 @@ def settings_of(base_url: str, sink: str) -> Settings:
 
 
 def test_what_differs_is_named_with_both_sides_and_without_values() -> None:
-    """Law: who agrees stands together; a sink's address, which may be a secret, is in nothing that is said."""
+    """Law: processes that agree are named together, and no sink's address, which may be a secret, is shown."""
     one = stated(settings_of("https://api.example.org/v1", "https://hooks.example.org/T0/s3cr3t"))
     other = stated(settings_of("https://api.example.org/v2", "https://hooks.example.org/T0/other"))
     assert one.feeds == ("acme/contractTypes",)

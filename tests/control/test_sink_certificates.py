@@ -95,7 +95,7 @@ async def test_files_that_are_renewed_are_used_for_the_next_request(made: Certif
 
 
 async def test_files_that_are_gone_leave_the_last_good_ones_in_use(made: Certificates) -> None:
-    """Law: a renewal that is not finished stops no delivery; it is told once for each change of the files."""
+    """Law: an unfinished renewal of certificates stops no delivery, and is logged once for each change."""
     async with receiving(tls=server(made.authority, clients=made.authority)) as receiver:
         settings = SubscriptionSettings.model_validate(
             {"id": "a", "sink": receiver.url, "allow_private": True, "ca_file": made.ca, "client_cert_file": made.both}

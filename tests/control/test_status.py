@@ -61,7 +61,7 @@ async def test_a_feed_that_was_never_read_has_nothing_to_say(client: Redis) -> N
 
 
 async def test_who_polls_is_named_and_nothing_that_proves_it(client: Redis) -> None:
-    """The owner's name, never its nonce; a lease in another form is held by somebody."""
+    """The owner is shown by its name, never by its token; a lease of another form is held by an unknown owner."""
     for value, owner in (("web1-7-ab12/5ec2e7", "web1-7-ab12"), ("5ec2e7", None)):
         await client.set(KEYS.lease, value, px=5000)
         status = await status_of(client)
@@ -104,7 +104,7 @@ async def test_what_was_lost_is_shown_with_its_age(client: Redis) -> None:
 
 
 async def test_the_next_round_is_known_while_somebody_polls(client: Redis) -> None:
-    """As the owner wrote it; without one nobody knows, whatever was written."""
+    """The next round is shown as its owner stored it; without an owner it is unknown."""
     at = NOW + timedelta(seconds=12)
     await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "0", NEXT_AT: at.isoformat()})
     assert (await status_of(client)).next_at is None
@@ -128,7 +128,7 @@ async def test_what_is_held_outlives_a_good_round(client: Redis) -> None:
 
 
 async def test_a_pause_is_told_before_all_else(client: Redis) -> None:
-    """Who, why and since when; there is no next round, and what is held is told beside it."""
+    """A pause is shown with who, why and since when, without a next round; held removals are shown, too."""
     held = {"generation": "g", "sequence": "0", "held": "x", NEXT_AT: NOW.isoformat()}
     for name, value in held.items():
         await client.hset(KEYS.state, name, value)
@@ -161,7 +161,7 @@ async def test_a_feed_that_is_being_confirmed_says_so(client: Redis) -> None:
 
 
 async def test_how_far_a_round_has_come_is_shown_while_somebody_polls(client: Redis) -> None:
-    """What one has left that died says nothing once its lease is over."""
+    """The progress of a round is shown while its lease lasts, and not after its process died."""
     progress = Progress("baseline", 40, 4000, 75.0)
     await client.hset(KEYS.state, mapping={"generation": "g", PROGRESS: msgspec.json.encode(progress)})
     assert (await status_of(client)).progress is None

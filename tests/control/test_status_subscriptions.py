@@ -46,7 +46,7 @@ async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) ->
 
 
 async def test_what_waits_at_a_feed_that_it_lists_no_more_is_named(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Law: it counts as lag and is a problem until it is delivered; how its sink failed there says nothing any more."""
+    """Law: events at a feed that is not listed any more count as lag and are a problem; failures there do not count."""
     settings = configured(tmp_path)
     await added(client, settings, "a")  # lists FEEDS[0] alone
     registry, dropped = registry_of(settings, client), FEEDS[1]
@@ -66,7 +66,7 @@ async def test_what_waits_at_a_feed_that_it_lists_no_more_is_named(client: FakeA
 
 
 async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Since when, why and what to do; granted it is active, and where nobody asks any more a refusal means nothing."""
+    """A subscription without a grant is failing, with since when, why and the remedy; without validate it is active."""
     settings, registry = configured(tmp_path), registry_of(configured(tmp_path), client)
 
     async def seen(state: HandshakeState | None, *, validate: bool = True) -> SubscriptionStatus:

@@ -75,7 +75,7 @@ async def test_the_sample_is_sent_as_events_are(tmp_path: Path) -> None:
 
 
 async def test_the_sample_has_what_a_request_has_brought(tmp_path: Path) -> None:
-    """Of a token that has expired it is told where the sink refuses it; one that cannot be read is an error."""
+    """An expired credential is named if the sink refuses it; an unreadable one is an error."""
     kept = b'{"credentialtype":"ACCESSTOKEN","accesstoken":"brought","accesstokenexpiresutc":"2026-03-02T08:14:00Z"}'
     async with receiving(Reply(401)) as receiver:
         found = await sampled(tmp_path, receiver.url, brought=kept)

@@ -222,7 +222,7 @@ def test_what_waits_in_its_lane_is_parked_as_soon_as_it_is_read() -> None:
 
 
 def test_one_bad_event_takes_no_others_along() -> None:
-    """What failed together is tried again one by one, also by another process; a busy sink says nothing of events."""
+    """Events that failed in one batch are retried one by one, also by another process; a busy sink does not count."""
     for outcome, together in ((BROKEN, 1), (answered(429, retry_after="1"), 3)):
         ledger, tracker = Ledger(), DeliveryTracker(subscription(batching=Batching(9)))
         tracker.take_in([one_of(key, number) for number, key in enumerate("abc", 1)], now=NOW)
@@ -238,7 +238,7 @@ def test_one_bad_event_takes_no_others_along() -> None:
 
 
 def test_letters_of_one_id_are_one_record() -> None:
-    """A UUID is the same in upper case, so its events wait for one another; other ids are told apart."""
+    """UUIDs that differ in case are one record, whose events keep their order; other ids are two."""
     uuid = "7d9f3a52-6a0e-4f0c-9a50-0f5a1c4a7f11"
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2), one_of("A", 3), one_of("a", 4)], now=NOW)
@@ -281,7 +281,7 @@ def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
 
 
 def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:
-    """Than it may have been parked for, jitter included; one that was set forward lets it be tried at once."""
+    """A clock that was set back makes no retry wait longer than scheduled; one set forward makes it due."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
     tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
@@ -405,7 +405,7 @@ def test_what_is_due_with_its_record_has_no_wait_of_its_own() -> None:
 
 
 def test_each_stands_in_its_lane_as_it_was_tried() -> None:
-    """Law: in the order in which they were given; whoever has failed by itself is sent by itself."""
+    """Law: restored events keep their order, and an event that failed alone is sent alone."""
     _, waiting = joined(
         _1=Delivery("a", size=7), _2=Delivery("b", tries=Tries(2, 2)), _3=Delivery("b", tries=Tries(2, 1))
     )
@@ -465,7 +465,7 @@ def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chose
 
 
 def test_another_one_takes_its_place() -> None:
-    """Law: the same replay goes on where it is; another one begins anew, whatever is written of the first."""
+    """Law: the same replay continues at its position; another replay starts at its own."""
     replay = ReplayProgress(SPAN)
     replay.took([("5-0", b"")], most=1)
     assert replay.follows(ReplaySpan("r", "4-0", "9-0")) is replay

@@ -76,7 +76,7 @@ def names(request: Received) -> list[str]:
 
 
 async def test_an_attempt_is_a_trace_of_its_own() -> None:
-    """Law: linked to its event's round and no child of it, and the sink is told the attempt's name."""
+    """Law: an attempt is a trace of its own, linked to its event's round, and its traceparent is sent to the sink."""
     async with receiving() as receiver:
         with recorded() as spans, tracing.root("round"):
             await sent(receiver, event(traceparent=ROUND))
@@ -171,7 +171,7 @@ async def test_in_binary_mode_both_are_there() -> None:
 
 
 async def test_a_header_of_the_subscriptions_own_stays() -> None:
-    """Law: whoever has configured a traceparent gets that one, once, whatever its case; no tracestate beside."""
+    """Law: a configured traceparent is sent once, whatever its case, and without tracestate."""
     async with receiving() as receiver:
         with recorded():
             await sent(receiver, event(), headers=(("TraceParent", OTHER),))

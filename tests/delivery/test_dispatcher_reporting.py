@@ -63,7 +63,7 @@ def test_each_event_of_a_request_is_counted_and_the_request_once(series: Attempt
     ("recorded", "delay"), [("2026-03-02T08:16:00Z", 0.0), ("no time", None), ("2026-03-02", None)]
 )
 def test_a_strange_moment_hurts_nobody(series: AttemptSeries, recorded: str, delay: float | None) -> None:
-    """Whoever wrote the event: one from the future has no delay, what is no moment is not measured."""
+    """An event of the future has a delay of 0, and one without a valid moment is not measured."""
     count([told(Delivered(), recorded=recorded)], OK, series, now=NOW)
     known = grown("poller_delivery_delay_seconds_count", subscription="counted")
     assert (known, grown("poller_delivery_delay_seconds_sum", subscription="counted")) == (
@@ -81,7 +81,7 @@ def test_every_step_has_a_name() -> None:
 @pytest.mark.parametrize("spoken", ["DEBUG"], indirect=True)
 @pytest.mark.usefixtures("spoken")
 def test_a_line_says_what_one_wants_to_know() -> None:
-    """Where it went, how it ended, how old it is, what follows and when; details are debug, errors want somebody."""
+    """An attempt's line has its destination, outcome, age, next step and moment, at the level of its outcome."""
     broken = unanswered(Failure.TIMEOUT, seconds=15, error="no answer within 15 s")
     with capture_logs() as logs:
         for step, outcome in (
@@ -118,7 +118,7 @@ def test_a_line_says_what_one_wants_to_know() -> None:
 @pytest.mark.parametrize("spoken", ["INFO"], indirect=True)
 @pytest.mark.usefixtures("spoken")
 def test_what_goes_well_is_a_detail() -> None:
-    """Of many that were delivered only the one that was not is told; what could not even be sent is told elsewhere."""
+    """Of a batch only the events that failed are logged above debug; what could not be sent is logged elsewhere."""
     with capture_logs() as logs:
         many = [told(Delivered()), told(Retry(timedelta(seconds=5))), told(Delivered()), told(Withhold())]
         report(many, OK, feed="a/x", subscription="s", sink="h", now=NOW)

@@ -280,7 +280,7 @@ async def attempt(sink: EndpointState) -> Outcome | None:
 
 @pytest.mark.parametrize("error", [CredentialUnusable("no such file"), SecretUnusable("expected whsec_")])
 async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(error: Exception) -> None:
-    """Nothing is posted, and it is told as failing, with the words, from the first time on; the sink rests for none."""
+    """With an unreadable secret nothing is posted, and the subscription is failing with the reason."""
     clock, noted, posted = FakeClock(monotonic=1000.0), Noted(), Posted()
     sink = made(clock, noted, posted, disable_after=timedelta(seconds=10))
     missing = Missing(sink)
@@ -367,7 +367,7 @@ WAIT = CREDENTIAL_WAIT.total_seconds()
 
 
 def test_while_nothing_is_missing_nothing_is_held_up() -> None:
-    """Law: everything may begin and be sent, and nothing is to be told of an end."""
+    """Law: while all credentials can be read, every attempt may start, and no end of a failure is logged."""
     withholding = CredentialOutage()
     for now in range(3):
         assert withholding.admits(now)
@@ -378,7 +378,7 @@ def test_while_nothing_is_missing_nothing_is_held_up() -> None:
 
 
 def test_one_attempt_at_a_time_finds_out() -> None:
-    """Law: none begins before its time; then one does, and nobody else's turn comes, however many had begun before."""
+    """Law: during a credential outage one attempt at a time may start, each at its moment."""
     withholding = CredentialOutage()
     assert withholding.failed(100)
     assert [withholding.turn() for _ in range(8)] == [False] * 8  # those that had begun
@@ -402,7 +402,7 @@ def test_what_came_to_nothing_holds_up_nobody_for_good() -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_over_when_one_that_was_to_find_out_got_through(asked: bool) -> None:
-    """Law: what was on its way before says nothing of what is there now."""
+    """Law: an attempt from before a credential outage does not end it; a probe that gets through does."""
     withholding = CredentialOutage()
     withholding.failed(10)
     assert withholding.passed(12.5, asked=asked) == (2.5 if asked else None)

@@ -249,7 +249,7 @@ def test_what_is_delivered_elsewhere_is_not_written() -> None:
 
 
 def test_what_was_not_even_sent_is_failing_and_says_nothing_of_the_sink() -> None:
-    """Law: told at once and once, with the words; the sink's failing is counted anew when it is reached again."""
+    """Law: an attempt that could not be sent is reported once; the sink's failures are counted from 0 afterwards."""
     standing, kept = EndpointHealth(5 * HOUR), dict[str, Health]()
     standing.failed("a", NOON, "status 500")
     standing.failed("b", NOON, "status 500")

@@ -101,7 +101,7 @@ def turns(outcomes: list[Outcome]) -> Callable[[bytes], Outcome]:
 
 
 async def test_everything_arrives_once_and_in_order(scene: Scene) -> None:
-    """What is there and what comes later; many records at once, never two events of one."""
+    """Existing and later events are delivered, many records at a time, never two events of one record."""
     await scene.add(*(f"{key}{number}" for number in range(30) for key in "abc"))
     async with delivering(await scene.store(), subscriber(scene.posted)) as (pair, _):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 90)
@@ -177,7 +177,7 @@ async def test_told_to_stop_it_writes_what_has_ended_on_the_way(scene: Scene) ->
 
 
 async def test_without_the_lease_nothing_is_sent(scene: Scene) -> None:
-    """It ends as soon as it looks, and does not run in circles until somebody tells it."""
+    """A consumer without the lease ends before it sends anything."""
     await scene.add("a0")
     store = await scene.store(seconds=0.001)
     async with delivering(store, subscriber(scene.posted)) as (_, task), patience("the pair to end", 5):
@@ -238,7 +238,7 @@ async def test_a_group_that_is_gone_doubles_nothing_while_the_process_lives(scen
 
 
 async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene) -> None:
-    """Retry-After holds for all records, and for whoever takes over."""
+    """A pause by Retry-After holds for all records, and for the next owner of the lease."""
     noted = Noted()
     scene.posted.answer = lambda _: answered(503, retry_after="60")
     await scene.add("a0")
@@ -314,7 +314,7 @@ async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> N
 
 
 async def test_places_are_not_exceeded_and_all_are_given_back(scene: Scene) -> None:
-    """With failures of every kind among them, and errors of ours."""
+    """The limit of requests in flight is never exceeded, and each slot is given back after every kind of failure."""
     outcomes = [BROKEN, unanswered(Failure.TIMEOUT), OK] * 10
     scene.posted.answer = turns(outcomes)
     await scene.add(*(f"{key}{number}" for number in range(3) for key in "abcdef"))
@@ -337,7 +337,7 @@ async def test_a_batch_waits_for_more_and_not_for_ever(scene: Scene) -> None:
 
 
 async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
-    """Also where a batch has gathered for long enough, and the sink wants to be left alone."""
+    """A consumer with nothing to do sleeps, also while its sink is paused with a full batch."""
     await scene.add("a0")
     sink = subscriber(scene.posted, batching=Batching(3, 1000, timedelta(milliseconds=20)))
     clock = asyncio.get_running_loop().time

@@ -183,7 +183,7 @@ async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
 
 
 async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
-    """Law: whoever comes after a crash goes on with the replay, and repeats at most what was not written yet."""
+    """Law: after a crash the replay continues, and repeats at most what was not written yet."""
     count = 5 * WINDOW
     await replay_of_all(client, *(f"K{number % 7}" for number in range(count)))
     first, second = Scripted(), Scripted()

@@ -156,7 +156,7 @@ async def test_many_are_read_and_written_at_once() -> None:
 
 
 async def test_a_record_does_not_wait_for_others() -> None:
-    """Law: where a further event of a record waits, the one before it is written at once, whatever else goes on."""
+    """Law: if a further event of a record waits, the settlement of the one before it is written at once."""
     store, sink = Counting(), Sink()
     store.add(spelled(partitionkey=HELD))
     for _ in range(20):
@@ -186,7 +186,7 @@ async def test_what_is_gathered_is_written_in_time() -> None:
 
 
 async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:
-    """Law: whoever takes over after a kill at any instant either has the delivery to make, or knows of the pause."""
+    """Law: after a kill at any instant, the next owner has the delivery to make or knows of the pause."""
     store = Counting()
     notes = NotedPause(store)
     store.add(spelled(partitionkey="a"))

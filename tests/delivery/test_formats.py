@@ -105,7 +105,7 @@ def test_an_attempt_changes_timestamp_and_signature_alone(mode: Mode) -> None:
 
 
 def test_the_subscriptions_headers_come_along() -> None:
-    """They may name another User-Agent, in any case; the origin is told where it was granted."""
+    """A subscription's headers are sent, also another User-Agent; the origin is sent if it was granted."""
     sent = request("structured", entry(), headers={"user-agent": "mine", "X-Team": "a b"}, origin="poller.example.org")
     assert sent.headers["user-agent"] == "mine"
     assert "User-Agent" not in sent.headers

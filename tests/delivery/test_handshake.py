@@ -121,7 +121,7 @@ def test_a_rate_is_positive() -> None:
     ],
 )
 def test_permission_is_read_from_the_headers(origin: str, rate: str | None, state: HandshakeState) -> None:
-    """Our origin or any; so many a minute, no limit where it says so or nothing."""
+    """A grant names this origin or any, and a rate a minute, or no limit."""
     assert state_after(said(origin, rate), ASKED) == state
 
 
@@ -134,7 +134,7 @@ def test_another_origin_is_a_refusal(origin: str) -> None:
 
 @pytest.mark.parametrize("rate", ["0", "-1", "1.5", "1e3", "many", "* *", "9" * 30, "\uff11"])
 def test_a_rate_that_is_none_is_a_refusal(rate: str) -> None:
-    """Nobody guesses."""
+    """A rate that is no number is a refusal."""
     assert isinstance(state_after(said("*", rate), ASKED), Refused)
 
 
@@ -156,7 +156,7 @@ def test_who_does_not_know_the_question_is_refusing(status: int) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_answer_without_a_word_on_permission_leaves_the_callback_open(status: int) -> None:
-    """It is no refusal; whoever was offered a callback before may still call it."""
+    """An answer without permission headers is no refusal while a callback is open."""
     waiting = state_after({}, OFFERED, key=KEY)
     assert state_after({}, OFFERED, status=status, key="another", before=waiting) == waiting
     assert state_unanswered("nobody there", before=waiting) == waiting
@@ -165,7 +165,7 @@ def test_an_answer_without_a_word_on_permission_leaves_the_callback_open(status:
 
 
 def test_since_when_nothing_is_granted() -> None:
-    """From the first answer that was no grant, whatever came after it; after a grant anew."""
+    """A sink is ungranted since its first answer that was no grant; a grant starts the count again."""
     first = state_after({}, ASKED, status=405, now=NOW)
     later = state_after({}, ASKED, before=first, now=NOW + timedelta(hours=1))
     assert (later.since if not isinstance(later, Granted) else None) == NOW
@@ -174,7 +174,7 @@ def test_since_when_nothing_is_granted() -> None:
 
 
 def test_what_is_no_grant_has_a_reason_and_a_remedy() -> None:
-    """Each of its own; a grant, and a sink that nobody has asked, have none."""
+    """Each state without a grant has a reason and a remedy; a grant, and a sink that was not asked, have none."""
     assert [ungranted(state) for state in (None, Granted(ORIGIN))] == [None, None]
     told = [ungranted(state) for state in STATES[2:]]
     assert [("; " in str(one)) for one in told] == [True] * 4
@@ -197,7 +197,7 @@ def test_a_refusal_after_a_grant_is_a_revocation() -> None:
 
 
 def test_the_callback_grants_with_its_key_alone() -> None:
-    """At the rate that it names, else the one asked for; where nobody waits it does nothing."""
+    """A callback grants at its own rate or the requested one; if no grant is awaited it does nothing."""
     waiting = state_after(said(None), OFFERED, key=KEY)
     assert state_called(waiting, KEY) == Granted(ORIGIN, 120)
     assert state_called(waiting, KEY, "7") == Granted(ORIGIN, 7)
@@ -282,7 +282,7 @@ async def asking(
 
 
 async def test_a_grant_is_asked_for_once_and_kept(registry: Registry) -> None:
-    """OPTIONS names origin and rate; the grant is kept, and whoever finds it kept does not ask again."""
+    """OPTIONS names origin and rate; the grant is stored, and a process that finds it does not ask again."""
     async with receiving() as receiver:
         receiver.answer = Reply(200, headers=(ALLOWED, ("WebHook-Allowed-Rate", "60")))
         async with asking(registry, receiver) as (task, _):
@@ -315,7 +315,7 @@ async def test_the_grant_of_one_sink_does_not_hold_for_the_next(registry: Regist
 
 
 async def test_a_sink_that_refuses_is_sent_nothing(registry: Registry) -> None:
-    """The state says why, and the wait ends when it is told to."""
+    """A sink that refuses gets no event, its state has the reason, and the wait can be stopped."""
     async with receiving() as receiver:
         receiver.answer = Reply(200)
         async with asking(registry, receiver) as (task, stop):
@@ -326,7 +326,7 @@ async def test_a_sink_that_refuses_is_sent_nothing(registry: Registry) -> None:
 
 
 async def test_what_is_not_granted_is_told(registry: Registry) -> None:
-    """As a warning with a remedy, once for each reason; and to whoever asks this process how it does."""
+    """A missing grant is logged once for each reason with the remedy, and shown in the process's status."""
     stop, told = asyncio.Event(), list[str | None]()
     async with receiving() as receiver, sink_of(receiver.url) as sink:
         await registry.change("rostering", encode_subscription(settings(receiver.url)))
@@ -370,7 +370,7 @@ async def test_a_sink_that_does_not_answer_is_known_for_it(registry: Registry) -
 
 
 async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry) -> None:
-    """Granted later, over HTTP, by whoever has the key that was sent; another key changes nothing."""
+    """A sink grants later by the key that it was sent; another key changes nothing."""
     async with (
         receiving() as receiver,
         listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,

@@ -118,7 +118,7 @@ def taken(queues: KeyQueues[str], most: int = 9) -> Sequence[str]:
 
 
 def test_what_was_due_first_goes_first_and_before_what_is_new() -> None:
-    """Several queues that are due at once open in the order of their moments."""
+    """Queues that are due open in the order of their due times, before new ones."""
     queues: KeyQueues[str] = KeyQueues()
     for number, key in enumerate("abc", 1):
         queues.restore(key, [entry(number, key, item=None)], due=9 - number)
@@ -129,7 +129,7 @@ def test_what_was_due_first_goes_first_and_before_what_is_new() -> None:
 
 
 def test_what_has_failed_goes_alone() -> None:
-    """Neither with those before it nor with those after it, and nobody waits for more to send it."""
+    """An event that has failed is sent alone, without waiting for others."""
     queues: KeyQueues[str] = KeyQueues()
     for number, alone in enumerate((False, True, False, False), 1):
         queues.add(entry(number, str(number), alone=alone))
@@ -173,7 +173,7 @@ def claimed(queues: KeyQueues[int], most: int = 1) -> list[str]:
 
 
 def test_into_no_lane() -> None:
-    """Law: where nothing of its record is there it may be sent at once."""
+    """Law: a redelivery of a record without waiting events may be sent at once."""
     queues: KeyQueues[int] = KeyQueues()
     queues.insert(waiting(1, fresh=False))
     assert (claimed(queues), queues.parked, queues.ready) == (["1-0"], 1, False)

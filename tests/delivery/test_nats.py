@@ -136,7 +136,7 @@ async def test_a_full_stream_is_a_clear_error(server: NatsServer) -> None:
     ],
 )
 async def test_a_missing_right_is_a_clear_error(tmp_path: Path, rights: str, denied: str) -> None:
-    """Law: the server's refusal is told soon, each time, and not as a timeout; what to grant is named."""
+    """Law: a missing right is reported as such, not as a timeout, and names what to grant."""
     user = f"{{ user: poller, password: {TOKEN}, permissions: {{ {rights} }} }}"
     users = f"{user}, {{ user: admin, password: {TOKEN} }}"
     with nats_server(tmp_path, f"authorization {{ users: [ {users} ] }}") as server:
@@ -272,7 +272,7 @@ async def test_renewed_certificate_files_are_used_for_the_next_connection(
 
 
 async def test_a_client_certificate_is_shown(tmp_path: Path, authority: trustme.CA) -> None:
-    """Law: by client_cert_file and client_key_file of the subscription, as for any sink; without it nobody gets in."""
+    """Law: a server that requires a client certificate gets that of the subscription, and refuses without it."""
     config = tls_config(tmp_path, authority, verify=True)
     own = authority.issue_cert("poller.example")
     own.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
@@ -287,7 +287,7 @@ async def test_a_client_certificate_is_shown(tmp_path: Path, authority: trustme.
 
 
 async def test_a_server_that_takes_tls_away_gets_no_token() -> None:
-    """Law: with tls:// a greeting without TLS ends it; what somebody in between could strip gains nothing."""
+    """Law: with tls://, a server without TLS gets no token."""
     got: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -500,7 +500,7 @@ async def test_check_and_test_know_the_sink(server: NatsServer) -> None:
 
 
 async def test_servers_that_a_server_announces_are_not_connected_to() -> None:
-    """Law: a server that names another one in its greeting, and then hangs up, leads nobody there."""
+    """Law: servers that a server announces are not connected to."""
     touched: list[int] = []
 
     async def trap(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,7 +10,7 @@ from poller.delivery.sinks.base import Outcome, OutcomeKind
 
 
 def test_a_wait_is_one_of_an_overloaded_sink() -> None:
-    """Any other outcome with a wait would be waited for by nobody."""
+    """Only an outcome of an overloaded sink has a wait."""
     with pytest.raises(ValueError, match="overloaded"):
         Outcome(OutcomeKind.RETRY, wait=timedelta(seconds=1))
     assert not Outcome(OutcomeKind.RETRY, wait=timedelta(seconds=1), is_overloaded=True).is_unexplained

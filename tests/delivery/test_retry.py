@@ -111,7 +111,7 @@ def test_jitter_only_adds(outcome: Outcome, patience: RetryPolicy, chance: float
 def test_what_is_asked_for_is_never_cut_below_the_cap(
     status: int, seconds: int, patience: RetryPolicy, chance: float, counted: int
 ) -> None:
-    """The sink is left alone for as long, by whatever attempt, with whatever jitter; a second it is at least."""
+    """A pause lasts at least as long as the sink asked for, and at least a second."""
     ended = step(asks(status, str(seconds)), Tries(counted, counted), patience, chance)
     assert isinstance(ended, PauseSink)
     assert ended.pause == min(max(timedelta(seconds=seconds), PAUSE_FLOOR), PAUSE_CAP)
@@ -167,7 +167,7 @@ def test_a_busy_sink_does_not_use_up_the_schedule() -> None:
 
 
 def test_pauses_that_add_up_to_the_schedule_are_the_end() -> None:
-    """The event is given up, and the sink is left alone all the same."""
+    """If pauses add up to the schedule, the event becomes a dead letter and the sink is paused all the same."""
     ended = step(asks(503, "60"), Tries(9, 1, PATIENCE.whole))
     assert isinstance(ended, DeadLetter)
     assert ended.pause == 60 * SECOND

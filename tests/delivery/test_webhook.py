@@ -60,7 +60,7 @@ async def test_a_header_is_sent_once() -> None:
 
 
 async def test_a_connection_is_used_again() -> None:
-    """One after the other: one connection; at once: as many as allowed, and no more."""
+    """Requests one after the other use one connection; concurrent ones as many as allowed, and no more."""
     both = asyncio.Event()
     async with receiving(Reply(200, body=b"thanks")) as receiver, sink_of(receiver.url, concurrency=2) as sink:
         for _ in range(5):

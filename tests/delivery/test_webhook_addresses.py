@@ -86,7 +86,7 @@ async def test_a_name_is_checked_for_each_look_up() -> None:
 
 
 async def test_a_name_without_an_address_is_a_failure_of_names() -> None:
-    """Whether nobody knows it or it has none."""
+    """A name that is unknown or has no address is a DNS failure."""
     for lookup in (Names([]), None):
         outcome = await posted("https://sink.invalid/hooks", allowed=NONE, lookup=lookup)
         assert outcome.failure is Failure.DNS
@@ -105,7 +105,7 @@ async def test_a_name_that_nobody_answers_for_takes_no_longer_than_allowed() -> 
 
 
 async def test_the_systems_look_up_gives_numbers() -> None:
-    """For a name, for several at once, and an error for what is none."""
+    """The system's look-up gives the addresses of names, and an error for an unknown one."""
     found = await asyncio.gather(*(system_lookup("localhost") for _ in range(20)))
     assert all(set(addresses) <= {"127.0.0.1", "::1"} and addresses for addresses in found)
     for name in ("sink.invalid", "a" * 300, "a..b", "\udcff"):

@@ -229,7 +229,7 @@ def test_an_alert_of_tls_is_told_with_its_remedy(reason: str, remedy: str) -> No
 
 
 async def test_http_2_is_named_with_the_remedy() -> None:
-    """Law: a sink that begins with an HTTP/2 frame is told to speak HTTP/1.1 too."""
+    """Law: an answer in HTTP/2 is named, with the remedy."""
     async with receiving(Raw(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64")) as receiver:
         outcome = await posted(receiver.url)
     assert outcome.failure is Failure.NOT_HTTP
@@ -280,7 +280,7 @@ async def test_a_gzip_bomb_is_not_unpacked() -> None:
     ids=["reset", "closed", "closed in a line"],
 )
 async def test_an_end_without_an_answer_says_how(answer: Answer, failure: Failure) -> None:
-    """Reset or closed in order: nobody knows whether the sink has taken it, so it has not. It is not sent twice."""
+    """A connection that ends without an answer is a failure that says how it ended; the request is not sent twice."""
     async with receiving(answer) as receiver:
         assert (await posted(receiver.url)).failure is failure
         assert receiver.count == 1
@@ -325,7 +325,7 @@ async def test_what_came_over_an_idle_connection_is_seen_before_it_is_used() -> 
 
 @pytest.mark.parametrize("when", ["before the request", "after it"])
 async def test_why_a_connection_was_lost_is_known_whenever_that_was(when: str) -> None:
-    """Law: an alert that ends a connection before the request is written is told like one that comes afterwards."""
+    """Law: a TLS alert is reported alike before and after the request was written."""
     protocol = SinkProtocol(asyncio.get_running_loop())
     received, error = Bytes(), ssl.SSLError(1, "alert")
     outer = current.set(received)
@@ -411,7 +411,7 @@ async def test_a_refused_connection_is_told_as_one() -> None:
 
 
 async def test_an_upgrade_is_no_success() -> None:
-    """101 is an answer to what nobody asked."""
+    """An upgrade (101) is no success."""
     switching = Raw(b"HTTP/1.1 101 x\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", Then.HANG)
     async with receiving(switching) as receiver:
         outcome = await posted(receiver.url, seconds=0.5)
@@ -420,7 +420,7 @@ async def test_an_upgrade_is_no_success() -> None:
 
 @pytest.mark.parametrize("header", [("X-A", "b\r\nX-C: d"), ("X-A", "b\nc"), ("X\r\nA", "b"), ("X-A", "b\0")])
 async def test_a_header_that_would_be_two_is_not_sent(header: tuple[str, str]) -> None:
-    """Whoever made it: nothing leaves, and the outcome does not repeat it."""
+    """A header with a line break is not sent, and the outcome does not repeat it."""
     async with receiving() as receiver, sink_of(receiver.url) as sink:
         outcome = await sink.post((TYPE, header), b"{}")
         assert outcome.failure is Failure.REQUEST

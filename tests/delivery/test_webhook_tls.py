@@ -156,7 +156,7 @@ async def test_a_sink_that_ends_a_handshake_without_a_word_may_want_a_client_cer
 
 
 async def test_what_is_no_tls_is_named(trusting: ssl.SSLContext) -> None:
-    """Law: a sink that answers in plain HTTP where TLS is due is told apart from one that refuses TLS."""
+    """Law: an answer in plain HTTP to a TLS handshake is named as such."""
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
@@ -172,7 +172,7 @@ async def test_what_is_no_tls_is_named(trusting: ssl.SSLContext) -> None:
 
 
 async def test_http_2_over_tls_is_named(authority: trustme.CA, trusting: ssl.SSLContext) -> None:
-    """Law: a sink that speaks HTTP/2 whatever was agreed on is told to speak HTTP/1.1 too."""
+    """Law: an answer in HTTP/2 over TLS is named, with the remedy."""
     frames = Raw(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64")
     async with receiving(frames, tls=presenting(authority.issue_cert("127.0.0.1"))) as receiver:
         outcome = await posted(receiver.url, tls=trusting)

@@ -46,7 +46,7 @@ def test_each_service_is_confined(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_what_it_refers_to(name: str) -> None:
-    """Law: networks, volumes, configurations and secrets are declared, and files of ours exist."""
+    """Law: networks, volumes, configurations and secrets are declared, and the project's files exist."""
     service = SERVICES[name]
     assert set(service["networks"]) <= set(COMPOSE["networks"])
     assert set(service.get("secrets", ())) <= set(COMPOSE["secrets"])
@@ -90,7 +90,7 @@ def test_no_secret_is_in_the_repository() -> None:
 
 
 def test_the_redis(tmp_path: Path) -> None:
-    """Law: started as the service starts it, the server takes the password from the environment, and nobody without."""
+    """Law: started as the service starts it, the server takes its password from the environment and requires it."""
     port, etc, run = free_port(), tmp_path / "etc", tmp_path / "run"
     service = SERVICES["redis"]
     assert service["entrypoint"] == ["/bin/sh", "/etc/redis/start.sh"]

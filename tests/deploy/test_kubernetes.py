@@ -102,7 +102,7 @@ def test_the_configuration() -> None:
 
 
 def test_how_the_secret_is_made(tmp_path: Path) -> None:
-    """Law: what is told makes each key that the pod asks for, of files, with a URL that the program takes."""
+    """Law: the documented command makes each key of the secret that the pod uses, with a valid URL."""
     (making,) = re.findall(r"^#   (umask .*)$", TEXT, re.MULTILINE)
     (command,) = re.findall(r"^#   (kubectl create secret .*)$", TEXT, re.MULTILINE)
     assert "--from-literal" not in command
@@ -149,7 +149,7 @@ def test_probes_and_the_end() -> None:
 
 
 def test_the_image_is_this_version() -> None:
-    """Law: the tag is the version of the project, whoever builds it or asks for it, and the user is the image's."""
+    """Law: the image's tag is the version of the project wherever it is named, and the user is the image's."""
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     (version,) = re.findall(r'^version = "(.*)"$', text, re.MULTILINE)
     assert KUSTOMIZATION["images"][0]["newTag"] == version

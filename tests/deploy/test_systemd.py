@@ -56,7 +56,7 @@ def test_systemd_takes_it(tmp_path: Path) -> None:
 
 
 def test_what_is_installed() -> None:
-    """Law: it is this checkout, for the name on the package index is not ours, and into where the unit looks for it."""
+    """Law: the checkout is installed, not the package index's name, and where the unit looks for it."""
     (place, what) = re.findall(r"(/\S+)/pip install (\S+)", TEXT)[0]
     assert what == "."
     assert setting("ExecStart").startswith(f"{place}/poller ")

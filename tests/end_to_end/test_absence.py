@@ -54,7 +54,7 @@ async def test_a_source_that_leaves_between_pages_is_read_again(tmp_path: Path, 
 
 @pytest.mark.thorough
 async def test_a_store_killed_and_restarted_is_waited_for(tmp_path: Path) -> None:
-    """The store is killed with -9 under a running daemon, twice, and comes back on its files; each is told."""
+    """A store killed with -9 twice under a running daemon is waited for, and each outage is logged."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(_server(tmp_path))
         played = await stack.enter_async_context(scene(tmp_path, store=server.url))

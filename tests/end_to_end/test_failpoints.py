@@ -20,7 +20,7 @@ _BEFORE_ANY_COMMIT = ("lease.taken", "page.fetched", "known.read", "commit.plann
 
 @pytest.mark.parametrize("point", OF_ROUNDS)
 async def test_dying_there_loses_nothing(point: str, tmp_path: Path, store: str) -> None:
-    """Killed at the first time, then at the third, then left alone: all is published, once and rightly."""
+    """Killed at a failpoint's first and third pass, then not again: everything is published exactly once."""
     async with scene(tmp_path, store=store, seed=OF_ROUNDS.index(point)) as played:
         await _die_at(played, f"{point}:1")
         assert await _committed(played, point) == (point not in _BEFORE_ANY_COMMIT)

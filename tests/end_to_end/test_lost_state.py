@@ -28,7 +28,7 @@ _IDS = ["acme/" + feed for feed in FEEDS]
 
 
 async def test_everything_gone_under_a_running_daemon(tmp_path: Path, store: str) -> None:
-    """FLUSHALL: a new baseline in the stream and at no sink, what changes later at each; told once for each feed."""
+    """After FLUSHALL the new baseline reaches no sink, later changes reach each, and each feed is reported once."""
     async with (
         subscribed(tmp_path, _WISHES, store=store, changes_per_second=30) as scene,
         daemon(scene.config()) as running,

@@ -68,7 +68,7 @@ async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> 
 
 @pytest.mark.thorough
 async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Path, store: str) -> None:
-    """Law: nothing is removed, the feed is held, told once and shown, until it is released; then it goes through."""
+    """Law: an empty answer removes nothing: the feed is held and shown until it is released."""
     async with scene(tmp_path, store=store, records=100, changes_per_second=0) as played:
         config, feed = played.config(), "acme/contractTypes"
         baseline = await once(config, feed)
@@ -96,7 +96,7 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
 
 @pytest.mark.thorough
 async def test_another_api_in_place_of_the_known_one_waits_for_an_operator(tmp_path: Path, store: str) -> None:
-    """Law: nothing of it is published, status and event say why; --anew reads it as new, a release what differs."""
+    """Law: another API publishes nothing until an operator decides: --anew publishes all, release what differs."""
     feed = "acme/contractTypes"
     async with (
         scene(tmp_path, store=store, records=100, changes_per_second=0, seed=1) as played,

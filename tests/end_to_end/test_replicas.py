@@ -27,7 +27,7 @@ _SOON = timedelta(seconds=4)  # a second on a machine that is not busy
 
 @pytest.mark.thorough
 async def test_feeds_are_spread_evenly_and_handed_over(tmp_path: Path, store: str) -> None:
-    """Four feeds: 2 and 2, then 2, 1 and 1; one is told to leave, and the next owner polls at once; all in `status`."""
+    """Four feeds are shared 2 and 2, then 2, 1 and 1; when a process leaves, the next owner polls at once."""
     async with scene(tmp_path, store=store) as played:
         config = played.config(ttl=_LONG)
         async with AsyncExitStack() as stack:

@@ -98,7 +98,7 @@ async def youngest(client: Redis) -> float:
 
 @pytest.mark.thorough
 async def test_a_stream_that_is_too_large(tmp_path: Path, store: str) -> None:
-    """It stays small. What the sink that hangs has lost is told once and on record; the other sink misses nothing."""
+    """A stream stays within its limit; what a hanging sink loses is recorded once, and another sink misses nothing."""
     wishes = [Wish("dead"), Wish("well")]
     async with subscribed(tmp_path, wishes, store=store, feeds=FEEDS, records=4, changes_per_second=0) as scene:
         scene.sinks.mood("dead", "hang")

@@ -23,7 +23,7 @@ _SOON = 5.0
 
 @pytest.mark.parametrize("stops", [3, pytest.param(10, marks=pytest.mark.thorough)])
 async def test_stopping_at_any_instant_is_clean(stops: int, tmp_path: Path, store: str) -> None:
-    """Three signals at random instants: exit code 0 within seconds, no lease left, the next one polls at once."""
+    """A signal at a random instant ends the daemon with 0 within seconds and no lease; the next one polls at once."""
     rng = Random(6)
     async with scene(tmp_path, store=store, records=300, changes_per_second=60) as played:
         config = played.config(ttl="10s", limit="20")
@@ -44,7 +44,7 @@ async def test_stopping_at_any_instant_is_clean(stops: int, tmp_path: Path, stor
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_stopping_while_it_starts_is_clean(tmp_path: Path, number: signal.Signals) -> None:
-    """Law: told to stop while it still imports, the daemon exits with 0, like one that has begun."""
+    """Law: a daemon that is stopped while it still imports exits with 0."""
     config = tmp_path / "poller.toml"
     config.write_text('embedded = { data_dir = "data" }\n')
     environ = {"POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_TOKEN": "t"}
@@ -63,7 +63,7 @@ def takes_sigterm(pid: int) -> bool:
 
 
 async def test_a_lease_is_given_back_though_its_grant_was_never_heard(tmp_path: Path, store: str) -> None:
-    """Stopped between asking for a lease and being told that it is ours: it does not stay behind either."""
+    """A lease whose grant was not received before a stop is released, too."""
     async with scene(tmp_path, store=store) as played, proxied(store) as proxy:
         config = played.config(store=proxy.url, ttl="10s")
         async with daemon(config) as first:  # the store knows the scripts from now on

@@ -92,7 +92,7 @@ async def played(directory: Path, store: str, *, embedded: Path | None = None) -
 async def test_a_store_that_refuses_is_waited_for(
     kind: Kind, some: tuple[tuple[Fault, str], ...], tmp_path: Path
 ) -> None:
-    """One fault after the other: red with the reason, told once, nothing written by half, and then as before."""
+    """A store that refuses is unready with the reason, logged once, writes nothing by half, and recovers."""
     with running(kind, tmp_path / "s", appendfsync="everysec", options=faults.OPTIONS) as server:
         async with (
             played(tmp_path, server.url) as one,
@@ -113,7 +113,7 @@ async def test_a_store_that_refuses_is_waited_for(
 
 
 async def test_a_disk_that_is_full_under_the_embedded_server(tmp_path: Path) -> None:
-    """It ends rather than lose what it has said, and is started again less and less often; why is told once."""
+    """With a full disk the embedded server ends, and is restarted at growing intervals; the reason is logged once."""
     data = tmp_path / "e"
     async with played(tmp_path, f"unix://{data}/valkey.sock", embedded=data) as one:
         full, since = await _larger_than_its_log(data), len(one.daemon.lines)

@@ -118,7 +118,7 @@ def _look_at_its_parts(found: Span, played: Scene) -> None:
 
 
 async def test_not_sampled_it_is_named_and_not_sent(tmp_path: Path, store: str) -> None:
-    """Event and request carry names whose flag says that nobody records them; the collector hears nothing."""
+    """Without sampling, event and request carry a traceparent whose flag says so, and nothing is exported."""
     async with scene(tmp_path, store) as played:
         environ = played.environ(OTEL_TRACES_SAMPLER="always_off")
         async with daemon(played.config, environ=environ) as unseen:

@@ -42,7 +42,7 @@ async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:
 
 @pytest.mark.thorough
 async def test_at_a_sink_without_faults_even_the_naive_one_loses_nothing(tmp_path: Path, store: str) -> None:
-    """What the judge finds there is the faults' doing: left alone, with one event a record, all is well."""
+    """Without faults and with one event a record, even the naive dispatcher loses nothing."""
     async with (
         subscribed(tmp_path, [_WISH], store=store, changes_per_second=0) as scene,
         daemon(scene.config(), command=_POLL),

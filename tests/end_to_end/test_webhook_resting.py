@@ -49,7 +49,7 @@ async def test_the_last_word_of_a_sink_is_heeded(tmp_path: Path, store: str) -> 
 
 
 async def test_resumed_at_once_it_goes_on(tmp_path: Path, store: str) -> None:
-    """Paused by its sink and resumed before anybody looks: the process that was told 410 delivers again."""
+    """A subscription paused by 410 and resumed at once is delivered again by the same process."""
     async with subscribed(tmp_path, [_ALONE], store=store) as scene, daemon(scene.config()):
         await scene.more("one", 20)
         for _ in range(3):
@@ -80,7 +80,7 @@ async def test_nothing_but_failures_disables_and_keeps_the_events(tmp_path: Path
 
 @pytest.mark.thorough
 async def test_a_subscription_that_returns_to_the_file_gets_what_it_missed(tmp_path: Path, store: str) -> None:
-    """Left out of the configuration it is paused, which is said, and gets nothing; back in it, it goes on there."""
+    """A subscription that leaves the file is paused and gets nothing; when it returns, it gets what it missed."""
     async with subscribed(tmp_path, [_ONE, _TWO], store=store) as scene:
         async with daemon(scene.config()):
             await scene.more("one", 20)

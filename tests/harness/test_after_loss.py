@@ -63,7 +63,7 @@ def test_what_stands_in_the_stream_has_to_be_taken() -> None:
 
 
 def test_an_id_means_one_thing() -> None:
-    """Another record under it, or one that the source never had, is told."""
+    """An id used for another record, or for one that the source never had, is found."""
     assert len(_judged([_FIRST, _FORGOTTEN, _event("2", 2, 3)], [_FIRST, _FORGOTTEN]).altered) == 1
     assert len(_judged([_FIRST, _event("9", 2, 9)], [_FIRST]).altered) == 1
 

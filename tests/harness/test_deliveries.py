@@ -83,7 +83,7 @@ def test_each_once_and_in_order_is_clean() -> None:
 
 
 def test_what_failed_may_be_sent_again() -> None:
-    """A refusal, silence, or a 2xx that nobody heard: the same event again, before the next of its record."""
+    """After a refusal, silence or a lost 2xx the same event may come again, before the next of its record."""
     log = _Log().request(1, at=1, status=500).request(1, at=2, status=None).request(1, at=3).request(1, at=4)
     found = log.request(2, at=4).request(3, at=5).request(4, at=6).judged()
     assert found.clean, found
@@ -145,7 +145,7 @@ def test_what_nobody_wants_is_unwanted() -> None:
 
 
 def test_inside_a_pause_is_early() -> None:
-    """Unless the answer had hardly been written, or who got it was killed at once; both are counted."""
+    """A request inside a pause is early, unless the answer was just written or its reader was killed."""
     log = _Log().request(1, at=1, status=429, pause=2.0).request(2, at=1.1).request(2, at=2.0).request(1, at=3.02)
     found = log.request(3, at=4).request(4, at=5).judged()
     assert _kinds(found) == {"early"}

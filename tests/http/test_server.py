@@ -81,7 +81,7 @@ async def opened(port: int, until_the_end: AsyncExitStack, said: bytes = b"") ->
 
 
 def test_a_quarter_of_the_descriptors() -> None:
-    """Law: a quarter of the limit, at most so many; the limit can be raised to the highest that there may be."""
+    """Law: connections get a quarter of the descriptors, at most 256; the limit is raised to the highest possible."""
     program = (
         "import resource, sys; from poller.http import server as c\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))\n"
@@ -96,7 +96,7 @@ def test_a_quarter_of_the_descriptors() -> None:
 
 
 def test_the_one_that_waits_longest_goes() -> None:
-    """Law: whoever is being answered stays; of the others the first goes, and what it says bit by bit does not help."""
+    """Law: the connection that waits longest for its client is closed, not one that is being answered."""
     hold = ConnectionLimit(3, clock=FakeClock())
     first, second, third, fourth, fifth, sixth = (Held() for _ in range(6))
     assert all(map(hold.has_room, (first, second, third)))
@@ -119,7 +119,7 @@ def test_the_one_that_waits_longest_goes() -> None:
 
 
 async def test_who_asks_is_answered_whoever_says_nothing() -> None:
-    """Law: connections that say nothing, or rest after an answer, take no room from those who ask."""
+    """Law: silent and idle connections take no room from requests."""
     site = Site()
     site.answer.set()
     async with served(site, 4) as port, AsyncExitStack() as stack:

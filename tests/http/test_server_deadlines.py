@@ -82,7 +82,7 @@ async def passed(port: int) -> None:
     ids=["nothing", "a line", "a head", "a body"],
 )
 async def test_what_is_begun_and_not_ended_is_closed(begun: bytes) -> None:
-    """Law: nobody holds a connection by a request that does not come."""
+    """Law: a connection whose request is not completed in time is closed."""
     site = Site()
     async with connected(site, SOON) as (reader, writer):
         writer.write(begun)

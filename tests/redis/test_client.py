@@ -64,7 +64,7 @@ async def test_a_reply_cut_in_the_middle_is_one_execution(server: str) -> None:
 
 
 async def test_a_reset_connection_is_not_tried_again(server: str) -> None:
-    """A connection reset under a command is told at once and heals with the next command."""
+    """A connection reset under a command fails that command at once; the next command works."""
     async with proxied(server) as proxy, commands(proxy.url) as client:
         proxy.reset(to=b"EVAL", times=20)
         with pytest.raises(StoreUnavailable), translated(client):
@@ -117,7 +117,7 @@ async def test_a_blocking_read_may_last_as_long_as_its_block(server: str) -> Non
 
 
 async def test_nothing_listens() -> None:
-    """Nobody at the address: unavailable, and the message names the address."""
+    """If nothing listens, the store is unavailable, and the message names the address."""
     async with commands("redis://:hunter2@127.0.0.1:1") as client:
         with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as failure, translated(client):
             await client.get("k")
@@ -125,7 +125,7 @@ async def test_nothing_listens() -> None:
 
 
 async def test_a_cancellation_is_never_swallowed(server: str) -> None:
-    """Law: whoever cancels a command, at whichever step of it, ends it; a stop that gets lost would hang the daemon."""
+    """Law: a command that is cancelled at any step ends; a lost cancellation would hang the daemon."""
     client, loop = commands(server), asyncio.get_running_loop()
     swallowed = 0
 
@@ -147,7 +147,7 @@ async def test_a_cancellation_is_never_swallowed(server: str) -> None:
 
 
 async def test_more_commands_than_connections(server: str) -> None:
-    """However many ask at once, each is answered, and the server sees a bounded number of connections."""
+    """Any number of concurrent commands is answered over a bounded number of connections."""
     async with commands(server) as client:
 
         async def together() -> list[int]:

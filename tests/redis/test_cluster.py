@@ -111,7 +111,7 @@ async def test_what_goes_by_no_server_goes_nowhere(client: Redis) -> None:
 
 
 async def test_a_slot_that_has_moved_is_followed(client: Redis, cluster: Cluster) -> None:
-    """By a command, a script that its new server has never seen, a transaction and a pipeline; nobody notices."""
+    """A moved slot is followed by a command, a new script, a transaction and a pipeline."""
     script = client.register_script(APPEND)
     for key in ("one", "script", "together", "spread"):
         await script([key], ["x"])
@@ -170,7 +170,7 @@ async def test_a_move_that_does_not_end_is_told(cluster: Cluster) -> None:
 
 
 async def test_a_new_primary_is_found_within_a_second(client: Redis, cluster: Cluster) -> None:
-    """The old one is killed: commands fail at once, and work as soon as there is a new one."""
+    """After a primary is killed, commands fail at once, and work as soon as there is a new one."""
     assert await append(client) == 1
     await asyncio.to_thread(cluster.settled)
     await asyncio.to_thread(cluster.primary_of("log").kill)
@@ -207,7 +207,7 @@ async def test_a_lost_reply_is_one_execution(cluster: Cluster) -> None:
 
 
 async def test_nobody_answers() -> None:
-    """However many ask at once, each is told soon, with the addresses and without the password."""
+    """If no server answers, each concurrent command fails soon, with the addresses and without the password."""
     async with commands("redis+cluster://u:hunter2@127.0.0.1:1,127.0.0.1:2") as client:
         for told in await asyncio.gather(*(append(client) for _ in range(500)), return_exceptions=True):
             assert isinstance(told, StoreUnavailable)
@@ -240,7 +240,7 @@ async def test_more_commands_than_connections(client: Redis) -> None:
 
 
 async def test_a_cancellation_is_never_swallowed(client: Redis) -> None:
-    """Law: whoever cancels a command, at whichever step of it, ends it, and the next gets its own answer."""
+    """Law: a command that is cancelled at any step ends, and the next one gets its own answer."""
     loop, swallowed = asyncio.get_running_loop(), 0
 
     def cancel_after(steps: int, task: asyncio.Future[list[Any]], asked: list[bool]) -> None:
@@ -333,7 +333,7 @@ async def test_many_at_once_ask_once() -> None:
 
 
 async def test_doubts_are_looked_into_ten_times_a_second() -> None:
-    """However often somebody doubts; meanwhile what was known holds."""
+    """The slots are read at most ten times a second, and the last answer stays valid meanwhile."""
     told = Told({A: slots(A), B: slots(B)})
     times = [number / 100 for number in range(12)]
     now = times[0]
@@ -347,7 +347,7 @@ async def test_doubts_are_looked_into_ten_times_a_second() -> None:
 
 
 async def test_whoever_failed_is_asked_last() -> None:
-    """And where nobody else answers, what was known holds."""
+    """The server that failed is asked last; without any answer the last slots stay valid."""
     told = Told({A: slots(A, B), B: Unreachable("away"), C: Unreachable("away")})
     nodes = ClusterNodes([A, C], told.client, clock=StubClock(monotonic=map(float, count()).__next__))
     await nodes.primary_of(0)
@@ -366,7 +366,7 @@ async def test_a_slot_of_nobody_is_down() -> None:
 
 
 async def test_whoever_has_left_is_closed() -> None:
-    """Unless somebody still waits for its answer; then with a later look."""
+    """The client of a server that left is closed, unless a command still waits for it."""
     told = Told({A: slots(B, C), B: slots(B)}, used={C})
     nodes = ClusterNodes([A], told.client, clock=StubClock(monotonic=map(float, count()).__next__))
     assert [getattr(one, "at", None) for one in await nodes.primaries()] == [B, C]
@@ -416,7 +416,7 @@ def test_what_has_no_key_goes_anywhere(command: tuple[Any, ...]) -> None:
 
 
 def test_who_has_which_slots() -> None:
-    """As told, in any order; a server that does not know its own host has that by which it was reached."""
+    """The slots are read in any order; a server that does not know its host has the one it was reached by."""
     answer = [[10, 20, [b"127.0.0.1", 2, b"id"], [b"127.0.0.1", 3, b"id"]], [0, 9, [b"", 1, b"id", []]], [21, 21]]
     slots = slots_of(answer, A)
     assert [slots.primary_of(slot) for slot in (0, 9, 10, 20, 21, 16383)] == [A, A, B, B, None, None]

@@ -207,7 +207,7 @@ async def test_nothing_acknowledged_is_lost_with_the_parent(directory: Path) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 async def test_a_server_ends_with_its_parent(directory: Path) -> None:
-    """The parent is killed -9 and nobody else is there: the server goes too, in order."""
+    """If its only parent is killed -9, the server ends in order."""
     async with owner(directory) as first:
         await first.ready()
         await first.killed()
@@ -286,7 +286,7 @@ async def test_the_owner_leaves_and_another_brings_it_back(directory: Path, how:
 
 
 async def test_four_processes_race_for_one_directory(directory: Path) -> None:
-    """Four start at once: one server. It is killed and all four want it back: one server again, never two."""
+    """Four processes that start together have one server; after it is killed they have one again, never two."""
     async with AsyncExitStack() as stack:
         owners = await asyncio.gather(*(stack.enter_async_context(owner(directory)) for _ in range(4)))
         for generation in (1, 2, 3):
@@ -299,7 +299,7 @@ async def test_four_processes_race_for_one_directory(directory: Path) -> None:
 
 
 async def test_the_lock_lives_as_long_as_the_server(directory: Path) -> None:
-    """The parent is killed -9 while the server is stopped and cannot follow: nobody can start another one meanwhile."""
+    """While a stopped server outlives its killed parent, no other server can start on its directory."""
     async with owner(directory) as first:
         pid, _ = await first.ready()
         os.kill(pid, signal.SIGSTOP)
@@ -440,7 +440,7 @@ async def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
 
 
 def test_who_goes_again_and_again_is_started_less_and_less_often() -> None:
-    """At once the first time, and whenever it had lived for a while; else after twice as long, ten seconds at most."""
+    """A server that exits is restarted at once the first time, then after pauses that double up to ten seconds."""
     pauses = [0.0]
     for _ in range(7):
         pauses.append(pause_before(0.3, pauses[-1]))

@@ -73,7 +73,7 @@ def test_what_stays_refused(error: Exception) -> None:
 
 
 def test_what_passes() -> None:
-    """Our own errors are already ours."""
+    """The program's own errors pass unchanged."""
     error = Fenced("mine no more")
     with pytest.raises(Fenced) as passed, translated():
         raise error
@@ -156,7 +156,7 @@ async def _read(client: Redis) -> None:
 
 
 async def test_a_password_that_was_right_before(tmp_path: Path) -> None:
-    """Law: wrong at the start is refused; changed while we run it is waited for, by whoever was let in."""
+    """Law: a password that is wrong at the start is refused; one that changes later is an outage."""
     with running("valkey", tmp_path) as server:
         async with commands(server.url) as admin, commands(server.url) as ours, commands(server.url) as another:
             await ours.ping()

@@ -68,7 +68,7 @@ async def refused(url: str, kind: type[StoreError], words: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_right_works_and_what_is_wrong_is_told(kind: Kind, authority: trustme.CA, tmp_path: Path) -> None:
-    """Its authority known: works, with a certificate of our own, too. Another authority, another password: told so."""
+    """TLS works with the right authority, and with a client certificate; a wrong authority or password is named."""
     other, ours = tmp_path / "other.pem", tmp_path / "ours.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(str(ours))

@@ -147,7 +147,7 @@ def test_fsync_is_judged_only_where_there_is_a_file() -> None:
 
 
 def test_durability_decides_what_follows() -> None:
-    """require: no start unless AOF and noeviction are known. warn: told. ignore: not told, the rest still is."""
+    """``require`` refuses to start unless AOF and noeviction are known, ``warn`` reports them, ``ignore`` does not."""
     for weak in ({"aof_enabled": 0}, {"maxmemory_policy": "allkeys-lru"}):
         findings = examine(GOOD | weak)
         with pytest.raises(ConfigurationError, match="CONFIG SET"):
@@ -223,7 +223,7 @@ async def test_each_primary_of_a_cluster(stores: Stores) -> None:
 
 
 async def test_the_servers_clock_is_held_against_ours(server: str) -> None:
-    """A clock that is an hour off is told, from either side; the time that asking takes is no difference."""
+    """A clock that is an hour off in either direction is reported; the time of the request does not count."""
     async with commands(server) as client:
         for off, word in ((timedelta(hours=-1), "ahead"), (timedelta(hours=1), "behind")):
             found = by_name(await check_store(client, process=StubClock(now=lambda off=off: now() + off)))["clock"]  # type: ignore[misc] # bound here

@@ -31,7 +31,7 @@ async def demoted(operator: Redis) -> AsyncIterator[None]:
 
 
 async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
-    """By a command, by a script, and to a read that was waiting: the next command connects anew."""
+    """After a reply that a server is no primary, to a command, script or waiting read, the next command reconnects."""
     async with commands(server) as operator, commands(server) as client:
         script = client.register_script("return redis.call('SET', KEYS[1], 'x')")
         await script(["k"])

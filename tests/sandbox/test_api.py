@@ -98,7 +98,7 @@ def test_removed_records_just_vanish(filled: History, at: datetime) -> None:
 
 
 def test_achievements_are_those_of_their_qualification(history: History, at: datetime) -> None:
-    """Each qualification lists its own achievements; one that nobody named is 404."""
+    """Each qualification lists its own achievements; an unknown one is 404."""
     for id_, qualification in (("x", "q"), ("y", "r"), ("z", "Q")):
         history.put("achievements", {"id": id_, "qualificationID": qualification}, at)
     listed = msgspec.json.decode(answer(history, SandboxRequest("achievements", qualification="q")).body)

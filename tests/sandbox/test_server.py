@@ -195,7 +195,7 @@ async def test_fields_over_http(api: httpx.AsyncClient) -> None:
 
 @pytest.mark.usefixtures("seeded")
 async def test_every_refusal_is_json(api: httpx.AsyncClient, history: History, rng: Random) -> None:
-    """400, 404 and 405 carry a code and a message; a refused method is told the ones that work."""
+    """400, 404 and 405 have a code and a message; 405 names the allowed methods."""
     achievement = history.pick("achievements", rng)
     assert achievement is not None
     refused = {
@@ -327,7 +327,7 @@ async def test_the_token_can_be_chosen(history: History, rng: Random) -> None:
 
 
 async def test_requests_side_by_side(history: History, rng: Random) -> None:
-    """Many connections are answered at once."""
+    """Concurrent requests over many connections are all answered."""
     async with serving(history, rng=rng) as url, client_of(url) as client:
         answers = await asyncio.gather(*(client.get("/contractTypes") for _ in range(50)))
     assert {answer.status_code for answer in answers} == {200}

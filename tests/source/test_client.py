@@ -85,7 +85,7 @@ async def test_a_refusal_is_final_and_says_its_status(status: int) -> None:
 
 @pytest.mark.parametrize("status", [408, 425, 500, 502, 503, 504])
 async def test_a_transient_failure_is_tried_again_with_growing_pauses(status: int) -> None:
-    """So many attempts, then the round has to wait; each pause is twice the one before, times the jitter."""
+    """A transient failure is retried up to the limit; each pause is twice the one before, times the jitter."""
     time = Time(jitter=1.5)
     async with serving(http(status, b"later")) as api, client_of(api.url, time) as client:
         failed = await failure_of(client)
@@ -223,7 +223,7 @@ async def keeping(answered: int, time: Time, limits: ClientLimits) -> AsyncItera
 
 
 async def test_a_kept_connection_that_was_closed_costs_no_pause_but_its_turn() -> None:
-    """Asked again at once on a new connection, within the rate: nothing repeats a request past it."""
+    """A request on a closed idle connection is repeated at once on a new one, within the rate."""
     time = Time()
     async with keeping(1, time, ClientLimits(rate=10)) as (keeps, client):
         for _ in range(3):
@@ -234,7 +234,7 @@ async def test_a_kept_connection_that_was_closed_costs_no_pause_but_its_turn() -
 
 
 async def test_a_server_that_only_closes_is_asked_as_often_as_there_are_attempts() -> None:
-    """Once at once, then with pauses; no request beyond those that the policy counts."""
+    """A server that only closes gets one immediate retry, then retries with pauses, no more than the policy counts."""
     time = Time()
     async with keeping(0, time, ClientLimits()) as (keeps, client):
         assert f"({ATTEMPTS} attempts)" in str(await failure_of(client))
@@ -407,7 +407,7 @@ async def test_it_is_carried_where_it_is_not_sampled() -> None:
 
 
 async def test_ids_and_commits_are_the_same_without() -> None:
-    """Law: a change is the same whoever traced the round that found it, and so is the commit's name."""
+    """Law: ids of events and commits are the same with and without tracing."""
     plain, seen, again = Round(), Round(), Round()
     await traced(plain, Script().on(records("a", "b")))
     with recorded():
@@ -423,7 +423,7 @@ async def test_ids_and_commits_are_the_same_without() -> None:
 
 
 async def test_requests_are_told_one_by_one() -> None:
-    """Law: repetitions are numbered, each has its status; the query and the credential are nowhere; nobody is told."""
+    """Law: each request has a span with its number and status, without query and credential."""
     async with serving([http(503), http(404), http(200, b"ok")]) as api, client_of(api.url) as client:
         with recorded() as spans, round_span(FEED.id):
             with pytest.raises(SourceRefused):

@@ -95,7 +95,7 @@ async def test_the_configured_proxy_is_used() -> None:
 
 
 async def test_no_more_requests_than_allowed_are_in_flight() -> None:
-    """As many as allowed run at once, never one more."""
+    """Requests in flight never exceed the limit."""
     flying = Flying(2)
     async with serving(flying.answer) as api, client_of(api.url, limits=ClientLimits(concurrency=2)) as client:
         await asyncio.gather(*(client.get("/x") for _ in range(8)))

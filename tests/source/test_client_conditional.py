@@ -190,7 +190,7 @@ async def test_a_flushed_store_is_filled_again() -> None:
 
 
 async def test_another_query_is_another_list() -> None:
-    """What was kept of a query says nothing of the next one."""
+    """Validators of one query are not used for another."""
     async with rounds_of() as rounds:
         await rounds()
         assert (await rounds(query=ListQuery(limit=5))).mode is RoundMode.RESYNC
@@ -230,7 +230,7 @@ async def test_an_api_that_was_away_is_asked_on_condition_again() -> None:
 
 
 async def test_a_304_that_nobody_asked_for_is_a_refusal() -> None:
-    """Without a condition it says nothing."""
+    """A 304 to an unconditional request is refused."""
     async with rounds_of() as rounds:
         rounds.lists.status = 304
         result = await rounds()
@@ -247,7 +247,7 @@ async def test_each_listing_of_a_feed_has_a_version_of_its_own() -> None:
 
 
 async def test_a_record_that_is_missing_is_looked_for_in_a_whole_reading() -> None:
-    """Listed nowhere else, it is removed when a second reading lacks it too; only then is the list left alone."""
+    """A missing record is removed when a second full reading lacks it; only then is the list read conditionally."""
     async with rounds_of(LISTED) as rounds:
         await rounds()
         await rounds()

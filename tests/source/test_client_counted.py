@@ -51,7 +51,7 @@ async def test_each_end_has_a_word(answer: bytes, way: str, times: int) -> None:
 
 
 async def test_no_connection_and_no_answer_in_time() -> None:
-    """They are told apart; each attempt counts."""
+    """A failed connection and a timeout are counted apart, for each attempt."""
     async with client_of(f"http://127.0.0.1:{free_port()}", limits=SHORT, series=SourceSeries("gone")) as client:
         await failure_of(client)
     assert counts("gone") == {"connect": 3}

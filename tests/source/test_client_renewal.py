@@ -45,7 +45,7 @@ def accepting(*tokens: str) -> Answer:
 
 
 async def test_a_refused_token_is_renewed_and_the_request_repeated() -> None:
-    """Once, with the same path and parameters; whoever asked sees nothing of it."""
+    """After a 401 the request is repeated once with a new token, unseen by the caller."""
     issuer = Numbered()
     async with (
         serving(accepting("t2")) as api,
@@ -125,7 +125,7 @@ async def test_a_renewal_that_fails_is_what_is_told(error: Exception) -> None:
 
 
 async def test_the_new_token_is_hidden_too() -> None:
-    """An API that echoes it learns nothing new, and neither does whoever reads the message."""
+    """A renewed token that the API echoes is hidden in the message."""
 
     async def echo(request: Request, _: Any) -> bytes:
         return http(401, f"bad {request.headers['authorization']}".encode())

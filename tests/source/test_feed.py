@@ -114,7 +114,7 @@ async def test_a_release_of_something_else_does_not_count() -> None:
 
 
 async def test_a_feed_that_knows_no_record_has_no_origin_yet() -> None:
-    """Law: an address that was mistyped, or an API without records, holds nobody up when the right one comes."""
+    """Law: a feed that knows no record has no origin, so a corrected base_url is not held."""
     read = Round(HERE)
     read.store.mark("kept", "0 0 0")
     assert (await read(listing())).ok

@@ -70,7 +70,7 @@ async def test_the_nearest_query_that_is_taken_is_found(
 
 
 def test_what_was_learnt_is_applied_kept_and_bound_to_its_query() -> None:
-    """It comes back from the state as it was; for another query it says nothing."""
+    """Detected capabilities are stored and used for their query only."""
     asked = ListQuery(limit=500, fields=("id", "n"))
     learnt = DetectedCapabilities("q").refusing(asked, ListQuery(limit=125))
     assert learnt.refused == ("limit (taken: 125)", "fields")
@@ -403,7 +403,7 @@ async def test_the_page_that_closes_a_circle_is_given_out() -> None:
 
 
 async def test_closing_ends_the_page_that_is_on_its_way() -> None:
-    """Whoever stops reading leaves no task behind."""
+    """A reader that stops leaves no task."""
     listing = Listing(("", "never"))
     async with aclosing(read_pages(listing.get, "/x", ListingReader(ListQuery()))) as pages:
         await anext(pages)
@@ -420,7 +420,7 @@ async def test_closing_ends_the_page_that_is_on_its_way() -> None:
     st.integers(0, 600),
 )
 def test_slices_are_the_records_in_order_within_their_bounds(sizes: list[int], more: int) -> None:
-    """Joined they are the records; each has at most so many records and bytes, unless a single record is larger."""
+    """The slices are the records in order, each within its limits unless a single record is larger."""
     records = [Rejected(raw, "") for raw in [bytes(size) for size in sizes] + [b"x"] * more]
     parts = list(slices(records))
     assert [record for part in parts for record in part] == records

@@ -109,7 +109,7 @@ def test_what_stands_around_the_records_is_none_of_ours() -> None:
     ],
 )
 def test_an_error_repeats_nothing_of_the_body(body: bytes) -> None:
-    """A proxy may echo the request, credential included; the error shows none of it."""
+    """An error repeats nothing of a body, which may echo the credential."""
     with pytest.raises(SourceNonsense) as refused:
         at_once(decode_page(body))
     assert "s3cret" not in str(refused.value)
@@ -149,7 +149,7 @@ def test_the_keys_that_came(body: bytes, words: str | None) -> None:
 
 @given(st.dictionaries(st.text(max_size=40), st.integers(), max_size=20))
 def test_nothing_else_of_the_body_is_said(found: dict[str, int]) -> None:
-    """Whatever the keys are: one short printable line, in which a key that nobody knows does not stand."""
+    """An error is one short printable line that names known keys only."""
     words = keys_instead(msgspec.json.encode({**found, "s3cret-" * 3: 1}), "results")
     if "results" not in found:
         assert words is not None

@@ -94,7 +94,7 @@ def test_stragglers_change_nothing(count: int) -> None:
 
 
 def test_an_answer_to_a_straggler_closes_it() -> None:
-    """The API is there, whoever found out; what the probe says later is counted as usual."""
+    """Any answer closes the circuit, also one to an earlier request."""
     circuit = opened().started().answered()
     assert circuit.admits(NONE)
     assert circuit.failed(SECOND, probe=True, jitter=1.0).admits(SECOND)
@@ -118,7 +118,7 @@ async def test_a_pause_is_waited_for_where_there_is_patience(status: int) -> Non
 
 
 async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None:
-    """Neither the feed that was told nor any other asks in the pause; after it all do."""
+    """No feed of the source sends a request during a pause; after it all do."""
     time = Time()
     async with serving([BUSY, OK]) as api, client_of(api.url, time) as client:
         until = "the API asked to be left alone until 2025-03-01T12:00:20Z"
@@ -136,7 +136,7 @@ async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None
 
 @pytest.mark.parametrize("limits", [ClientLimits(concurrency=1), ClientLimits(rate=8)], ids=["place", "rate"])
 async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: ClientLimits) -> None:
-    """The first of many is told to wait: all the others wait with it, and none has asked before the time is over."""
+    """If one request is answered with a pause, all others wait, too, and none starts before its end."""
     over, waiting, changed = asyncio.Event(), 0, asyncio.Event()
 
     class Held(Time):
@@ -176,7 +176,7 @@ async def test_a_pause_ends_the_attempts_as_failures_do() -> None:
 
 
 async def test_a_later_and_shorter_pause_does_not_shorten_an_earlier_one() -> None:
-    """Two answers under way at once: the longer pause counts, though it came first."""
+    """Of two concurrent pauses the longer one counts, even if it came first."""
     time, both, told = Time(), asyncio.Barrier(2), asyncio.Event()
 
     async def answer(request: Request, _: Any) -> bytes:
@@ -204,7 +204,7 @@ async def broken(client: ApiClient) -> None:
 
 
 async def test_failures_of_any_feeds_open_the_circuit() -> None:
-    """From then on nobody asks, and the error says since when and until when; the probe goes as soon as it is due."""
+    """An open circuit sends nothing; the error says since and until when; the probe starts when it is due."""
     time = Time()
     async with serving(http(500)) as api, client_of(api.url, time) as client:
         await broken(client)
@@ -237,7 +237,7 @@ async def test_any_answer_to_the_probe_closes_the_circuit(answer: bytes) -> None
 
 
 async def test_one_probe_at_a_time_goes_through() -> None:
-    """Of many that come when it is due one is sent; the others are told; called off, it leaves its place to another."""
+    """One probe at a time is sent and the others fail; a cancelled probe leaves its place to another."""
     time, asked = Time(), asyncio.Event()
 
     async def answer(request: Request, _: Any) -> bytes:

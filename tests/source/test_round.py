@@ -221,7 +221,7 @@ async def test_what_changed_while_it_was_not_asked_for_is_published_once_it_is(r
 
 
 async def test_another_id_field_is_refused(read: Round) -> None:
-    """The known records could not be recognised by it: nothing is read, and the way out is said."""
+    """Another id field is refused with the remedy, and nothing is read."""
     script = Script()
     result = await read(script, msgspec.structs.replace(FEED, id_field="code"))
     assert (result.ok, script.asked, read.kept) == (False, [], "d1")

@@ -79,7 +79,7 @@ async def test_a_token_is_kept_where_the_request_fails_without_it_too(read: Roun
 
 @pytest.mark.parametrize("status", [401, 403, 422])
 async def test_other_refusals_do_not_cast_doubt_on_the_token(read: Round, status: int) -> None:
-    """A refusal that says nothing about tokens ends the round without a second request."""
+    """A refusal that is not about the token ends the round without a second request."""
     script = Script().on(SourceRefused("no", status=status), since="d1")
     result = await read(script)
     assert (result.mode, result.ok, read.kept, len(script.asked)) == (RoundMode.DELTA, False, "d1", 1)
@@ -102,7 +102,7 @@ async def test_a_token_that_is_refused_in_an_unknown_way_is_left_out_in_the_thir
 async def test_a_source_that_refuses_with_and_without_the_token_is_asked_without_it_ever_more_rarely(
     read: Round,
 ) -> None:
-    """A closed source says nothing of the token, which stays; the second request is in rounds 3, 6 and 12."""
+    """If requests are refused with and without the token, it stays; the check comes in rounds 3, 6 and 12."""
     closed = SourceRefused("not yours", status=403)
     script = Script().on(closed, since="d1").on(closed)
     asked = []
@@ -228,7 +228,7 @@ async def test_records_that_cannot_be_told_apart_are_not_removed() -> None:
 
 
 async def test_a_delta_whose_records_cannot_be_told_apart_is_followed_by_a_full_reading(read: Round) -> None:
-    """Its token moves past changes that nobody read: the next round reads everything, and publishes them."""
+    """After a delta with indistinguishable records the next round reads everything."""
     delta = await read(Script().answer(jumbled("a", "b", "c", value=2), since="d1"))
     assert (delta.mode, delta.ok, delta.changes, delta.unidentified) == (RoundMode.DELTA, True, 0, 1)
     healed = Script().on(records("a", "b", "c", value=2), delta="d3")
@@ -290,7 +290,7 @@ async def test_a_first_reading_that_never_ends_tells_changes_as_changes(*, silen
 
 
 async def test_a_delta_that_is_always_refused_is_given_up() -> None:
-    """With ``auto``, three fresh tokens refused in a row mean full readings from then on; a good delta starts anew."""
+    """With ``auto``, three fresh tokens refused in a row mean full readings; a good delta resets the count."""
     trial = msgspec.structs.replace(FEED, delta_on_trial=True)
     feed = Round(trial)
     refusing = Script().on(records("a"), delta="d1").on(SourceRefused("unknown parameter", status=400), since="d1")

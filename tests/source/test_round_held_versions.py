@@ -176,7 +176,7 @@ async def test_switched_off_what_was_held_back_is_published() -> None:
 
 
 async def test_a_server_whose_clock_is_set_back_publishes_later_and_not_never() -> None:
-    """A sighting that is to come counts as one of now, and the full reading for it comes at once."""
+    """If the server's clock is set back, held versions are published later, and not never."""
     read = await known(NEWEST)
     await read(Script().on([version(OLD)], since="d1", delta="d2"))
     await shown(read, version(OLD))
@@ -187,7 +187,7 @@ async def test_a_server_whose_clock_is_set_back_publishes_later_and_not_never() 
 
 
 async def test_a_removed_record_that_returns_in_an_older_version_is_created() -> None:
-    """What is removed is not known any more: nothing is held back from those who were told that it is gone."""
+    """A removed record that returns in an older version is created."""
     read = await known()
     await shown(read, version(OLD), version(NEW, 7, "b"))
     gone = Script().on([version(NEW, 7, "b")]).on(SourceRefused("gone", status=404), path="/contractTypes/a")

@@ -95,7 +95,7 @@ def many() -> Many:
 
 
 async def test_all_are_read_some_at_a_time_and_committed_in_order(many: Many) -> None:
-    """As many requests at once as are allowed, no more; the events stand in the order of the turns."""
+    """Listings are requested within the limit, and committed in the order of their turns."""
     result = await many(at_once=5)
     assert (result.mode, result.pages, result.created, many.most_at_once) == (RoundMode.BASELINE, 20, 20, 5)
     assert [event["subject"] for event in many.store.events] == [f"r-{name}" for name in many.asked]
@@ -275,7 +275,7 @@ async def test_a_new_qualification_that_fails_at_first_is_published_as_new(many:
 
 
 async def test_a_listing_that_was_never_read_keeps_no_other_from_losing_records(many: Many) -> None:
-    """What a listing that was read holds no more is removed; what may be in the unread one stays, and that is told."""
+    """Records missing from read listings are removed; those that may be in an unread one stay and are counted."""
     unread, other = (f"0000000{digit}-0000-4000-8000-000000000000" for digit in (1, 2))
     many.names |= {unread.upper(): 0, other: 0}
     many.failing = {unread.upper(): SourceRefused("not yours", status=403)}
@@ -428,7 +428,7 @@ def turns_left(rotation: Rotation, now: int = 1_000) -> list[str]:
     st.integers(0, 1_000),
 )
 def test_each_that_is_due_has_one_turn(tried: dict[str, int], named: dict[str, int], resumed: bool, since: int) -> None:
-    """Whoever is named has exactly one, but for those that a resumed rotation has tried and nothing named since."""
+    """Each named listing has one turn, unless a resumed rotation has tried it and nothing named it since."""
     rotation = Rotation(
         {name: SubstreamSnapshot(tried=when) for name, when in tried.items()}, since=since, resumed=resumed
     )

@@ -57,7 +57,7 @@ async def test_all_are_written_in_their_order() -> None:
 
 
 async def test_the_next_is_planned_while_one_is_on_its_way() -> None:
-    """Law: one may be on its way and one waiting before whoever plans has to wait."""
+    """Law: planning goes on while one commit is in flight and one waits."""
     store = Store()
     async with commits_in_order(store.commit) as put:
         await put(1)
@@ -91,7 +91,7 @@ async def test_a_failure_of_the_last_one_comes_out_too() -> None:
 
 
 async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> None:
-    """Law: a round that is told to stop leaves no task, and no commit half done."""
+    """Law: a cancelled round finishes the commit in flight and leaves no task."""
     store = Store()
 
     async def round_() -> None:
@@ -244,7 +244,7 @@ async def test_a_record_that_returns_is_created_and_goes_on_counting() -> None:
 
 
 async def test_without_a_single_record_endpoint_a_second_full_reading_decides() -> None:
-    """Missing once says nothing, missing twice in a row is gone; being seen in between starts anew."""
+    """Without a single-record endpoint a record is removed when two readings in a row lack it."""
     read = await has(POSITIONS, "a", "b", "c")
     assert (await read(listing(POSITIONS, ["a"]))).removed == 0
     assert (await read(listing(POSITIONS, ["a", "b"]))).removed == 1
@@ -476,7 +476,7 @@ async def test_what_cannot_be_confirmed_is_not_removed(failure: SourceRefused | 
 
 
 async def test_an_incomplete_reading_removes_nothing() -> None:
-    """A page that fails says nothing about what it would have held."""
+    """An incomplete reading removes nothing."""
     read = await has(FULL, "a", "b")
     script = Script().on(records("a"), further="p").on(SourceUnavailable("no answer"), page="p")
     result = await read(script)
@@ -549,7 +549,7 @@ async def test_what_is_held_or_released_waits_for_a_reading_that_can_tell() -> N
 
 
 async def test_switched_off_nothing_is_looked_for() -> None:
-    """With removals off, absence is nobody's business."""
+    """With removals off, absent records are not looked for."""
     read = await has(msgspec.structs.replace(FULL, removals=False), "a", "b")
     result = await read(listing(FULL, ["a"]))
     assert (result.ok, result.removed) == (True, 0)

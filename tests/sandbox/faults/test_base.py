@@ -54,7 +54,7 @@ def test_the_last_layer_is_outermost() -> None:
 
 
 def test_parameters_are_replaced() -> None:
-    """A parameter asked for anew stands once; None leaves it out; the others stay as they were, in order."""
+    """A replaced parameter occurs once, None removes it, and the others stay in order."""
     ask = SandboxRequest("r", query=(("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")))
     assert asking(ask, a="5", b=None).query == (("c", "4"), ("a", "5"))
     assert (parameter(ask, "a"), parameter(ask, "d")) == ("3", None)

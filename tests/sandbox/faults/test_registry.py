@@ -13,7 +13,7 @@ from tests.sandbox.faults.stage import ACHIEVEMENTS, LIST, ids, stage
 
 
 def test_what_is_written_is_what_is_chosen() -> None:
-    """Profiles always apply; a fault strikes at a rate or so many times; both can be kept to a resource."""
+    """Profiles always apply; a fault has a rate or a count; both can be limited to a resource."""
     assert chosen(["bom, drip", "nan@achievements"]) == (
         ChosenProfile(PROFILES["bom"]),
         ChosenProfile(PROFILES["drip"]),
@@ -52,7 +52,7 @@ async def test_a_profile_is_kept_to_its_resource() -> None:
 
 
 async def test_a_fault_with_a_count_strikes_so_often() -> None:
-    """A count is how many strikes there are, at once, and then no more; of its own resource's requests only."""
+    """A fault with a count affects that many requests of its resource, at once, and then no more."""
     async with stage(faults=("status-500@contractTypes=2",)) as api:
         paths = (ACHIEVEMENTS, LIST, ACHIEVEMENTS, LIST, LIST, LIST)
         assert [(await api.get(path)).status_code for path in paths] == [200, 500, 200, 500, 200, 200]
