@@ -76,7 +76,7 @@ async def report(url: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str,
 
 
 async def test_served_before_the_store_is_there(tmp_path: Path) -> None:
-    """Law: alive at once; ready when the store has answered, not ready when it has gone, and ready again."""
+    """Law: the service is alive at once, ready when the store answers, unready while it is gone, then ready again."""
     web = f"127.0.0.1:{free_port()}"
     store = f'redis = {{ url = "unix://{tmp_path}/s/s" }}'
     wanted = settings(tmp_path, url="http://127.0.0.1:9", store=store, bind=web)

@@ -50,7 +50,7 @@ def polled(round_: Callable[[], Awaitable[RoundResult]], lease: Lease | None = N
 
 
 async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
-    """Law: where reporting fails, the rounds that still run are stopped before leases are let go; the error is kept."""
+    """Law: if reporting fails, running rounds are stopped before leases are released, and the error is raised."""
     ledger: list[str] = []
     running_ = asyncio.Event()
 

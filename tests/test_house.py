@@ -80,7 +80,7 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
 
 
 def test_a_circle_is_found_over_several_steps(tmp_path: Path) -> None:
-    """Modules that lead back to themselves are one circle; what only leads into it is none of it."""
+    """Modules that import each other are one circle; a module that only imports one of them is not in it."""
     house = _house(
         tmp_path,
         a="import poller.b\n",
@@ -116,7 +116,7 @@ def test_imports_go_one_way(tmp_path: Path, importer: str, imported: str, *, all
 
 
 def test_names_at_fault_are_found(tmp_path: Path) -> None:
-    """Gerunds but the field's own, class names that occur twice, private words in names, verbs that say nothing."""
+    """Gerunds, repeated class names, private words and empty verbs in names are found."""
     house = _house(
         tmp_path,
         source__in_paging="class Page: ...\n",
@@ -148,7 +148,7 @@ def test_private_words_are_found_where_people_read(tmp_path: Path) -> None:
 
 
 def test_the_frame_is_no_part_of_a_path() -> None:
-    """Folders and modules of the frame are told from what only begins like them."""
+    """Folders and modules of the frame are recognised by their whole name."""
     assert is_frame("redis/client.py")
     assert is_frame("clock.py")
     assert not is_frame("source/client.py")

@@ -31,7 +31,7 @@ async def starting(pace: RateLimiter, count: int) -> float:
 
 
 async def test_a_part_of_the_rate() -> None:
-    """Law: n starts take n - 1 of the longer intervals, by the loop's clock; without a rate nobody waits."""
+    """Law: n starts at a part of the rate take n - 1 longer intervals; without a rate none waits."""
     pace = RateLimiter(100)
     pace.change(HALF)
     assert await starting(pace, 5) >= 4 / 50 - 0.01
@@ -73,7 +73,7 @@ class Held:
 
 
 async def test_so_many_at_once_and_fewer_after_a_change() -> None:
-    """Law: first come, first served; after a change nobody enters until there are fewer inside than it says."""
+    """Law: slots are given in order; after a change none is given until fewer are in use than the new limit."""
     slots = ConcurrencyLimit(4)
     held = Held(slots, 8)
     assert await held.go() == 4

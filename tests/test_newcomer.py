@@ -104,7 +104,7 @@ async def test_what_fails_ends_the_walk(tmp_path: Path) -> None:
 
 
 async def test_an_address_that_is_taken_is_not_walked_to(tmp_path: Path) -> None:
-    """Else somebody else's sandbox would answer in the place of one's own."""
+    """An address in use is not walked to, because another sandbox would answer there."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         async with shell(tmp_path, bare_environ()) as terminal:

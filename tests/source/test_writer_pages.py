@@ -153,7 +153,7 @@ class Turns(MemoryStore):
 
 @pytest.mark.parametrize("raw", [b"0", b'{"id":%d,"x":NaN}', b'{"id":%d}', b'{"id":1,"k%d":0}'])
 async def test_a_page_of_thousands_gives_way_to_others(raw: bytes) -> None:
-    """Law: while a page is read and compared, whatever else the process does (renew leases, deliver) has its turn.
+    """Law: while a page is read and compared, other tasks of the process (leases, deliveries) have their turns.
 
     Counted in turns of the event loop, for so many records, when they are new and when they are known.
     """

@@ -31,7 +31,7 @@ DONE = CommandReply("me", done=True, text="ended", round={"ok": True, "pages": 2
 
 
 async def test_it_waits_until_it_is_answered_for_good(store_client: Redis) -> None:
-    """Law: an answer that is not the last leaves it waiting, for whoever takes the feed should this process die."""
+    """Law: a reply that is not the last leaves the command pending for the feed's next owner."""
     queue = CommandQueue(store_client, "poller")
     await queue.submit(ONE)
     assert (await queue.pending(), await queue.last_reply(ONE)) == ([ONE], None)
@@ -51,7 +51,7 @@ async def test_it_is_answered_for_good_once(store_client: Redis) -> None:
 
 
 async def test_nothing_stays_for_ever(store_client: Redis) -> None:
-    """Law: an answer that nobody reads expires, and an order that is forgotten is gone."""
+    """Law: an unread reply expires, and a withdrawn command is gone."""
     queue = CommandQueue(store_client, "poller")
     await queue.submit(ONE)
     await queue.reply(ONE, BEGUN)
@@ -75,7 +75,7 @@ async def test_what_somebody_is_at_is_not_forgotten(store_client: Redis) -> None
 
 
 async def test_what_cannot_be_read_is_left_alone(store_client: Redis) -> None:
-    """Law: what another version wrote stops nobody."""
+    """Law: a command that another version wrote is ignored."""
     queue = CommandQueue(store_client, "poller")
     await store_client.hset(orders_key("poller"), "0", "{}")
     await store_client.set(answer_key("poller", "1"), "no")
@@ -131,7 +131,7 @@ def store(store_client: Redis) -> FeedStore:
 
 
 async def test_a_paused_feed_is_begun_by_nobody(store_client: Redis, store: FeedStore) -> None:
-    """Law: who would begin a round is told of the pause, takes no lease and makes no state; resumed, it begins."""
+    """Law: a paused feed begins no round, and gets neither lease nor state; resumed, it begins."""
     assert await pause(store_client, KEYS, WANTED) is None
     assert await store.open_round() == WANTED
     assert not store.held
@@ -168,7 +168,7 @@ async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store
 
 @pytest.mark.parametrize("kept", [b"", b"1", b'{"by":7}', b"\xff"])
 def test_what_another_version_wrote_is_a_pause(kept: bytes) -> None:
-    """Law: whatever stands in the key, the feed is paused, and that can be told."""
+    """Law: any value in the key is a pause, which can be shown."""
     assert pause_of(kept).text.startswith("paused by another version")
 
 

@@ -80,7 +80,7 @@ async def scene(any_store: str) -> AsyncIterator[Scene]:
 
 
 async def test_one_process_has_the_lease(scene: Scene) -> None:
-    """The other one is told how long it lasts; who lets it go lets it be taken at once."""
+    """One process has the lease; another one learns how long it lasts, and gets it at once after a release."""
     one, two = scene.store("one"), scene.store("two")
     assert await one.lease.acquire() is None
     other = await two.lease.acquire()
@@ -96,15 +96,15 @@ async def test_one_process_has_the_lease(scene: Scene) -> None:
 
 
 async def test_a_lease_without_an_end_is_another_s(scene: Scene) -> None:
-    """A key that somebody made by hand is nobody's leave to deliver."""
+    """A lease key without an end belongs to another."""
     await scene.client.set(KEYS.lease, "someone")
     assert await scene.store().lease.acquire() is not None
 
 
 async def test_a_lease_from_before_the_servers_clock_was_set_back_ends(scene: Scene) -> None:
-    """Law: no configuration allows a lease of hours: one that whoever had it left behind lasts for a term from now.
+    """Law: a lease with hours left was written before the clock was set back, and is shortened to one term.
 
-    One of minutes may be another configuration's, and stays.
+    One with minutes left may be another configuration's, and stays.
     """
     await scene.client.set(KEYS.lease, "gone", ex=3600)
     other = await scene.store().lease.acquire()
@@ -131,7 +131,7 @@ async def test_a_lease_counts_as_lost_when_it_may_be(scene: Scene) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["take", "renew"])
 async def test_a_lease_counts_from_the_asking(scene: Scene, again: bool) -> None:
-    """Law: the server's term began before its answer came; what the answer took is no part of ours."""
+    """Law: a lease counts from the request, not from the reply."""
     async with proxied(scene.url) as proxy:
         client = commands(proxy.url)
         store = scene.store(client=client)
@@ -175,7 +175,7 @@ async def test_without_the_lease_nothing_is_read_and_nothing_is_written(scene: S
 
 
 async def test_whoever_takes_over_finds_what_was_read_and_not_settled(scene: Scene) -> None:
-    """Some at a time, in order, with what is gone from the stream told apart from what never was an event."""
+    """A new owner reads what was read and not settled, in order; trimmed and empty entries differ."""
     store = await scene.opened()
     entries = await scene.add(b"1", b"2", b"3", b"4")
     foreign = text(await scene.client.xadd(FEED.events, {"other": b"x"}))
@@ -240,7 +240,7 @@ async def test_a_settlement_whose_reply_is_lost_is_sent_again_and_counts_once(sc
 
 
 async def test_a_settlement_that_comes_late_writes_nothing(scene: Scene) -> None:
-    """It was sent again, written, and others after it: what it parks was delivered since. A new owner starts anew."""
+    """A settlement that arrives after later ones writes nothing; a new owner counts from 1."""
     store = await scene.opened()
     (one,) = await scene.add(b"1")
     await store.read(most=9)
@@ -272,7 +272,7 @@ async def test_a_delivery_that_cannot_become_a_dead_letter_stays_scheduled(scene
 
 
 async def test_a_store_that_stays_away_ends_it_with_the_lease(scene: Scene) -> None:
-    """Nobody tries for ever to write what another process may be sending by then."""
+    """A settlement is given up when the lease has ended."""
     async with proxied(scene.url) as proxy:
         client = commands(proxy.url)
         proxy.reset(to=b"EVALSHA", times=99)

@@ -92,7 +92,7 @@ async def test_the_newest_of_all_feeds_come_last(store_client: Redis) -> None:
 
 
 async def test_what_was_dropped_is_quarantined_anew(store_client: Redis) -> None:
-    """Law: a record that comes again is kept once; once dropped, it is kept anew, also one that is kept in part."""
+    """Law: a quarantined record is kept once, and again after it was dropped, also if only a part is kept."""
     long = b"[" + b"1" * QUARANTINE_BYTES + b"]"
     first, second = await quarantine(store_client, b"[1]", long)
     assert await quarantine(store_client, b"[1]", long) == [first, second]
@@ -157,7 +157,7 @@ async def test_what_others_wrote_is_listed(store_client: Redis) -> None:
     ["", "1-0", f"{FEED}:", f"{FEED}:1", f"{FEED}:1-0 ", f"{FEED}:\u0661-0", f"{FEED}:{2**64}-0", f"{FEED}:-1-0"],
 )
 def test_what_is_no_id(text: str) -> None:
-    """Law: what cannot name a dead letter is told from one that is not there."""
+    """Law: an invalid id and an unknown one are different errors."""
     assert letter_id(text) is None
 
 
@@ -222,7 +222,7 @@ async def test_a_letter_is_moved_once_and_as_it_was_seen(store_client: Redis) ->
 
 
 async def test_so_many_may_wait(store_client: Redis) -> None:
-    """Law: where so many wait already a letter stays where it is, whole."""
+    """Law: if too many deliveries wait already, a dead letter stays whole."""
     await give_up(store_client, 1)
     await store_client.hset(CONSUMER_KEYS.parked, mapping={f"9-{number}": "d" for number in range(MOST_WAITING)})
     assert await redeliver(store_client, CONSUMER_KEYS, "1-0", letter=b"letter 1", delivery=b"d") is Moved.FULL

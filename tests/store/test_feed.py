@@ -247,7 +247,7 @@ async def test_a_process_without_the_lease_cannot_write(opened: Open, store_clie
 
 
 async def test_a_lost_generation_is_stale(opened: Open, store_client: Redis) -> None:
-    """Law: state that was wiped and created anew is not written to by a round that began before."""
+    """Law: a round from before a reset does not write to the new state."""
     store = opened("a")
     state = await begun(store)
     await flushed(store_client)
@@ -308,7 +308,7 @@ async def test_a_dictionary_that_another_process_wrote_is_never_replaced(opened:
 
 
 async def test_what_another_process_added_is_learnt_with_the_lease(opened: Open, store_client: Redis) -> None:
-    """Law: a process that gets its lease back reads and writes with the dictionary that came meanwhile, at once."""
+    """Law: a process that gets its lease back uses dictionaries that were added meanwhile."""
     first, second = opened("a"), opened("b")
     await write(first, [unavailability(0)])
     await store_client.delete(KEYS.lease)
@@ -330,7 +330,7 @@ async def test_state_that_was_wiped_starts_anew_at_once(opened: Open, store_clie
 
 
 async def test_what_a_reading_did_not_hold_is_found(opened: Open) -> None:
-    """Law: all live snapshots that were not seen are counted, so many of them given; tombstones are not looked at."""
+    """Law: all live snapshots that were not seen are counted, and a limited number returned; tombstones are skipped."""
     store = opened("a")
     commit = await write(store, [unavailability(number) for number in range(SAMPLES * 2)])
     state = await begun(store)
@@ -373,7 +373,7 @@ async def test_something_that_is_not_a_snapshot_is_marked_as_such(opened: Open, 
 
 
 async def test_a_key_of_another_type_is_refused_for_good(opened: Open, store_client: Redis) -> None:
-    """Law: what will not get better by waiting is told at once."""
+    """Law: a key of another type is refused without a retry."""
     await store_client.set(KEYS.state, "not a hash")
     with pytest.raises(StoreRefused):
         await opened("a").open_round()
@@ -441,7 +441,7 @@ async def test_what_cannot_be_read_is_an_error_of_the_store(
 
 
 async def test_a_cancelled_commit_is_finished(opened: Open, store_client: Redis) -> None:
-    """Law: told to stop in the middle of a commit, it is written and then the stop goes on."""
+    """Law: a cancelled commit is finished before the cancellation goes on."""
     store = opened("a")
     state = await begun(store)
     commit, _ = plan(
@@ -471,7 +471,7 @@ async def test_all_keys_of_a_feed_share_one_hash_tag() -> None:
 
 
 async def test_what_an_earlier_version_has_not_counted_is_counted_once(opened: Open, store_client: Redis) -> None:
-    """Law: removed records are told apart from known ones, whichever version removed them."""
+    """Law: removed records are counted apart from known ones, whichever version removed them."""
     store = opened("a")
     await write(store, [unavailability(number) for number in range(5)])
     gone = await store.known([getattr(read(unavailability(number)), "key", "") for number in (1, 3)])
@@ -487,9 +487,9 @@ async def test_what_an_earlier_version_has_not_counted_is_counted_once(opened: O
 
 
 async def test_a_commit_tells_what_it_writes_and_what_became_of_it(fake: Redis) -> None:
-    """Law: sizes, and the script's own word: written, written before, not on this state, not ours any more.
+    """Law: the span of a commit has its sizes and its result: written, repeated, stale or fenced.
 
-    A process that begins on records that were never counted notes their number first, in a commit of its own.
+    Records that were never counted are counted first, in a commit of their own.
     """
     ours = opened_by(fake)("ours")
     with recorded() as spans, tracing.root("round") as span:

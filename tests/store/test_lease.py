@@ -101,7 +101,7 @@ async def test_leases_are_renewed_together() -> None:
 
 
 async def test_a_store_that_fails_ends_nothing() -> None:
-    """Law: whatever the store says to one renewal, all are tried again; what is not held is left alone."""
+    """Law: after a failed renewal all leases are renewed again; a lease that is not held is not touched."""
     async with _Store(server=FakeServer()) as client:
         leases = _leases(client, _KEYS[:4])
         for lease in leases[:3]:
@@ -206,7 +206,7 @@ SERVER = FakeServer()
 
 
 async def test_a_lease_that_ends_while_it_is_looked_at_is_free() -> None:
-    """Law: it is free, not a stranger's without an end, which would be left alone for long."""
+    """Law: a lease that ends while it is read is free, not another's without an end."""
     async with Ending(server=SERVER) as client:
         await client.set(LEASE, "once-1-ab/nonce", px=60_000)
         assert await held_leases(client, [LEASE], known=()) == [Held(None)]

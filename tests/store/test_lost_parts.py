@@ -63,7 +63,7 @@ async def test_a_first_start_is_no_loss(store_client: Redis) -> None:
 
 
 async def test_all_of_it_gone_while_it_runs(store_client: Redis) -> None:
-    """Law: FLUSHALL is noticed once, the feed begins anew and its numbers go on."""
+    """Law: FLUSHALL is noticed once, the feed is reset, and its sequence continues."""
     one = Process(store_client, "a")
     await one.round(1, 2, 3)
     await flushed(store_client)
@@ -80,7 +80,7 @@ async def test_all_of_it_gone_while_it_runs(store_client: Redis) -> None:
 
 
 async def test_one_shard_gone_while_nobody_ran(store_client: Redis) -> None:
-    """Law: whoever comes next knows of it by what lies in another slot."""
+    """Law: the loss of a shard while no process ran is known from the note in another slot."""
     await Process(store_client, "a").round(1, 2)
     await gone(store_client, *every_key())
     loss = await Process(store_client, "b").round(1)
@@ -108,7 +108,7 @@ async def test_a_part_of_what_is_known_is_all_of_it(store_client: Redis, part: s
 
 
 async def test_the_stream_gone_is_told_and_costs_nothing_else(store_client: Redis) -> None:
-    """Law: what is known stays, so nothing is published again; also where a subscription has made the stream anew."""
+    """Law: after the loss of the stream nothing is published again, even if a subscription has created it again."""
     for made_again in (False, True):
         await flushed(store_client)
         one = Process(store_client, "a")
@@ -146,7 +146,7 @@ async def test_a_stream_that_was_trimmed_is_not_lost(store_client: Redis) -> Non
 
 @pytest.mark.parametrize("part", ["snapshots", "dictionaries"])
 async def test_a_part_gone_in_the_middle_of_a_round_stops_it(store_client: Redis, part: str) -> None:
-    """Law: nothing is published for new that may be known; the next round begins anew."""
+    """Law: a loss during a round stops it, and the next round resets the feed."""
     one = Process(store_client, "a")
     await one.round(*range(SAMPLES))
     state = await begun(one.store)
@@ -162,7 +162,7 @@ async def test_a_part_gone_in_the_middle_of_a_round_stops_it(store_client: Redis
 
 
 async def test_an_older_state_of_the_store_is_noticed(store_client: Redis) -> None:
-    """Law: a backup that was restored is a feed that went back, told by the process that ran, and once."""
+    """Law: a restored backup is reported once as rolled back, by the process that ran."""
     one, two = Process(store_client, "a"), Process(store_client, "b")
     await one.round(1, 2)
     dump = await dumped(store_client)
@@ -181,7 +181,7 @@ async def test_an_older_state_of_the_store_is_noticed(store_client: Redis) -> No
 
 
 async def test_of_two_processes_one_tells(store_client: Redis) -> None:
-    """Law: a loss that is told and noted is not told by the next process that takes the feed over."""
+    """Law: a loss that one process has reported is not reported by the next owner."""
     one, two = Process(store_client, "a"), Process(store_client, "b")
     for process in (one, two):
         await process.round(1, 2)
@@ -193,7 +193,7 @@ async def test_of_two_processes_one_tells(store_client: Redis) -> None:
 
 
 async def test_a_loss_whose_answer_was_lost_is_told_the_next_time(store_client: Redis) -> None:
-    """Law: the feed is begun anew once; that nobody heard of it does not keep it secret."""
+    """Law: a reset whose reply was lost is reported by the next round."""
     one = Process(store_client, "a")
     await one.round(1)
     await flushed(store_client)
@@ -205,7 +205,7 @@ async def test_a_loss_whose_answer_was_lost_is_told_the_next_time(store_client: 
 
 
 async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
-    """Law: what is of another generation is kept, told, and read over as a baseline; its token is not used."""
+    """Law: another installation's data is kept and reported; the next reading is a baseline without its token."""
     other = Process(store_client, "e")
     await other.round(1, 2)
     await other.store.commit(_marks(await begun(other.store)))
@@ -240,7 +240,7 @@ async def test_what_was_overheard_while_it_was_asked_for_is_kept(store_client: R
 
 
 async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
-    """Law: an operator may have all forgotten; that is no loss, to nobody."""
+    """Law: a feed that an operator resets is no loss for any process."""
     one, two = Process(store_client, "a"), Process(store_client, "b")
     await two.round(1)
     await two.store.release()
@@ -253,7 +253,7 @@ async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
 
 
 async def test_it_is_noted_now_and_then(store_client: Redis) -> None:
-    """Law: what is new is written at once, a number that has moved after a while; never one that is too high."""
+    """Law: the note is written at once if more than the sequence changed, else after a while, and never too high."""
     one = Process(store_client, "a")
     await one.round(1)
     assert await noted(store_client) == ("a0", 1)
@@ -267,7 +267,7 @@ async def test_it_is_noted_now_and_then(store_client: Redis) -> None:
 
 
 async def test_a_note_that_cannot_be_read_is_none(store_client: Redis) -> None:
-    """Law: what another version has noted is written anew."""
+    """Law: a note that another version wrote is replaced."""
     await store_client.hset(NOTES, FEED, "[]")
     assert await Process(store_client, "a").round(1) is None
     assert await noted(store_client) == ("a0", 1)

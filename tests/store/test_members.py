@@ -32,7 +32,7 @@ def member(client: Redis, name: str, ttl: timedelta = LONG) -> Members:
 
 
 async def test_each_change_is_another_version(client: Redis) -> None:
-    """Law: one that comes, does something else or goes, and one that lets go of leases; nothing else is a change."""
+    """Law: a process that joins, changes its roles, leaves or releases leases is a change, and nothing else is."""
     one, other = member(client, "b"), member(client, "a")
     alone = await one.beat(BOTH, MemberList())
     assert alone.roles == {"b": {"poll", "deliver"}}
@@ -53,7 +53,7 @@ async def test_each_change_is_another_version(client: Redis) -> None:
 
 
 async def test_one_that_is_silent_is_gone(client: Redis) -> None:
-    """Law: by the server's clock, for all, with the first look after it, whoever looks; it may come back."""
+    """Law: a silent process is gone for all after its time by the server's clock, and may come back."""
     silent, other = member(client, "silent", SHORT), member(client, "other")
     seen = await other.beat(POLL, await silent.beat(POLL, MemberList()))
     assert seen.doing("poll") == ("other", "silent")
@@ -104,7 +104,7 @@ async def _time(client: Redis) -> float:
 
 
 async def test_nothing_is_left_of_those_that_left(client: Redis) -> None:
-    """Law: but for the version, which must not begin anew."""
+    """Law: of processes that left, only the version remains."""
     for name in "ab":
         await member(client, name).beat(POLL, MemberList())
     for name in "ab":

@@ -86,7 +86,7 @@ async def test_what_is_known_here_alone_is_noted_again(client: Redis) -> None:
 
 
 async def test_feeds_of_others_are_known(client: Redis) -> None:
-    """Law: one that is held here knows better; what nobody has noted, or cannot be read, is not known."""
+    """Law: notes of other feeds are read, unless the feed is held here; missing and unreadable notes are unknown."""
     for feed, noted in {
         "theirs": msgspec.json.encode(_NOTED),
         "ours": msgspec.json.encode(_NOTED),
@@ -107,7 +107,7 @@ async def test_notes_that_are_gone_take_nothing_away(client: Redis) -> None:
 
 
 async def test_only_what_goes_further_counts() -> None:
-    """Law: a later event, or a loss told since, of the same feed; a store that went back does not make us forget."""
+    """Law: a known mark is replaced only by a later event or a later loss of the same feed."""
     for known, noted, expected in (
         (None, HighWaterMark("g1", 5), "g1"),
         (HighWaterMark("g1", 5), HighWaterMark("g1", 9), "further"),
@@ -122,7 +122,7 @@ async def test_only_what_goes_further_counts() -> None:
 
 
 async def test_what_another_has_told_is_not_told_again_after_the_next_loss(client: Redis) -> None:
-    """Law: who finds a loss that is told already counts it, so that its own note takes nothing back."""
+    """Law: a process that finds an already reported loss counts it in its own note."""
     told = HighWaterMark("g2", 1, ("g1",), losses=1)
     await client.hset(_KEY, "f", msgspec.json.encode(told))
     memory = FeedMemory(client, _KEY, "f", clock=Clock())
@@ -254,7 +254,7 @@ async def test_who_was_there_is_told_no_baseline_of_what_was_begun_anew(real: Re
 
 
 async def test_a_baseline_that_was_not_delivered_yet_is_owed_all_the_same(real: Redis) -> None:
-    """Law: a feed begun anew takes nothing back of what was published before; nor where the clock was put back."""
+    """Law: a baseline that was not delivered before a reset is still delivered, also if the clock was set back."""
     ahead = NOW + HOUR
     await real.xadd(KEYS.events, {"data": '{"sequence":"00000000000000000000"}'}, id=f"{ahead}-0")
     one = Process(real, "a")
@@ -303,7 +303,7 @@ async def test_a_pair_that_is_lost_again_before_its_feed_is_begun_misses_nothing
 
 
 async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> None:
-    """Law: also where the group was there before, and so nobody had to ask how the feed began."""
+    """Law: entries read before a loss count as older after it, also if the group existed before."""
     one = Process(real, "a")
     await one.round(1)
     await (await opened(real, "earliest", subscribed=NOW - HOUR)).lease.release()
@@ -316,7 +316,7 @@ async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> Non
 
 
 async def test_of_another_installations_feed_no_baseline_is_told(real: Redis) -> None:
-    """Law: a pair that stands in it is older than the moment from which it is ours."""
+    """Law: of another installation's feed no baseline is delivered."""
     one = Process(real, "a")
     await one.round(1)
     there = await opened(real, "earliest", subscribed=NOW - 3 * HOUR)
@@ -340,7 +340,7 @@ async def test_the_stores_clock_says_who_is_older(store_client: Redis) -> None:
     ids=["not known", "before all", "between", "in the last's millisecond", "a clock that was put back"],
 )
 async def test_what_was_published_since_it_was_asked_for_is_new(store_client: Redis, asked: int, expected: str) -> None:
-    """Law: a pair begins with what came after its subscription, and not after whoever delivers it first."""
+    """Law: a consumer begins with the events after its subscription, however late its delivery begins."""
     for entry in ("1000-0", "2000-0"):
         await store_client.xadd(KEYS.events, {"data": "{}"}, id=entry)
     place, _ = await StartPosition(store_client, PAIR, KEYS.events, KEYS.state, asked=asked).place("now")
@@ -404,7 +404,7 @@ def test_what_is_found_against_what_was_known(state: FeedState, found: str, kind
 
 @pytest.mark.parametrize(("found", "kind"), [("", None), ("new", None), ("snapshots", "lost"), (STREAM, "lost")])
 def test_without_a_memory_only_what_is_missing_tells(found: str, kind: str | None) -> None:
-    """Law: a first start is no loss; a half that is missing is one, whoever finds it."""
+    """Law: a first start is no loss; a missing part is one, also without a memory."""
     loss = loss_of(None, FeedState("g", 5), found)
     assert (loss.kind if loss else None) == kind
 
@@ -421,7 +421,7 @@ def test_without_a_memory_only_what_is_missing_tells(found: str, kind: str | Non
     ],
 )
 def test_who_comes_second_knows_it(noted: HighWaterMark | None, told: bool) -> None:
-    """Law: a loss that another process has noted of the same feed is known; a note of another feed says nothing."""
+    """Law: a loss that another process has noted of the same feed is known; a note of another feed is not used."""
     assert is_announced(KNOWN, noted) is told
 
 

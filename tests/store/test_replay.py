@@ -67,7 +67,7 @@ async def test_its_place_goes_along_with_settlements(store_client: Redis) -> Non
 
 
 async def test_what_is_read_of_it(any_store: str) -> None:
-    """Law: entries come from behind its place up to its end, so many at a time; and the stream is looked up around."""
+    """Law: a replay's entries come from its position to its end, a limited number at a time."""
     async with commands(any_store) as client:
         store = pair(client)
         assert await store.lease.acquire() is None

@@ -167,7 +167,7 @@ async def test_one_that_has_not_begun(client: Redis, one: WatchedConsumer, place
 
 
 async def test_other_groups_count(client: Redis) -> None:
-    """Law: a group of others, or of ours in no registry, keeps what is there and it has not read and acknowledged."""
+    """Law: a group that is not a known subscription's keeps what it has not read and acknowledged."""
     await published(client, 9)
     await client.xgroup_create(EVENTS, "theirs", id="0")
     await client.xgroup_create(EVENTS, "sub:gone", id="5-0")
@@ -258,7 +258,7 @@ async def test_a_stream_that_is_too_large_loses_its_oldest(client: Redis) -> Non
 
 
 async def test_who_lost_nothing_is_told_nothing(client: Redis) -> None:
-    """Law: entries that nobody needs go for the size without a word."""
+    """Law: entries that no reader needs are trimmed for the size without a report."""
     await published(client, 100, size=1000)
     await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
     assert await trim(client, rule=RetentionRule(timedelta(days=36500), 20_000)) > 70
@@ -266,7 +266,7 @@ async def test_who_lost_nothing_is_told_nothing(client: Redis) -> None:
 
 
 async def test_told_once_an_episode(client: Redis) -> None:
-    """Law: an overrun is told once for each group, whose ever, until the group is past what was there then."""
+    """Law: an overrun is reported once for each group, until the group is past the entries of that time."""
     rule, trimming = RetentionRule(timedelta(days=36500), 50_000), trimmer(client)
     await published(client, 100, size=1000)
     store = await delivering(client, read=5, settled=Settlement(acked=ids(1, 5)))
@@ -294,7 +294,7 @@ async def test_told_once_an_episode(client: Redis) -> None:
 
 
 async def test_an_episode_that_was_dropped_is_told_anew(client: Redis) -> None:
-    """Law: what goes after somebody has dropped the dead letter stands in a new one and is told."""
+    """Law: after its dead letter was dropped, a further overrun is reported with a new one."""
     rule, trimming = RetentionRule(timedelta(days=36500), 50_000), trimmer(client)
     await published(client, 100, size=1000)
     for first in (101, 201):
@@ -306,7 +306,7 @@ async def test_an_episode_that_was_dropped_is_told_anew(client: Redis) -> None:
 
 
 async def test_a_replay_that_loses_what_it_was_to_bring(client: Redis) -> None:
-    """Law: what a replay has not come to and that goes is told as such, and only that."""
+    """Law: entries that a replay loses are reported as such, and no others."""
     await published(client, 100, size=1000)
     await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
     await start_replay(client, KEYS, ReplaySpan("r", "10-0", "20-0"))
@@ -329,7 +329,7 @@ async def test_a_stream_smaller_than_one_event(client: Redis) -> None:
 
 
 async def test_entries_that_others_wrote(client: Redis) -> None:
-    """Law: what is no event of ours has no sequence number, and goes as all else does."""
+    """Law: entries of other programs have no sequence number, and are trimmed like all others."""
     for number in range(1, 101):
         await client.xadd(EVENTS, {"x": "y" * 1000}, id=f"{number}-0")
     await trim(client, {"a": WatchedConsumer(KEYS, earliest=True)}, RetentionRule(timedelta(days=36500), 50_000))
@@ -384,7 +384,7 @@ def test_what_is_needed_or_young_stays_and_all_else_goes(
 def test_who_goes_forward_keeps_less(
     entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, place: EntryId, name: str
 ) -> None:
-    """Law: the further somebody is, and the later it is, the less is left; one more reader never makes it less."""
+    """Law: the further the readers and the later the time, the less is kept; a further reader never makes it less."""
     found = left_after(entries, done, oldest)
     further = done | {name: max(place, done[name])} if name in done else done
     assert left_after(entries, further, max(oldest, place)) <= found
@@ -409,7 +409,7 @@ def test_size_has_the_last_word(entries: set[EntryId], done: dict[str, EntryId],
 def test_nothing_is_asked_where_nothing_may_go(
     entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, size: int
 ) -> None:
-    """Law: where nothing presses there is nothing to be done, whoever needs what."""
+    """Law: a stream within its limits needs no request, whatever its readers need."""
     stream = StreamExtent(len(entries), size, min(entries))
     if not pressing(stream, oldest=oldest, max_bytes=SMALL):
         assert next_step(stream, done, oldest=oldest, max_bytes=SMALL) is None
@@ -417,7 +417,7 @@ def test_nothing_is_asked_where_nothing_may_go(
 
 @given(STREAMS, DONE, PLACES)
 def test_who_holds_the_stream_is_named(entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId) -> None:
-    """Law: of a stream that is trimmed somebody holds the first entry if, and only if, it is old enough to go."""
+    """Law: the reader that holds a trimmed stream is named if and only if its first entry is old enough to go."""
     entries = left_after(entries, done, oldest)
     first = min(entries, default=None)
     name = holder(StreamExtent(len(entries), SMALL, first), done, oldest=oldest)

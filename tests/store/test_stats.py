@@ -121,7 +121,7 @@ async def test_an_event_of_somebody_else_has_no_number(store_url: str) -> None:
 
 
 async def test_many_subscriptions_of_a_feed_are_asked_for_in_parts(store_url: str, one_server: None) -> None:
-    """Law: nobody keeps the store busy for long: each may have a thousand parked deliveries to be looked at."""
+    """Law: many subscriptions of a feed are read in parts, so that no script runs long."""
     pairs = [(f"s{number}", FEEDS[0]) for number in range(100)]
     async with commands(store_url) as client:
         for name, _ in pairs:
@@ -195,13 +195,13 @@ async def test_a_group_in_the_middle(store_client: Redis, *, trimmed: bool) -> N
 
 
 def test_what_is_no_event_is_not_counted() -> None:
-    """Law: an entry of somebody else's makes the count unknown, never wrong."""
+    """Law: an entry of another program makes the count unknown, never wrong."""
     assert unread(None, 7, None) is None
     assert unread(None, 7, 3) == 3
 
 
 async def test_what_went_unread_is_not_waited_for(any_store: str) -> None:
-    """Law: what the stream lost before it was read is no lag, whatever the server counts; it is told as lost."""
+    """Law: trimmed unread events are no lag, whatever the server counts, but lost."""
     async with commands(any_store) as client:
         await publish(client, *range(1, 11))
         await client.xgroup_create(KEYS.events, group_of("a"), id="0")

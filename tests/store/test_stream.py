@@ -39,7 +39,7 @@ async def client(any_store: str) -> AsyncIterator[Redis]:
 
 
 async def test_all_streams_are_looked_at_once_and_then_those_with_something_new(client: Redis) -> None:
-    """A burst is told of once, and a stream that is not there yet when it has its first entry."""
+    """A burst of entries is one notice; a stream that does not exist yet gives one with its first entry."""
     await client.xadd("a", {"data": "1"})
     async with aclosing(arrivals(client, ["a", "b"], block=BLOCK, clock=Clock())) as coming:
         assert await anext(coming) == {"a", "b"}
@@ -51,7 +51,7 @@ async def test_all_streams_are_looked_at_once_and_then_those_with_something_new(
 
 
 async def test_after_a_while_without_anything_an_empty_set(client: Redis) -> None:
-    """So whoever listens comes round."""
+    """After a while without entries the set is empty, so that the caller can do other work."""
     async with aclosing(arrivals(client, ["a"], block=timedelta(milliseconds=1), clock=Clock())) as coming:
         assert await anext(coming) == {"a"}
         assert await anext(coming) == set()

@@ -20,7 +20,7 @@ BLOCK = timedelta(milliseconds=200)
 
 
 async def test_nothing_lost_or_repeated_across_an_absence() -> None:
-    """A store that goes and comes back: told once, and every entry comes exactly once, in order."""
+    """An outage of the store is logged once, and every entry comes exactly once, in order."""
     told: list[StoreUnavailable] = []
     gone = asyncio.Event()
 

@@ -93,7 +93,7 @@ def test_since_when_a_feed_is_wanted() -> None:
 
 @pytest.mark.parametrize("by", ["file", "request"])
 def test_what_a_sink_said_ends_with_it(by: str) -> None:
-    """Law: a pause by Retry-After and a granted handshake are the sink's; the next one has neither, whoever sets it."""
+    """Law: a pause by Retry-After and a granted handshake end when the sink is changed, by any process."""
     first, same, other = (b'{"sink":"https://%s.example","rate":%d}' % one for one in ((b"x", 1), (b"x", 2), (b"y", 1)))
     soon = [(since_field("a"), milliseconds_of(NOW)), ("a", milliseconds_of(LATER))]
     said: list[Write] = [("handshakes", "a", b"granted"), *(("until", name, b"%d" % at) for name, at in soon)]
@@ -142,7 +142,7 @@ def listing(*names: str) -> ListedSubscriptions:
 
 
 def test_what_leaves_the_files_rests_until_it_returns() -> None:
-    """Law: it is paused, not dropped, told once, and goes on by itself when a file lists it again."""
+    """Law: a subscription that leaves the files is paused, reported once, and continues when a file lists it again."""
     writes, told = plan_file_pauses(filed("a", "b"), listing("b"), NOW)
     assert told == FilePauses(paused=("a",))
     gone = applied(filed("a", "b"), writes)
@@ -211,7 +211,7 @@ def test_a_new_one_has_no_credential_of_another() -> None:
 
 
 def test_resumed_starts_again() -> None:
-    """Law: the pause ends, its health is renewed, and the caller is told what had paused it."""
+    """Law: resuming ends the pause, renews the health, and returns what had paused it."""
     pause = Paused("failures", "5 d", NOW)
     kept = applied(
         filed("a"),
@@ -225,7 +225,7 @@ def test_resumed_starts_again() -> None:
 
 @pytest.mark.parametrize("change", ["plan_removal", "plan_pause", "plan_resumption"])
 def test_what_is_not_there_is_told(change: str) -> None:
-    """Law: an id that nobody has is an error that names those there are."""
+    """Law: an unknown id is an error that names the known ones."""
     arguments: dict[str, Any] = {"plan_pause": Paused("operator", "", NOW), "plan_resumption": bytes}
     with pytest.raises(SubscriptionUnknown, match='"x"; there are a, b'):
         getattr(registering, change)(filed("b", "a"), "x", *filter(None, [arguments.get(change)]))
@@ -269,7 +269,7 @@ async def test_what_is_written_is_read(store_client: Redis) -> None:
 
 
 async def test_each_change_moves_the_version(store_client: Redis) -> None:
-    """Law: whoever polls the version sees every change of registry, secrets and pauses, and no change where none is."""
+    """Law: the version shows every change of registry, secrets and pauses, and no other."""
     registry = Registry(store_client, KEYS)
     versions = [await registry.version()]
     file = [("f", SETTINGS)]
@@ -299,7 +299,7 @@ async def test_each_change_moves_the_version(store_client: Redis) -> None:
 
 
 async def test_a_later_moment_stays(store_client: Redis) -> None:
-    """Law: until when a sink wants nothing is never shortened, whoever says what in which order."""
+    """Law: a pause of a sink is never shortened, in whatever order processes store it."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
     at = moment_of((await registry.all()).at)
@@ -312,7 +312,7 @@ async def test_a_later_moment_stays(store_client: Redis) -> None:
 
 @pytest.mark.parametrize("days", [2, 30, 400_000])
 async def test_a_pause_that_a_wrong_clock_has_written_is_none(store_client: Redis, days: int) -> None:
-    """Law: no sink may ask for more than a day, so what is further away silences nobody, and is replaced."""
+    """Law: a pause of more than a day was written by a wrong clock; it has no effect and is replaced."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
     at = (await registry.all()).at
@@ -335,7 +335,7 @@ async def test_a_process_with_a_wrong_clock_notes_no_more_than_a_day(store_clien
 
 
 async def test_a_pause_of_a_store_whose_clock_was_set_back_is_over(store_client: Redis) -> None:
-    """Law: what began in what is still to come cannot be told the length of; the sink says again what it wants."""
+    """Law: a pause that began in the future, by a clock that was set back, is over."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
     at = (await registry.all()).at
@@ -344,7 +344,7 @@ async def test_a_pause_of_a_store_whose_clock_was_set_back_is_over(store_client:
 
 
 async def test_resuming_ends_a_pause_of_the_sink(store_client: Redis) -> None:
-    """Law: the pause is told and gone, those who look see that it was ended; nothing of it is left of a removed one."""
+    """Law: resuming ends a pause of the sink for all processes; removing leaves nothing of it."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
     assert await registry.resume("a") is None

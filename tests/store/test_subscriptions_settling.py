@@ -153,7 +153,7 @@ def test_a_process_with_another_file_pauses_nothing_that_a_live_one_lists() -> N
 
 
 def test_a_rolling_upgrade_that_drops_it() -> None:
-    """Law: while an old process is left it goes on; with the last of them it rests, and nobody has to say so."""
+    """Law: during a rolling upgrade that drops it, a subscription is active until the last old process has gone."""
     site = Site()
     old = [site.start(HAS) for _ in range(3)]
     for one in old:

@@ -45,7 +45,7 @@ def test_all_steps_are_there_from_the_start() -> None:
 
 
 def test_one_that_is_gone_has_none() -> None:
-    """Whoever begins it again counts from nothing; to end what never was is nothing."""
+    """The series of a removed subscription are gone and start from 0; removing unknown ones does nothing."""
     attempts_of("gone").steps["delivered"].inc()
     assert attempts_of("gone") is attempts_of("gone")
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_a_name_is_given_once() -> None:
 
 
 def test_whatever_a_label_holds_it_is_read_as_it_was() -> None:
-    """Quotes, backslashes and line breaks; and no text of ours needs such care."""
+    """Labels with quotes, backslashes and line breaks are read as written; no own text needs escapes."""
     strange = 'a"b\\c\nd'
     one = MetricDescription("poller_x_total", "counter", ("feed",), "text")
     assert values(one.block([(labelled(feed=strange), 2)], openmetrics=False)) == {
@@ -155,7 +155,7 @@ async def test_each_end_has_its_series(client: Redis, count: Callable[[], dict[s
 
 
 async def test_rounds_side_by_side_pay_for_themselves() -> None:
-    """Each for its own requests and commits, those of its tasks included; what nobody asked for counts for nobody."""
+    """Concurrent rounds count their own requests and commits, those of their tasks included, and no others."""
 
     async def spend(requests: int) -> dict[str, int | float]:
         with counted() as costs:
@@ -238,7 +238,7 @@ def test_rounds_add_up() -> None:
 
 
 def test_a_feed_that_went_to_another_process_has_no_series_here() -> None:
-    """All of them go, and it begins anew when it is back."""
+    """The series of a feed that moved to another process are removed, and start from 0 when it is back."""
     rounds = RoundMetrics()
     end_round(rounds, "a/x", created=3)
     end_round(rounds, "a/y")

@@ -79,7 +79,7 @@ def test_links_name_spans_and_nothing_else() -> None:
 
 
 def test_failures_hold_no_credential() -> None:
-    """Law: what is said of a failure is one line without what looks like a secret."""
+    """Law: the text of a failure is one line without anything that looks like a secret."""
     with recorded() as spans, tracing.root("a") as span:
         span.fail("x", "asked https://me:s3cret@h/p?token=s3cret\nwith Bearer s3cret.s3cret")
     assert "s3cret" not in str(spans.one("a").status.description)
@@ -151,7 +151,7 @@ def test_the_console_gets_one_span_a_line(otlp: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_a_root_is_one_whatever_else_is_traced() -> None:
-    """Law: a span that somebody else in this process has made current is no parent of ours."""
+    """Law: a span that another library has made current is no parent of the program's spans."""
     theirs = trace.set_span_in_context(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False)))
     token = context.attach(theirs)
     try:

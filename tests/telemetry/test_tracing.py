@@ -88,7 +88,7 @@ def test_debug_is_not_told(said: list[Any]) -> None:
 
 
 def test_silence_lasts(said: list[Any]) -> None:
-    """Law: once silenced, nothing of them is told by us or by anybody else."""
+    """Law: once silenced, no complaint of the exporter is logged, also after tracing has ended."""
     handlers = logging.getLogger("opentelemetry").handlers
     before = handlers[:], logging.getLogger("opentelemetry").propagate
     try:
@@ -142,7 +142,7 @@ def found(*, hide: bool) -> tuple[int, str]:
 
 
 def test_redis_py_does_not_find_it_and_others_do() -> None:
-    """Law: hidden, nothing of it is imported; left alone, redis-py does; once shown, it is there for whoever asks."""
+    """Law: while OpenTelemetry is blocked, redis-py does not import it; unblocked, it can be imported."""
     assert found(hide=True) == (0, "found")
     assert found(hide=False)[0] > 0
 
@@ -158,7 +158,7 @@ def test_redis_py_does_not_find_it_and_others_do() -> None:
     ],
 )
 def test_a_place_and_no_secret(url: str, full: str, host: str, port: int) -> None:
-    """Law: neither query, fragment nor user information is told."""
+    """Law: the address of a span has no query, fragment or user information."""
     assert request_words("GET", url) == {
         "http.request.method": "GET",
         "url.full": full,
@@ -191,7 +191,7 @@ def test_how_it_ended(status: int | None, failure: str | None, said: dict[str, o
 
 
 def test_repetitions_are_numbered() -> None:
-    """Law: from 1; the first request says nothing."""
+    """Law: repetitions are numbered from 1; the first request has no number."""
     assert [sent_again(0), sent_again(2)] == [{}, {"http.request.resend_count": 2}]
 
 
@@ -199,7 +199,7 @@ def test_repetitions_are_numbered() -> None:
 
 
 def test_without_a_tracer_there_is_nothing() -> None:
-    """Law: every span is the same nothing, carries nothing, and hears whatever it is told."""
+    """Law: without a tracer every span is the same null span, which ignores everything."""
     assert not tracing.on()
     with tracing.root("round") as span, tracing.child("GET") as child:
         assert span is child is tracing.current() is tracing.NOTHING
@@ -234,7 +234,7 @@ def test_children_belong_to_the_span_that_is_current() -> None:
 
 
 async def test_tasks_belong_to_the_span_in_which_they_were_started() -> None:
-    """Law: side by side, each task has its own; what a task makes current is so for nobody else."""
+    """Law: each task has its own current span."""
 
     async def ask() -> str:
         with tracing.child("GET") as span:

@@ -184,7 +184,7 @@ async def until_served(url: str) -> None:
 
 
 async def test_the_second_takes_over_when_the_first_goes() -> None:
-    """However often it is tried: one warning, with what to do; then it listens, until it is told to end."""
+    """While the address is in use there is one warning with the remedy; then the service listens."""
     until, hours = asyncio.Event(), Hours()
     with listener("127.0.0.1", 0) as first, capture_logs() as logs:
         port = first.getsockname()[1]
@@ -207,7 +207,7 @@ async def test_the_second_takes_over_when_the_first_goes() -> None:
 
 
 async def test_an_address_that_is_not_this_machines() -> None:
-    """That is a mistake in the configuration, and told as one."""
+    """An address of another machine is a configuration error."""
     with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1"):
         await serve(site(), ListenAddress("192.0.2.1", 80), until=asyncio.Event(), clock=Clock())
 

@@ -68,7 +68,7 @@ async def test_another_token_is_refused_and_not_repeated(given: Served) -> None:
 
 
 async def test_the_token_may_be_replaced(given: Served) -> None:
-    """The file's content counts as it is now; one that everybody may read lets nobody in, and only the log says it."""
+    """A token file is read as it is now; one that everyone may read is not accepted, and only the log says why."""
     file = given.settings.http.admin_token_file
     assert file is not None
     file.write_text(OTHER, "utf-8")
@@ -83,7 +83,7 @@ async def test_the_token_may_be_replaced(given: Served) -> None:
 
 
 async def test_guessing_ends(given: Served) -> None:
-    """After so many wrong tokens further ones from there are heard of no more for a time; the right one is let in."""
+    """After many wrong tokens from an address, further ones get 429 for a time; the right one is accepted."""
     for _ in range(MOST):
         assert (await given.ask(ORDER, "POST", token=OTHER))[0] == 401
     with capture_logs() as logs:
@@ -284,7 +284,7 @@ async def test_who_is_passed_on_by_a_proxy_is_not_here(tmp_path: Path, store_url
 
 
 async def test_who_asks_as_a_proxy_does_that_leaves_no_header_is_not_here(tmp_path: Path, store_url: str) -> None:
-    """Law: nginx asks by HTTP/1.0, for the address that it was told, with no header of its own; it reads by a token."""
+    """Law: a proxy that asks by HTTP/1.0 and adds no header needs a token to read."""
     async with (
         served(configured(tmp_path, store_url)) as given,
         aiohttp.ClientSession(version=aiohttp.HttpVersion10) as nginx,
@@ -311,7 +311,7 @@ async def test_guessing_the_read_token_ends(tmp_path: Path, store_url: str) -> N
 
 
 async def test_a_read_token_that_cannot_be_read_closes(tmp_path: Path, store_url: str) -> None:
-    """Law: its file missing or open to all, nobody reads but by the admin token: 503, and the log says why."""
+    """Law: if the read token cannot be read, reading needs the admin token: 503, and the log says why."""
     token = tmp_path / "read"
     settings = configured(tmp_path, store_url, http=f'read_token_file = "{token}"')
     for mode in (None, 0o644):

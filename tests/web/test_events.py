@@ -140,7 +140,7 @@ async def test_from_now_on(given: Served, published: Published) -> None:
 
 
 async def test_from_the_beginning_and_of_some(given: Served, published: Published) -> None:
-    """``from=earliest`` gives all there is, more than is read at once too; ``feed`` and ``type`` choose."""
+    """``from=earliest`` gives all events, in several reads if needed; ``feed`` and ``type`` choose."""
     mine = [await published.add(FEEDS[0]) for _ in range(45)]
     others = [await published.add(FEEDS[1], kind=REMOVED) for _ in range(3)]
     async with reader(given, "?from=earliest") as one:
@@ -179,7 +179,7 @@ async def test_coming_back_again_and_again(given: Served, published: Published) 
 
 
 async def test_coming_back_before_anything_came(given: Served, published: Published) -> None:
-    """The first id is given out before the first event: what comes while nobody is there is not missed."""
+    """An id is sent before the first event, so that nothing is missed while the client is away."""
     async with reader(given) as one, patience("a place"):
         place = await anext(following(one.answer, one.parser))
         last = place.id
@@ -258,7 +258,7 @@ async def test_what_was_trimmed_is_told(given: Served, published: Published) -> 
 
 
 async def test_what_was_trimmed_is_told_whatever_is_chosen(given: Served, published: Published) -> None:
-    """Law: events that are gone may have been of the chosen type; so the gap is told before the next one that is."""
+    """Law: a gap is sent before the next event of the chosen type, whatever types were trimmed."""
     await published.add(FEEDS[0])
     async with reader(given, "?from=earliest") as one:
         await one.names(1)
@@ -288,7 +288,7 @@ async def test_what_was_trimmed_after_a_beginning_from_now_is_counted(given: Ser
 
 
 async def test_who_comes_while_another_follows_has_what_was_there_before(given: Served, published: Published) -> None:
-    """Law: what is there after its place comes to each reader at once, though nothing new comes that wakes anybody."""
+    """Law: a new reader gets existing events at once, also while another reader follows and nothing new comes."""
     async with reader(given) as first:
         await first.begun()
         name = await published.add(FEEDS[0])
@@ -341,7 +341,7 @@ async def test_before_the_store_has_answered(tmp_path: Path, store_url: str, que
 
 
 async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Served, published: Published) -> None:
-    """Whoever begins behind an entry's id is told that something was trimmed away, though not how much; once."""
+    """A reader that begins at a trimmed entry's id gets one gap, without a number."""
     key = keys_of(given.settings, FEEDS[0]).events
     names = [await published.add(FEEDS[0], entry=f"{number}-0") for number in (1000, 2000, 3000, 4000)]
     async with reader(given, "?from=1000-0") as one:
@@ -374,7 +374,7 @@ async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> 
 
 
 async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
-    """The next one is told to come later, and is let in when another has gone."""
+    """A reader beyond the limit gets 503, and is accepted when another has gone."""
     async with (
         small_service(configured(tmp_path, store_url), readers=2) as given,
         reader(given),
@@ -406,7 +406,7 @@ async def test_a_slow_reader_holds_little_and_nobody_up(given: Served, published
 
 
 async def test_one_that_takes_nothing_is_let_go(tmp_path: Path, store_url: str) -> None:
-    """Law: its place is free for another one after a while; the log says why it was let go."""
+    """Law: a reader that takes nothing is closed after a while, and the log says why."""
     async with small_service(configured(tmp_path, store_url), readers=1, stalled=0.2) as given:
         published = Published(given.store, given)
         for _ in range(5):
@@ -424,7 +424,7 @@ async def entries_read(client: Redis) -> int:
 
 
 async def test_the_end_of_the_service_is_the_end_of_the_answer(tmp_path: Path, store_url: str) -> None:
-    """In order and at once, for one that waits and for one that takes nothing; nothing is logged as cancelled."""
+    """When the service ends, every reader's answer ends at once; nothing is logged as cancelled."""
     async with served(configured(tmp_path, store_url)) as given:
         published = Published(given.store, given)
         for _ in range(60):
@@ -456,7 +456,7 @@ async def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
 
 
 async def test_a_password_that_is_changed_is_waited_for(tmp_path: Path, store_url: str) -> None:
-    """Law: whoever follows is not sent away by what is somebody's work in progress."""
+    """Law: a reader stays connected while the store's password is being changed."""
     async with small_service(configured(tmp_path, store_url)) as given:
         with pytest.raises(StoreUnavailable), translated(given.backing.client):
             raise AuthenticationError("WRONGPASS")
@@ -490,7 +490,7 @@ async def connections(client: Redis) -> int:
 
 
 async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
-    """By what comes, at once and not when the wait is over; told is the stream in which it came, to all who wait."""
+    """All waiting readers are woken at once by a new entry, with its stream."""
     news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     async with commands(store_url) as client, news.followed(store_url), news.followed(store_url):
         await until(lambda: news.mark, "the first look")
@@ -506,7 +506,7 @@ async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
 
 
 async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None:
-    """The look ends with the last who follows, and begins anew with the next."""
+    """The shared read ends with its last reader, and starts again with the next."""
     news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     for looks in (1, 2):
         async with news.followed(store_url):
@@ -558,7 +558,7 @@ async def test_what_came_before_the_wait_is_not_waited_for(store_url: str, one_s
 
 
 async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: None) -> None:
-    """And asked again and again; there may be somebody at it."""
+    """A store that refuses is logged once and asked again."""
     asked = 0
 
     async def sleep(_: float) -> None:

@@ -80,7 +80,7 @@ async def test_a_feed_is_paused_and_resumed(given: Served) -> None:
 
 
 async def test_an_order_takes_no_body(given: Served) -> None:
-    """Law: what is said where nobody looks is refused, and not passed over."""
+    """Law: a command with a body is refused, because the body would be ignored."""
     await read(given, FEEDS[0])
     status, _, told = await given.ask(f"/feeds/{FEEDS[0]}/resync", "POST", json={"anew": True})
     assert (status, "?anew=true" in told["detail"]) == (400, True)

@@ -194,7 +194,7 @@ async def test_both_forms_are_as_prometheus_wants_them(scene: Scene) -> None:
 
 
 async def test_a_store_that_went_takes_its_own_figures_along(scene: Scene) -> None:
-    """It is said to be away, what it would say is absent, and all the rest is answered."""
+    """While the store is unavailable its own figures are absent, and all others are served."""
     created = key("poller_records_total", feed=scene.feed, kind="created")
     await scene.says(created, scene.records)
     await scene.says(key("poller_members"), 1)

@@ -45,7 +45,7 @@ async def seen_of(given: Served, **differing: object) -> Overview:
 
 
 async def test_it_says_how_it_is(given: Served) -> None:
-    """Title and rows name what is amiss, in words; where nothing is, that."""
+    """The title and the rows of the page name problems in words, or say that there are none."""
     one = await seen_of(given)
     assert "all is well" in Read(page(one)).text
     failing = msgspec.structs.replace(one.feeds[0], state="failing", error="status 500", good_age_seconds=300.0)

@@ -102,7 +102,7 @@ async def test_it_is_kept_and_only_its_kind_is_shown(given: Served) -> None:
 
 
 async def test_a_change_of_it_alone_is_a_change(given: Served) -> None:
-    """The registry's version rises, which is what whoever delivers looks at; and does not where nothing has changed."""
+    """A changed credential raises the registry's version; an unchanged one does not."""
     await added(given)
     before = await registered(given)
     await ask(given, 200, "PUT", sink=SINK, sinkcredential=BEARER)
@@ -126,7 +126,7 @@ async def test_it_stays_at_its_sinks_host(given: Served) -> None:
 
 @pytest.mark.parametrize("sink", ELSEWHERE)
 async def test_it_goes_to_no_other_host(given: Served, sink: str) -> None:
-    """Left out it is gone; sent back as it was shown it is refused; brought anew it is for the new host."""
+    """When the host changes, a credential is dropped if left out, refused as shown, and taken if sent again."""
     await added(given)
     told = await ask(given, 422, "PUT", sink=sink, sinkcredential={"credentialtype": "ACCESSTOKEN"}, **HTTP_TOO)
     assert [one["key"] for one in told["errors"]] == ["sink"]

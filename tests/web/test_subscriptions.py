@@ -126,7 +126,7 @@ async def test_the_path_of_a_sink_is_for_the_admin_token(given: Served) -> None:
 
 
 async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, tmp_path: Any) -> None:
-    """None can be named, for whoever has the token should not read this machine; those that are there stay."""
+    """A request cannot name files, because the token must not read this machine; existing ones stay."""
     for key, value in (
         ("auth", {"token_file": "/etc/shadow"}),
         ("auth", {"command": ["touch", str(tmp_path / "done")]}),
@@ -188,7 +188,7 @@ async def test_certificates_stay_as_they_were(given: Served) -> None:
 
 
 async def test_what_is_hidden_goes_to_no_other_host(given: Served) -> None:
-    """A header that is not shown, or a credential, does not follow the sink elsewhere; what is sent anew may."""
+    """Hidden headers and credentials do not follow the sink to another host unless they are sent again."""
     await created(given)
     _, _, shown = await given.ask(ONE)
     for sink in ("https://evil.example/hook", "https://sink.example.org:8443/hook", "http://sink.example.org/hook"):
@@ -255,7 +255,7 @@ TWICE: Final[list[tuple[str, str]]] = [
 
 
 async def test_a_key_that_stands_twice_is_refused(given: Served) -> None:
-    """By its name, wherever it stands and however it is spelled: nobody can say which of them was meant."""
+    """A repeated key is refused by its name, wherever it is and however it is spelled."""
     for body, key in TWICE:
         status, _, told = await given.ask(
             "/subscriptions", "POST", data=body, headers={"content-type": "application/json"}
@@ -265,7 +265,7 @@ async def test_a_key_that_stands_twice_is_refused(given: Served) -> None:
 
 
 async def test_an_unknown_member_is_refused_by_its_name(given: Served) -> None:
-    """Of the object, of its protocolsettings and of its config; what is known is told."""
+    """An unknown member of the object, its protocolsettings or its config is refused, with the known ones."""
     for differing, key in (
         ({"managerid": 1}, "managerid"),
         ({"Types": []}, "Types"),
@@ -296,7 +296,7 @@ async def test_source_and_types_choose_events(given: Served) -> None:
 
 
 async def test_options_tells_what_is_allowed(given: Served) -> None:
-    """To whoever asks, for each path; it changes nothing and shows nothing."""
+    """OPTIONS answers with the methods of each path, and changes and shows nothing."""
     for path, allowed in (
         ("/subscriptions", "GET, HEAD, OPTIONS, POST"),
         ("/subscriptions/none", "DELETE, GET, HEAD, OPTIONS, PUT"),
@@ -322,7 +322,7 @@ BODIES: Final[list[Any]] = [
 
 
 async def test_bodies_that_are_none(given: Served) -> None:
-    """Empty, cut, too deep, not UTF-8, of another shape or type: each is the asker's fault and told so."""
+    """An empty, cut, too deep, non-UTF-8 or wrongly shaped body is a client error."""
     for body, kind, status in BODIES:
         answered, _, told = await given.ask("/subscriptions", "POST", data=body, headers={"content-type": kind})
         assert (answered, told["status"]) == (status, status)
@@ -425,7 +425,7 @@ class _Going(Registry):
 
 @pytest.mark.parametrize("lost_reply", [False, True])
 async def test_a_secret_is_not_lost_with_the_store(tmp_path: Path, store_url: str, *, lost_reply: bool) -> None:
-    """What was added is told with its secret; where that is not known, so is the id to look for it by."""
+    """A subscription is answered with its secret; if the store is lost meanwhile, with the id to look for."""
 
     def backed(*given: Any, **more: Any) -> Going:
         going = Going(*given, **more)
@@ -444,7 +444,7 @@ async def test_a_secret_is_not_lost_with_the_store(tmp_path: Path, store_url: st
 
 
 async def test_a_hidden_part_of_a_sink_is_no_part_of_another(given: Served) -> None:
-    """Law: whoever changes the path of a sink whose query is not shown is told why that cannot be."""
+    """Law: a new path for a sink with a hidden query is refused, with the reason."""
     await created(given)
     shown = (await given.ask(ONE))[2]
     status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": shown["sink"].replace("?", "/other?")})
@@ -455,7 +455,7 @@ async def test_a_hidden_part_of_a_sink_is_no_part_of_another(given: Served) -> N
 async def test_who_hangs_up_in_the_middle_of_a_body_is_no_fault_of_ours(
     given: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: nobody is called for a client that went; what it had begun is not done."""
+    """Law: a request whose client leaves within its body is not carried out."""
     host, _, port = given.url.removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /subscriptions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKEN}\r\n"
