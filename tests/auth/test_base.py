@@ -91,7 +91,7 @@ async def test_a_variable_gives_its_value_of_now() -> None:
 
 
 async def test_no_credential_is_no_token() -> None:
-    """An API that asks for none is sent none."""
+    """Without a credential no token is sent."""
     assert await NoCredential().token() is None
     assert not await NoCredential().renew("any")
 
@@ -254,7 +254,7 @@ async def test_a_credential_that_is_closed_ends_its_renewal() -> None:
 
 
 async def test_a_refusal_of_the_issuer_is_told_at_once() -> None:
-    """It is the operator who has to act, the sooner the better."""
+    """A refusal of the token endpoint is reported at once, because an operator has to act."""
     issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     issuer.fails, issuer.now = CredentialUnusable("no"), 1090
@@ -299,7 +299,7 @@ async def test_a_refused_token_is_never_used_again() -> None:
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o644, 0o666, 0o777, 0o444])
 def test_a_file_that_others_may_use_is_refused(mode: int, tmp_path: Path) -> None:
-    """Whatever they may do with it; the message says what to do, and the secret is not in it."""
+    """A file that others may read or write is refused, with the remedy and without the secret."""
     path = keep(tmp_path / "token", "s3cret")
     path.chmod(mode)
     with pytest.raises(CredentialUnusable) as refused:
@@ -391,7 +391,7 @@ class Swapped(type(Path())):  # type: ignore[misc] # the class of this system's 
 
 
 def test_a_rotation_in_the_middle_of_reading_is_not_missed(tmp_path: Path) -> None:
-    """Law: what is noted is which file was read, so the one that has taken its place is read the next time."""
+    """Law: a file that is replaced while it is read is read again the next time."""
     keep(tmp_path / "old", "old")
     keep(tmp_path / "new", "new")
     (tmp_path / "token").symlink_to("old")
@@ -439,7 +439,7 @@ async def begun(work: Work, callers: int) -> list[asyncio.Task[int]]:
 
 
 async def test_callers_at_the_same_time_share_one_run() -> None:
-    """One result for all; who comes afterwards has it done again."""
+    """Concurrent callers share one run and its result; a later caller starts another."""
     work = Work()
     callers = await begun(work, 5)
     work.go.set()
@@ -531,7 +531,7 @@ PASTED = [
 
 @pytest.mark.parametrize("secret", PASTED)
 async def test_a_secret_in_place_of_its_file_variable_or_command_is_not_shown(secret: str, tmp_path: Path) -> None:
-    """What is not there is named in the message, unless it looks like what should have been there."""
+    """A missing file, variable or command is named, unless the text looks like a secret."""
     credentials: list[Credential] = [FileToken(tmp_path / secret), IssuedToken(TokenCommand([secret]), clock=Clock())]
     if secret.isidentifier():
         credentials.append(EnvironmentToken(secret, {}))
@@ -560,7 +560,7 @@ async def test_a_secret_in_place_of_a_certificate_file_is_not_shown(secret: str,
 
 @pytest.mark.parametrize("name", ["acme", "acme-token.txt", "rostering_signing_secret"])
 async def test_a_file_that_is_missing_is_named(name: str, tmp_path: Path) -> None:
-    """So that an operator can put it there; what is there is named in any case."""
+    """A missing file is named, so that an operator can create it."""
     with pytest.raises(CredentialUnusable, match=name):
         await FileToken(tmp_path / name).token()
     random = keep(tmp_path / PASTED[4], "")

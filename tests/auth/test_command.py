@@ -36,7 +36,7 @@ async def test_output_and_exit_code_come_back() -> None:
 
 
 async def test_there_is_no_shell_and_no_input() -> None:
-    """Arguments arrive as they are; who reads standard input gets its end."""
+    """The command gets its arguments unchanged, no shell, and an empty standard input."""
     ended = await run(["printf", "%s", "$HOME; `id` *"], within=LONG)
     assert ended.out == b"$HOME; `id` *"
     assert (await run(["cat"], within=LONG)).out == b""
@@ -119,7 +119,7 @@ async def failure_of(*command: str, within: timedelta = timedelta(seconds=20)) -
 
 @pytest.mark.parametrize("printed", ["abc.def", " abc.def \\r\\n", "abc.def\\nexpires tomorrow\\n\\377"])
 async def test_the_first_line_is_the_token(printed: str) -> None:
-    """Without surrounding white space, with whatever stands below it ignored."""
+    """The token is the first line without surrounding white space; further lines are ignored."""
     assert (await TokenCommand(["printf", printed]).issue()).value == "abc.def"
 
 
@@ -138,7 +138,7 @@ async def test_the_first_line_is_the_token(printed: str) -> None:
     ],
 )
 async def test_a_command_that_gives_no_token_is_told_in_one_line(script: str, says: str) -> None:
-    """How it ended; nothing of what it printed, for a complaint may quote a token that this process never saw."""
+    """A failed command is reported by how it ended, without its output, which may hold a token."""
     assert says in await failure_of("sh", "-c", script)
 
 

@@ -184,7 +184,7 @@ async def test_an_endless_answer_is_cut_off(secret_file: Path) -> None:
 async def test_an_answer_is_bounded_before_it_is_in_memory(
     coding: str, rounds: int, says: str, secret_file: Path
 ) -> None:
-    """A few kilobytes that stand for a gigabyte cost kilobytes; a coding that was not asked for is refused."""
+    """A compressed answer is bounded before it is in memory; a coding that was not requested is refused."""
     body = bytes(64 * 1024 * 1024)
     for _ in range(rounds):
         body = gzip.compress(body)
@@ -200,7 +200,7 @@ async def test_an_answer_is_bounded_before_it_is_in_memory(
 
 
 async def test_a_packed_answer_is_read(secret_file: Path) -> None:
-    """Gzip is asked for, so a token may come in it; one that is cut off is none."""
+    """A token may come in gzip; an answer that is cut off is an error."""
     packed = gzip.compress(json.dumps({"access_token": "t1"}).encode())
     async with serving(http(200, packed, "Content-Encoding: gzip")) as server:
         assert (await issuer(server.url, secret_file).issue()).value == "t1"
@@ -294,7 +294,7 @@ def refusal(status: int, body: bytes | dict[str, Any], *secrets: str) -> SourceE
     ],
 )
 def test_every_lifetime_counts_for_something(expires_in: object, seconds: float) -> None:
-    """What makes no sense is unknown, what is endless is a day; none makes every request ask for a token."""
+    """A nonsensical lifetime is unknown and an endless one a day; none leads to a token for each request."""
     assert lifetime_of(expires_in) == timedelta(seconds=seconds)
 
 
@@ -306,7 +306,7 @@ def test_a_token_is_renewed_a_little_before_its_end(lifetime: float, after: floa
 
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers())))
 def test_no_lifetime_breaks_anything(expires_in: object) -> None:
-    """Whatever it is: within bounds, and renewed within it."""
+    """Any lifetime is within bounds, and the token is renewed within it."""
     lifetime = lifetime_of(expires_in)
     assert timedelta(0) <= renewal(lifetime) <= lifetime <= LONGEST
 
@@ -354,7 +354,7 @@ def test_a_200_without_a_token_that_can_be_used_is_refused(body: bytes | dict[st
 
 @pytest.mark.parametrize("status", [201, 204, 301, 302, 307, 400, 401, 403, 404, 405, 415])
 def test_a_refusal_says_the_servers_reason(status: int) -> None:
-    """Status, error and description, shortened, and without what the request held."""
+    """A refusal is reported with the server's status, error and description, shortened and without the request."""
     told = {"error": "unauthorized_client", "error_description": f"{'s3cret-1'} may not\n" + "y" * 500}
     refused = refusal(status, told, "s3cret-1")
     assert isinstance(refused, CredentialUnusable)

@@ -79,7 +79,7 @@ UNUSABLE: Final[list[tuple[dict[str, Any], dict[str, str]]]] = [
 
 @pytest.mark.parametrize(("given", "wrong"), UNUSABLE)
 def test_what_cannot_be_sent_is_told_by_its_key(given: dict[str, Any], wrong: dict[str, str]) -> None:
-    """Law: each thing that is wrong has a key and an expectation, and nothing of what was given is in them."""
+    """Law: each error of a sink credential names its key and what is expected, and repeats no value."""
     found = brought_of(given)
     assert found == wrong
     assert not leaks({"secret": SECRET}, repr(found))
@@ -94,7 +94,7 @@ def test_a_refresh_token_is_refused_with_the_reason() -> None:
 
 @given(st.text(), st.text())
 def test_whatever_is_taken_fits_a_header_and_comes_back(name: str, secret: str) -> None:
-    """Law: what is made is one line of ASCII after its scheme, and is the same when it was kept."""
+    """Law: a credential is one line of ASCII after its scheme, and the same after it was stored."""
     for one in (PLAIN | {"identifier": name, "secret": secret}, TOKEN | {"accesstoken": secret}):
         made = brought_of(one)
         if not isinstance(made, dict):

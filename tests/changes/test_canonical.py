@@ -50,7 +50,7 @@ def test_equality_is_that_of_exact_fractions(left: Any, right: Any) -> None:
 @MANY
 @given(TREES)
 def test_the_canonical_form_is_its_own(tree: Any) -> None:
-    """Taking the canonical form twice is taking it once, and it means what the text meant."""
+    """The canonical form is its own canonical form, and equal to the text as JSON."""
     form = canonical(spelled(tree))
     assert canonical(form) == form
     assert opinion(form) == opinion(spelled(tree))
@@ -59,7 +59,7 @@ def test_the_canonical_form_is_its_own(tree: Any) -> None:
 @FEW
 @given(TREES, TREES, CHANCE)
 def test_the_slow_way_agrees_with_the_fast_one(left: Any, right: Any, chance: Random) -> None:
-    """Beside an integer that only the slow way can read, all other values are what they are without it."""
+    """The slow decoder reads all values as the fast one does."""
     one, other = spelled(left, chance), spelled(right)
     slow = [canonical(b"[%b,%b]" % (LONG, text)) for text in (one, other)]
     assert slow[0] == b"[%b,%b]" % (LONG, canonical(one))
@@ -157,7 +157,7 @@ def test_what_is_not_json_is_refused(raw: bytes, reason: str, way: str) -> None:
     ],
 )
 def test_ignored_pointers_are_left_out(pointers: tuple[str, ...], left: bytes | None) -> None:
-    """Exactly what the pointers name is left out, never inside arrays, and the value given stays as it was."""
+    """Exactly the members that the pointers name are left out, never inside arrays; the given value is unchanged."""
     raw = b'{"a":{"b":1,"c":[{"b":1}]},"x/y":2,"~":3,"lastModifiedAt":0}'
     value = parse(raw)
     assert same(without(pointers)(value), parse(left or raw))
@@ -202,7 +202,7 @@ def twice(text: str) -> bool:
 @MANY
 @given(OBJECTS)
 def test_a_text_is_refused_if_and_only_if_a_key_stands_twice(text: str) -> None:
-    """At any depth, whatever else in it is spelled otherwise than in its canonical form."""
+    """A text is refused if and only if a key occurs twice in an object, at any depth."""
     with pytest.raises(ValueError, match="stands twice") if twice(text) else nullcontext():
         parse_received(text.encode())
 
@@ -230,7 +230,7 @@ def test_what_is_sound_has_its_value(tree: Any, chance: Random) -> None:
     ],
 )
 def test_the_reason_names_the_key(raw: bytes, key: str) -> None:
-    """In one short line that can be printed, whatever the key."""
+    """The error names any key in one short printable line."""
     with pytest.raises(ValueError, match="twice") as refused:
         parse_received(raw)
     assert str(refused.value) == f"the key {key} stands twice"
@@ -253,7 +253,7 @@ def test_the_limit_itself_is_within_the_limit(begin: bytes, end: bytes) -> None:
 @MANY
 @given(TREES, st.integers(0, 4))
 def test_depth_is_that_of_the_value(tree: Any, levels: int) -> None:
-    """Of any value: as deep as its containers stand within each other."""
+    """The depth of a text is that of its nested containers."""
 
     def depth(value: Any) -> int:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
@@ -265,7 +265,7 @@ def test_depth_is_that_of_the_value(tree: Any, levels: int) -> None:
 @MANY
 @given(st.lists(st.tuples(KEYS | st.just("a:b"), TREES), max_size=5), CHANCE)
 def test_own_members_are_told_apart(members: list[tuple[str, Any]], chance: Random) -> None:
-    """Each value is the bytes it stands in, and exactly the keys that stand twice are named."""
+    """Each member keeps its bytes, and exactly the repeated keys are named."""
     raw = b"{%b}" % b",".join(b"%b :%b" % (spelled(key, chance), spelled(value, chance)) for key, value in members)
     found, repeated = own_members(raw)
     keys = [key for key, _ in members]

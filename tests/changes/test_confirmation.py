@@ -22,7 +22,7 @@ def _read(before: Confirmation | None, *late: int | None, pages: int = 2) -> Con
 
 @pytest.mark.parametrize("confirming", [False, True])
 def test_a_listing_of_one_page_has_nothing_to_confirm(*, confirming: bool) -> None:
-    """It has no edge over which a record could slip, whatever came before."""
+    """A listing of one page needs no confirmation."""
     assert after_reading(Confirmation(1, 2), pages=1, confirming=confirming, late=None) is None
 
 
@@ -56,7 +56,7 @@ def test_a_reading_whose_records_cannot_be_told_apart_is_followed_by_others() ->
 
 @pytest.mark.parametrize("before", [None, Confirmation(), Confirmation(2, 3), Confirmation(MOST, 7)])
 def test_after_a_jumbled_delta_a_reading_is_always_due(before: Confirmation | None) -> None:
-    """Whatever was given up before: its records were moved past, and nothing but a full reading has them."""
+    """After a jumbled delta a full reading is always due, because its token moved past records."""
     after = after_jumbled_delta(before)
     assert after.due
     assert after.late == (before.late if before else 0)

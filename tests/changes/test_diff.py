@@ -85,7 +85,7 @@ def test_an_id_in_other_letters_is_no_change_unless_something_else_is() -> None:
 
 
 def test_what_is_ignored_does_not_count() -> None:
-    """A difference in what the feed ignores is none; beside another one it is not mentioned."""
+    """A difference in ignored members is no change, and is not listed beside another one."""
     strip = without(("/at",))
     snapshot = Snapshot(1, 1, b'{"a":1,"at":1}')
     assert compare(record_of(b'{"a":1,"at":2}'), snapshot, strip) is None

@@ -135,7 +135,7 @@ def test_names_and_values_keep_to_the_allowed_characters(change: Change) -> None
     ],
 )
 def test_records_are_embedded_byte_by_byte(raw: bytes) -> None:
-    """Numbers, key order, white space and escapes leave as they came, in the record and in what was before it."""
+    """Record and previous record are embedded byte for byte."""
     assert b'"data":{"record":' + raw + b',"revision":1,' in written(created(raw))
     assert b'"data":{"record":{},"previous":' + raw + b',"changed":["/a"],' in written(altered(b"{}", raw))
     assert b'"data":{"previous":' + raw + b',"revision":3,' in written(removed(raw))

@@ -57,7 +57,7 @@ KEYS = st.lists(UUIDS | UUIDS.map(str.upper) | st.text(min_size=1, max_size=40) 
 
 @given(KEYS)
 def test_keys_come_back_as_they_were(keys: list[str]) -> None:
-    """Whatever a key looks like, a UUID in an unusual spelling too."""
+    """Any key is restored from its packed form, also a UUID in an unusual spelling."""
     assert list(SubstreamSnapshot(held=packed(keys)).keys) == keys
 
 
@@ -162,7 +162,7 @@ def test_every_record_is_counted_once(raws: list[bytes]) -> None:
 @FEW
 @given(SLICES, st.integers(0, 10**12))
 def test_sequences_have_no_gaps_and_revisions_rise_by_one(raws: list[bytes], sequence: int) -> None:
-    """Events are numbered on from where the feed stands; each key's revisions follow each other."""
+    """Sequence numbers have no gaps, and each record's revisions rise by one."""
     commit, _ = planned(raws, {"a": Snapshot(5, 3, version("a", 0))}, sequence=sequence)
     events = decoded(commit)
     assert [int(event["sequence"]) for event in events] == list(range(sequence + 1, commit.next_sequence + 1))
@@ -192,7 +192,7 @@ def test_rejected_records_do_not_disturb_the_others(raws: list[bytes], broken: l
 
 
 def test_a_record_twice_in_a_slice_is_compared_with_its_own_first_version() -> None:
-    """Each version that differs is an event; the second names the first as what was before it."""
+    """Two different versions of a record in one slice are two events, the first being previous of the second."""
     commit, tally = planned([version("a", 1), version("a", 1), version("a", 2)])
     assert (tally.created, tally.modified, tally.unchanged) == (1, 1, 1)
     assert decoded(commit)[1]["data"]["previous"] == {"id": "a", "n": 1}

@@ -63,7 +63,7 @@ def test_integers_are_ids(number: int, key: str) -> None:
 
 @given(st.text(max_size=6), st.integers())
 def test_no_text_has_the_key_of_an_integer(text: str, number: int) -> None:
-    """Whatever the text, control characters among it: it has another key, or it is no id."""
+    """No text id has the key of an integer id."""
     whole = record_of(id=number) if -(2**63) <= number < 2**64 else read(b'{"id":%d}' % number)
     assert isinstance(whole, Record)
     for subject in (text, whole.key, f"{text}{number}"):
@@ -166,7 +166,7 @@ def test_a_qualification_is_kept_where_it_is_one(value: Any, kept: str | None) -
 @FEW
 @given(OBJECTS, st.text(min_size=1, max_size=5, alphabet="abcñ 1-"))
 def test_the_bytes_are_those_received(fields: Any, subject: str) -> None:
-    """Whatever else a record holds, its bytes are kept as they came and its id is read out of them."""
+    """A record keeps its bytes, and its id is read from them."""
     raw = spelled({**fields, "id": subject})
     assert read(raw) == Record(subject, subject, raw, None, None)
 

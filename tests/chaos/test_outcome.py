@@ -38,7 +38,7 @@ def test_who_wakes_may_end_what_it_had_begun() -> None:
 
 
 def test_a_chapter_that_did_not_end_neither_holds_nor_catches() -> None:
-    """Whatever went wrong in the scene itself is a remark."""
+    """A chapter whose scene failed neither holds nor catches: it is a remark."""
     broken = Outcome(_CHAPTER, "killed", remarks=("no sandbox",))
     assert not broken.held
     assert not broken.caught

@@ -26,7 +26,7 @@ def test_each_fault_strikes_as_often_as_asked() -> None:
 
 
 def test_a_chapter_can_be_played_without_the_others() -> None:
-    """It is the same whatever else is planned, and its strikes are the first of a longer one's."""
+    """A chapter's plan does not depend on others, and is the beginning of a longer one."""
     (alone,) = only(planned({"a": 2}, 5, most={"a": 9}), ["a:1"])
     (among,) = only(planned(_TIMES, 5, most={"a": 9, "b": 1, "c": 1}), ["a:1"])
     assert among.strikes[:2] == alone.strikes

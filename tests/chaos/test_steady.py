@@ -32,7 +32,7 @@ def test_the_slope_is_of_the_time_after_the_warm_up() -> None:
 
 
 def test_connections_that_only_become_more_drift() -> None:
-    """To and fro is none."""
+    """Connections that only fluctuate do not drift."""
     assert drifts([3, 4, 3, 5, 6, 5])
     assert not drifts([3, 4, 3, 4, 3, 5])
     assert not drifts([3])

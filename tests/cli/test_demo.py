@@ -94,7 +94,7 @@ def test_the_two_lines_of_an_event() -> None:
 
 
 def test_the_change_is_seen_on_80_columns() -> None:
-    """The widest line still shows the name of what has changed and the start of its old value."""
+    """On 80 columns the widest line shows the changed field and the start of its old value."""
     before, after = msgspec.Raw(b'{"reason":"holiday"}'), msgspec.Raw(b'{"reason":"sick leave"}')
     content = EventData(2, "delta", after, before, ("/reason",))
     event = EventView("1", "p.x.modified.v1", "abcdef", NOON.isoformat(), NOON.isoformat(), content)

@@ -86,7 +86,7 @@ async def test_a_round_by_oauth_shows_no_secret(poller: Poller, place: Path) -> 
 
 
 async def test_an_echoing_token_endpoint_shows_no_secret(poller: Poller, place: Path) -> None:
-    """In the description of its error, in headers, in a token that is none; the round says why it failed."""
+    """A token endpoint that echoes the secret in any part of its answer does not get it shown."""
 
     async def echo(request: api.Request, _: Any) -> bytes:
         said = f"{request.headers.get('authorization')} {request.body.decode()} {CLIENT_SECRET} {ISSUED}"

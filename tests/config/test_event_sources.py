@@ -28,7 +28,7 @@ def settings() -> Settings:
 
 
 def test_sources_are_those_of_the_events(settings: Settings) -> None:
-    """What the configuration expects is what rounds publish: default paths, configured ones, and listings by id."""
+    """The expected event sources are those that rounds publish, for all kinds of paths."""
     (source,) = settings.sources
     other = source.feeds[0].model_copy(update={"resource": "positions", "path": "/p"})
     moved = source.feeds[0].model_copy(update={"path": "/moved"})
@@ -43,14 +43,14 @@ def test_sources_are_those_of_the_events(settings: Settings) -> None:
 
 
 def test_a_listing_is_known_by_its_form() -> None:
-    """One id stands in the place of ``{id}``: no more, and no other path."""
+    """``{id}`` stands for one id, not for another path."""
     assert unknown_source(f"{API}/qualifications/11-22/achievements", [LISTING]) is None
     for wrong in (f"{API}/qualifications//achievements", f"{API}/qualifications/1/2/achievements", API, f"{API}/x"):
         assert unknown_source(wrong, [LISTING]) is not None
 
 
 def test_what_is_meant_is_named() -> None:
-    """The nearest source, else some of those that there are."""
+    """An unknown source is answered with the nearest one, else with some known ones."""
     known = [f"{API}/contractTypes", LISTING]
     assert unknown_source(f"{API}/contractType", known) == (
         f'expected the source of a feed\'s events; did you mean "{API}/contractTypes"?'

@@ -52,7 +52,7 @@ def test_a_kind_is_no_part_of_a_prefix() -> None:
 
 
 def test_types_are_those_of_the_events() -> None:
-    """What the configuration expects to be published is what rounds publish, for known resources and for others."""
+    """The expected event types are those that rounds publish, for known and other resources."""
     assert set(KINDS) == set(ChangeKind)
     for type_name in (None, "post"):
         settings = load(None, {"POLLER_BASE_URL": "https://api.example.org"})

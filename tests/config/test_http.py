@@ -109,7 +109,7 @@ def test_passwords_are_found(url: str, held: bool) -> None:
 
 @given(st.sampled_from(["https", "redis", "unix", "redis+sentinel"]), st.text(alphabet="a:@/?#%[]", max_size=8))
 def test_no_password_is_shown(scheme: str, noise: str) -> None:
-    """However a URL is broken, what stands before its last @ or after its ? is not shown."""
+    """No part of a broken URL before its last @ or after its ? is shown."""
     assert "hunter2" not in redacted(f"{scheme}://{noise}hunter2{noise}@host/path")
     assert "hunter2" not in redacted(f"{scheme}://host/path?{noise}=hunter2")
     assert "hunter2" not in redacted(f"u:hunter2{noise}@host")

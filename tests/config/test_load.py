@@ -434,7 +434,7 @@ def test_the_files_of_a_redis_url(loaded: Loader, tmp_path: Path) -> None:
 
 
 def test_the_environment_is_not_the_file(loaded: Loader, tmp_path: Path) -> None:
-    """Law: what it names is relative to the working directory, as it is for every other program; the rest as ever."""
+    """Law: paths in the environment are relative to the working directory, those in the file to the file."""
     url = "rediss://h?ssl_ca_certs=ca.pem"
     environ = {"POLLER_TOKEN_FILE": "token", "POLLER_DATA_DIR": "data", "REDIS_URL": url}
     settings = loaded(f'[embedded]\ndata_dir = "other"\n{SOURCE}ca_file = "ca"\n{FEED}', environ)

@@ -125,7 +125,7 @@ def test_a_signing_secret_is_no_path(scheme: str, complaints: Complaints) -> Non
 @pytest.mark.parametrize("key", ["token_file", "oauth2", "user", "credentials_file"])
 @pytest.mark.parametrize("secret", [one for one in SECRETS if one != "a1" * 16])
 def test_no_other_secret_is_a_path(key: str, secret: str, complaints: Complaints) -> None:
-    """What has the form of a secret and of nothing else is refused wherever a file is expected."""
+    """Text with the form of a secret is refused where a file is expected."""
     inner = {
         "oauth2": f'{{ token_url = "https://a.example.org", client_id = "a", client_secret_file = "{secret}" }}',
         "user": f'{{ name = "a", password_file = "{secret}" }}',

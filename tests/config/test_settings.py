@@ -43,7 +43,7 @@ def test_the_example_holds() -> None:
 
 
 def test_the_example_holds_uncommented() -> None:
-    """What is commented out in the example is valid too, where it does not stand against another key."""
+    """Commented-out keys of the example are valid, too, unless they exclude another key."""
     text = re.sub(r"^# (?!cron)([a-z_]+ = )", r"\1", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     whole = tomllib.loads(text)
     SCHEMA.validate(whole)
@@ -75,7 +75,7 @@ def test_every_key_is_described(key: str, description: str) -> None:
 
 
 def test_defaults_as_written() -> None:
-    """Defaults stand in the schema as one would write them, and null, which TOML does not have, nowhere."""
+    """Defaults in the schema are written as in TOML, without null."""
     feed = config_schema()["$defs"]["FeedSettings"]["properties"]
     assert (feed["reconcile"]["default"], feed["max_removals"]["default"]) == ("24h", "10%")
     assert config_schema()["$defs"]["HttpSettings"]["properties"]["bind"]["default"] == "127.0.0.1:8080"

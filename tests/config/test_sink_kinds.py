@@ -24,7 +24,7 @@ def test_each_scheme_leads_to_a_module_that_opens_sinks(scheme: str) -> None:
 
 
 def test_every_protocol_has_a_kind_of_sink() -> None:
-    """What a request to the Subscriptions API may name, it can have."""
+    """Every protocol of the Subscriptions API has a kind of sink."""
     assert {kind.protocol for kind in SINKS.values()} == set(SubscriptionProtocol)
 
 

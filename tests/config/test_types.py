@@ -124,12 +124,12 @@ def test_shares_come_back(share: Threshold) -> None:
 @pytest.mark.parametrize("parse", [parse_duration, parse_size, parse_share])
 @given(value=st.one_of(st.text(), st.floats(), st.integers(), st.booleans(), st.none()))
 def test_nothing_but_value_errors(parse: Callable[[object], object], value: object) -> None:
-    """Whatever is written, the answer is a value or a ValueError."""
+    """Any text gives a value or a ValueError."""
     with contextlib.suppress(ValueError):
         parse(value)
 
 
 def test_spelled_as_people_do() -> None:
-    """What is shown of a default is what one would write oneself."""
+    """Defaults are shown as people write them."""
     assert [format_duration(timedelta(hours=hours)) for hours in (1, 24, 168)] == ["1h", "24h", "7d"]
     assert format_size(64 * 1024**2) == "64MiB"

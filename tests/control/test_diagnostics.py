@@ -358,7 +358,7 @@ async def test_a_sink_that_answers_is_there_whatever_it_says(tmp_path: Path) -> 
 
 
 async def test_what_keeps_events_from_a_sink_is_an_error_with_advice(tmp_path: Path) -> None:
-    """No connection, a private address behind a name, a secret that is none: each by its own words."""
+    """An unreachable sink, a private address and an invalid secret are errors with advice."""
     severity, text = await checked(sink="http://127.0.0.1:1/", allow_private=True)
     assert (severity, "refused" in text) == ("error", True)
     severity, text = await checked(sink="https://localhost.localdomain.invalid/")
@@ -375,7 +375,7 @@ async def test_what_keeps_events_from_a_sink_is_an_error_with_advice(tmp_path: P
 
 
 async def test_a_sink_that_does_not_grant_events_is_an_error() -> None:
-    """With the reason and the remedy, by a 405 too; granted it is well, and what was granted by a callback is."""
+    """A sink without a grant is an error with the remedy; a grant, also by callback, is ok."""
     more: dict[str, Any] = {"allow_private": True, "validate": True}
     async with receiving() as receiver:
         receiver.answer = Reply(405)

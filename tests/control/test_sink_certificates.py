@@ -112,7 +112,7 @@ async def test_files_that_are_gone_leave_the_last_good_ones_in_use(made: Certifi
 
 
 async def test_a_private_authority_is_trusted_where_it_is_named(made: Certificates) -> None:
-    """And nowhere else; the line says whose certificate is not accepted, why, and which key would help."""
+    """A private authority is trusted only where it is named; otherwise the error names the key to set."""
     async with receiving(tls=server(made.authority)) as receiver:
         assert (await posted(receiver.url, ca_file=made.ca)).is_delivered
         refused = await posted(receiver.url)

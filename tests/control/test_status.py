@@ -92,7 +92,7 @@ async def test_what_the_api_refused_and_how_it_lists_is_shown(client: Redis) -> 
 
 
 async def test_what_was_lost_is_shown_with_its_age(client: Redis) -> None:
-    """In words, and when; nothing where nothing was."""
+    """A loss is shown in words with its age; without a loss nothing is."""
     await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "0"})
     status = await status_of(client)
     assert (status.lost, status.lost_at, status.lost_age_seconds) == (None, None, None)

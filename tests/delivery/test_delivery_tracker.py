@@ -272,7 +272,7 @@ def test_baselines_are_for_those_who_asked_for_the_beginning() -> None:
 
 
 def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
-    """Who asked for the beginning has had it; what was published before the loss is still owed to him."""
+    """After a loss, older subscriptions do not get the new baseline, but get all events from before the loss."""
     baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     entries = [("4-0", baseline), ("5-0", baseline), ("6-0", written())]
     tracker = DeliveryTracker(subscription(start="earliest"))
@@ -397,7 +397,7 @@ def test_an_hour_of_the_clock_costs_no_more_than_the_wait(tries: Tries, longest:
 
 
 def test_what_is_due_with_its_record_has_no_wait_of_its_own() -> None:
-    """It goes on as soon as it is the foremost, so no moment is noted for it, now or later."""
+    """A retry that is due with its record has no due time of its own."""
     parked, _ = joined(_1=Delivery("a", due=due_in(4)), _2=Delivery("a"))
     for entry in parked:
         parked.wait(entry, 200.0)
@@ -417,7 +417,7 @@ def test_each_stands_in_its_lane_as_it_was_tried() -> None:
 
 
 def test_what_is_settled_is_forgotten() -> None:
-    """Its attempts, its event and its moment; should it come again, it was never tried."""
+    """Of a settled entry nothing is kept: its attempts start from 0 if it comes again."""
     parked, (waiting,) = joined(_1=Delivery("a", due=due_in(4), tries=Tries(2, 2)))
     assert parked.of(waiting).tries == Tries(2, 2)
     parked.drop("1-0")

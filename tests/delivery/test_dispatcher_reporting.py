@@ -73,7 +73,7 @@ def test_a_strange_moment_hurts_nobody(series: AttemptSeries, recorded: str, del
 
 
 def test_every_step_has_a_name() -> None:
-    """Whatever may follow is counted under a word of its own."""
+    """Every step has its own label."""
     assert set(get_args(Step)) == set(STEPS)
     assert len(set(STEPS.values())) == len(STEPS)
 

@@ -69,7 +69,7 @@ async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None
 
 
 async def test_a_pause_outlives_the_process() -> None:
-    """What was noted of it counts for the next one, and what another one has noted for us."""
+    """A pause that one process has stored counts for all others."""
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock, paused_until=clock.now() + timedelta(seconds=10))
     assert "free" not in state(sink)

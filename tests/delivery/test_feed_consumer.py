@@ -138,7 +138,7 @@ async def test_what_is_given_up_is_kept_and_its_record_goes_on(scene: Scene) -> 
 
 
 async def test_a_successor_goes_on_where_it_was(scene: Scene) -> None:
-    """What was in flight is sent again, what waited keeps its attempts, what was settled is not seen again."""
+    """A new owner sends again what was in flight, keeps attempts of retries, and sees nothing settled."""
     await scene.add("a0", "b0", "b1", "c0")
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda body: BROKEN if b"b0" in body else hold if b"c0" in body else OK
@@ -431,7 +431,7 @@ async def test_an_event_waits_for_the_pause_that_its_sink_is_in(scene: Scene) ->
 
 
 async def test_counts_are_noted_soon(scene: Scene) -> None:
-    """What was delivered is written down while it is delivered on, and not a minute later."""
+    """Settlements are written while deliveries go on."""
     noted = Noted()
     async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, _):
         await scene.add("a1")

@@ -62,7 +62,7 @@ def test_binary_is_the_data_and_its_attributes() -> None:
 @FEW
 @given(OBJECTS, st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn")), min_size=1, max_size=9))
 def test_the_sdk_reads_either_form_as_the_same_event(fields: dict[str, Any], key: str) -> None:
-    """Whatever the record and its id are: attributes, data, and nothing else."""
+    """The SDK reads both forms of any event alike: attributes, data, and nothing else."""
     written = entry(json_text(fields), key=key)
     attributes, content = read(request("structured", written))
     assert read(request("binary", written)) == (attributes, content)

@@ -98,7 +98,7 @@ async def test_the_request_says_what_is_asked_for() -> None:
 
 @pytest.mark.parametrize("origin", ["", "127.0.0.1", "::1", "a b", "a\r\nX: y", "https://p.example", "p.example."])
 def test_an_origin_is_a_dns_name(origin: str) -> None:
-    """Nothing else can stand in the header."""
+    """An origin is a DNS name."""
     with pytest.raises(ValueError, match="DNS name"):
         PermissionRequest(origin)
 
@@ -127,7 +127,7 @@ def test_permission_is_read_from_the_headers(origin: str, rate: str | None, stat
 
 @pytest.mark.parametrize("origin", ["other.example", "", "**", f"{ORIGIN}, other.example", f"x{ORIGIN}"])
 def test_another_origin_is_a_refusal(origin: str) -> None:
-    """Whatever the rate, and although a callback was offered."""
+    """A grant for another origin is a refusal, also with a callback offered."""
     for asked in (ASKED, OFFERED):
         assert isinstance(state_after(said(origin, "*"), asked, key=KEY), Refused)
 
@@ -209,7 +209,7 @@ def test_the_callback_grants_with_its_key_alone() -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_states_are_kept_as_json(state: HandshakeState) -> None:
-    """And come back as they were, without the callback's key."""
+    """Handshake states are stored as JSON and restored, without the callback's key."""
     kept = encoded(state)
     assert decoded(kept) == state
     assert KEY.encode() not in kept

@@ -83,7 +83,7 @@ def asked(seconds: float) -> PauseSink:
     ],
 )
 def test_the_table(outcome: Outcome, expected: Step) -> None:
-    """What a first attempt leads to."""
+    """The table of steps holds for a first attempt."""
     assert step(outcome) == expected
 
 

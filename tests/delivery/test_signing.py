@@ -68,7 +68,7 @@ def test_the_library_verifies_what_is_signed(key: bytes, webhook_id: str, text: 
 
 
 def test_the_vector_of_the_specifications_libraries() -> None:
-    """Byte for byte what the libraries of Standard Webhooks expect."""
+    """A signature is byte for byte that of the libraries of Standard Webhooks."""
     signer = Signer(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
     signed = signer.headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')["webhook-signature"]
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
@@ -196,7 +196,7 @@ def test_there_is_no_signer_without_secrets() -> None:
 
 
 def test_a_public_key_is_not_asked_of_a_shared_secret() -> None:
-    """There is none."""
+    """A shared secret has no public key."""
     with pytest.raises(SecretUnusable, match="whsk_"):
         public_key(new_secret(b"k" * 24))
 

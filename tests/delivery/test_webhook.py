@@ -51,7 +51,7 @@ async def test_a_body_of_any_size_arrives(size: int) -> None:
 
 
 async def test_a_header_is_sent_once() -> None:
-    """What the delivery says beats what is configured, and that beats what goes with everything."""
+    """A header is sent once: the delivery's own, else the configured one, else the default."""
     configured = (("X-Tenant", "t"), ("user-agent", "acme"), ("x-twice", "1"))
     async with receiving() as receiver, sink_of(receiver.url, headers=configured) as sink:
         await sink.post((TYPE, ("X-Twice", "2")), b"{}")
@@ -76,7 +76,7 @@ async def test_a_connection_is_used_again() -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 301, 400, 404, 410, 415, 418, 429, 500, 503, 599, 700, 999])
 async def test_a_status_is_told_as_it_is(status: int) -> None:
-    """Whatever number it is, with what the sink says of itself."""
+    """Any status is reported with the sink's own words."""
     headers = (("Retry-After", "999999999999"), ("Date", "Sat, 01 Mar 2025 12:00:00 GMT"))
     async with receiving(Reply(status, headers, b"" if status == 204 else b"so it is")) as receiver:
         outcome = await posted(receiver.url)

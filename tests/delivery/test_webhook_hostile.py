@@ -196,7 +196,7 @@ async def test_a_status_stands_whatever_becomes_of_the_body(answer: Answer) -> N
 
 @pytest.mark.parametrize("written", NO_HTTP.values(), ids=NO_HTTP)
 async def test_what_is_no_http_is_told_so(written: bytes) -> None:
-    """Whatever else it is."""
+    """An answer that is not HTTP is reported as such."""
     async with receiving(Raw(written)) as receiver:
         outcome = await posted(receiver.url)
     assert (outcome.status, outcome.failure) == (None, Failure.NOT_HTTP)
@@ -267,7 +267,7 @@ async def test_a_body_without_an_end_is_not_kept() -> None:
 
 
 async def test_a_gzip_bomb_is_not_unpacked() -> None:
-    """What is kept is what was sent."""
+    """A compressed answer is kept as sent, and not unpacked."""
     bomb = gzip.compress(b"0" * 3_000_000)
     async with receiving(Reply(500, (("Content-Encoding", "gzip"),), bomb)) as receiver:
         outcome = await posted(receiver.url)

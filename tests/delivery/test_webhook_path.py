@@ -34,7 +34,7 @@ def test_what_everybody_is_shown(sink: str, shown: str) -> None:
 
 
 def test_short_parts_are_no_secrets() -> None:
-    """They stand in too many texts that have nothing to do with it."""
+    """Short parts of a path are no secrets, because they occur in other texts."""
     assert path_secrets("https://hooks.example.org/hook") == ()
     assert TOKEN in path_secrets(f"https://hooks.example.org{PATH}")
     assert PATH in path_secrets(f"https://hooks.example.org{PATH}")

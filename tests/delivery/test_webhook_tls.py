@@ -42,7 +42,7 @@ def presenting(certificate: trustme.LeafCert) -> ssl.SSLContext:
 async def test_a_trusted_certificate_of_the_right_host_is_accepted(
     authority: trustme.CA, trusting: ssl.SSLContext
 ) -> None:
-    """By its name, whatever address that leads to."""
+    """A trusted certificate of the right host name is accepted at any address."""
     async with receiving(tls=presenting(authority.issue_cert("sink.example"))) as receiver:
         url = receiver.url.replace("127.0.0.1", "sink.example")
         assert (await posted(url, tls=trusting, lookup=loopback)).is_delivered
@@ -59,7 +59,7 @@ async def test_a_trusted_certificate_of_the_right_host_is_accepted(
 async def test_a_certificate_that_proves_nothing_is_not_accepted(
     which: str, why: str, authority: trustme.CA, trusting: ssl.SSLContext
 ) -> None:
-    """No request is sent, and the line says what is wrong with it."""
+    """With an invalid certificate no request is sent, and the error says why."""
     certificate = {
         "expired": lambda: authority.issue_cert("127.0.0.1", not_before=LONG_AGO, not_after=LONG_AGO.replace(month=2)),
         "self-signed": lambda: trustme.CA().issue_cert("127.0.0.1"),

@@ -53,7 +53,7 @@ def test_hadolint_finds_nothing() -> None:
 
 
 def test_who_runs_what() -> None:
-    """Law: a user by number, who is not root; program and arguments without a shell, and they are the daemon."""
+    """Law: the image runs the daemon without a shell, as a numeric user who is not root."""
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last("USER"))
     assert json.loads(last("ENTRYPOINT")) == ["poller"]
     assert roles_of(json.loads(last("CMD"))) == {"poll", "deliver", "serve"}
@@ -67,7 +67,7 @@ def test_what_is_written_is_in_a_volume() -> None:
 
 
 def test_the_build(tmp_path: Path) -> None:
-    """Law: what is copied into the build is enough for its pip command, and what that installs runs."""
+    """Law: the copied files suffice for the image's pip command, and the installed program runs."""
     if find_spec("pip") is None:
         pytest.skip("this environment has no pip")
     context, target = tmp_path / "build", tmp_path / "installed"

@@ -140,7 +140,7 @@ async def test_configurations_that_differ_are_named(tmp_path: Path, store: str) 
             found = [one for line in said.splitlines() for one in json.loads(line).get("configuration_differences", ())]
             assert {one["what"] for one in found} == wanted
             _, said = await poller(first, "check")
-            assert "base_url of source acme is another one in" in " ".join(said.split())
+            assert "base_url of source acme differs between" in " ".join(said.split())
 
 
 async def differing(running: Daemon, what: str) -> list[str]:

@@ -228,6 +228,8 @@ async def test_the_commands_in_the_text(tmp_path: Path) -> None:
             named = command.replace("FEED", FEED).replace("SUBSCRIPTION", "rostering").replace(" ID", " rostering")
             if command.startswith("poller release"):
                 await stage.hold()
+            if command.startswith("poller replay"):
+                await quickly.run("replay", "rostering", "--cancel")  # the one before may still be under way
             if command.startswith(ENDLESS):
                 await stage.begun(named)
             else:

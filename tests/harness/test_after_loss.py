@@ -58,7 +58,7 @@ def test_what_was_forgotten_may_have_been_sent() -> None:
 
 
 def test_what_stands_in_the_stream_has_to_be_taken() -> None:
-    """Whatever was sent of what is forgotten."""
+    """What is in the stream must be delivered, whatever was sent of lost events."""
     assert len(_judged([_FIRST, _FORGOTTEN], [_FIRST, _INSTEAD]).lost) == 1
 
 
@@ -69,7 +69,7 @@ def test_an_id_means_one_thing() -> None:
 
 
 def test_a_revision_comes_after_the_one_before() -> None:
-    """None is left out."""
+    """A revision comes after the one before, and none is left out."""
     assert len(_judged([_FIRST, _event("3", 3, 3)], [_FIRST]).out_of_order) == 1
 
 

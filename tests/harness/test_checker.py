@@ -49,7 +49,7 @@ def _judged(events: list[dict[str, Any]], *, log: list[dict[str, Any]] = _LOG, u
 
 
 def test_a_story_told_rightly_is_clean() -> None:
-    """Every version published once, in order, as what it is."""
+    """A stream with every version once, in order and with the right kind is clean."""
     verdict = _judged(_story())
     assert verdict.clean, verdict
     assert verdict.events == 4
@@ -117,7 +117,7 @@ def test_saying_the_same_again_is_doubled() -> None:
     ],
 )
 def test_a_wrong_word_is_misclassified(at: int, kind: str, content: dict[str, Any]) -> None:
-    """Any part of an event that is not what it should be."""
+    """A wrong part of an event is found as misclassified."""
     story = _story()
     story[at]["type"] = f"org.example.thing.{kind}.v1"
     story[at]["data"] |= content

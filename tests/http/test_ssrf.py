@@ -67,13 +67,13 @@ NOWHERE = ["0.0.0.0", "255.255.255.255", "224.0.0.1", "240.0.0.1", "::", "ff02::
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED.items(), ids=REFUSED)
 def test_what_leads_inwards_or_nowhere_is_refused_with_its_name(text: str, reason: str) -> None:
-    """Each range by what it is."""
+    """Addresses that lead inwards or nowhere are refused with the name of their range."""
     assert refusal(ip_address(text)) == reason
 
 
 @pytest.mark.parametrize("text", PUBLIC)
 def test_public_addresses_are_not(text: str) -> None:
-    """Neighbours of what is refused among them."""
+    """Public addresses are accepted, also neighbours of refused ranges."""
     assert refusal(ip_address(text)) is None
 
 
@@ -88,7 +88,7 @@ def test_nothing_passes_that_the_standard_library_calls_private(address: IPv4Add
 
 @pytest.mark.parametrize("text", [text for text in REFUSED if text not in NOWHERE and text != "239.255.255.255"])
 def test_private_ones_are_allowed_as_a_whole(text: str) -> None:
-    """Whatever leads inwards, but not what leads nowhere."""
+    """allow_private permits all private addresses, but none that lead nowhere."""
     allowed = AddressPolicy(private=True)
     assert (allowed.refusal(ip_address(text)) is None) == (not text.startswith("ff"))
 
@@ -157,7 +157,7 @@ def test_names_and_addresses_in_their_spelling_are_not(host: str) -> None:
 
 @pytest.mark.parametrize("host", HERE)
 def test_what_means_this_machine_is_refused_unless_allowed(host: str) -> None:
-    """By what it is, with the keys that would allow it."""
+    """An address of this machine is refused with the keys that would allow it."""
     refused = forbidden(f"https://{host}/", NONE)
     assert refused
     assert refused.startswith("a host that the Internet can reach, but this ")

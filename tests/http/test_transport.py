@@ -324,7 +324,7 @@ def at(seconds: float) -> str:
     ],
 )
 def test_seconds_and_dates_are_what_they_say(value: str, seconds: float) -> None:
-    """A number or a date of any size; what has passed is now."""
+    """Retry-After may be seconds or a date; the past is now."""
     assert pause_requested(value, date=None, now=NOON) == timedelta(seconds=seconds)
 
 

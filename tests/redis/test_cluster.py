@@ -325,7 +325,7 @@ def slots(*primaries: Address) -> list[list[object]]:
 
 
 async def test_many_at_once_ask_once() -> None:
-    """All wait for the one answer, and what is not doubted is not asked again."""
+    """Concurrent commands share one request for the slots; known slots are not requested again."""
     told = Told({A: slots(A, B)})
     nodes = ClusterNodes([A], told.client, clock=Clock())
     assert await asyncio.gather(*(nodes.primary_of(place % 2) for place in range(100))) == [A, B] * 50
@@ -402,7 +402,7 @@ A, B, C = (Address("127.0.0.1", port) for port in (1, 2, 3))
     ],
 )
 def test_what_has_a_key_goes_by_it(command: tuple[Any, ...], key: str) -> None:
-    """However it is written, and wherever in the command it stands."""
+    """A command goes to its key's slot, wherever the key is in the command."""
     assert slot_of(command) == key_slot(key.encode())
 
 

@@ -73,7 +73,7 @@ async def keys(directory: Path) -> set[bytes]:
     ids=["zeros", "line", "half", "half and zeros", "multi", "multi and zeros", "half a multi", "length"],
 )
 async def test_a_torn_end_is_cut_and_kept(tmp_path: Path, tail: bytes) -> None:
-    """Behind the last whole command; no transaction in part. The server starts; what was cut is beside."""
+    """A torn end is cut behind the last whole command or transaction, and kept; the server starts."""
     file = await written(tmp_path / "d")
     before = file.read_bytes()
     file.write_bytes(before + tail)

@@ -107,7 +107,7 @@ async def test_a_certificate_that_is_not_right(
 
 
 def test_something_else_than_tls_is_told_as_such() -> None:
-    """What answers is no TLS: the scheme of the URL may be what is wrong."""
+    """An answer without TLS is reported with the advice to check the URL's scheme."""
     text = "Error 1 connecting to db:6379. [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)."
     assert tls_words(text) == (
         "TLS fails: wrong version number; does the server speak TLS on this port? Without, it is redis:// and not rediss://"

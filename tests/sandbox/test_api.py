@@ -255,7 +255,7 @@ def test_decode_undoes_encode(page: PageToken, delta: DeltaToken) -> None:
 
 @given(st.text() | st.from_regex(r"[A-Za-z0-9_-]{0,60}", fullmatch=True))
 def test_nonsense_is_not_read(text: str) -> None:
-    """Text that was not made here is refused, whatever it looks like."""
+    """A token that the sandbox did not make is refused."""
     with pytest.raises(MalformedToken):
         decode(text, DeltaToken)
 

@@ -62,7 +62,7 @@ def test_struck_rows_are_dropped_in_the_end() -> None:
 
 
 def test_a_pick_is_live() -> None:
-    """A pick is never a struck row, reaches every live one, and is None when there is none."""
+    """A pick is a live row, can be each of them, and is None if there is none."""
     rng = Random(1)
     listing = listing_of([Row(number) for number in range(1, 21)], set(range(1, 17)))
     picks = [listing.pick(rng) for _ in range(200)]

@@ -245,7 +245,7 @@ async def test_head_has_no_body(api: httpx.AsyncClient) -> None:
 
 @pytest.mark.usefixtures("seeded")
 async def test_answers_can_be_replaced(history: History, rng: Random) -> None:
-    """Whatever ``respond`` says is what the endpoint answers: the seam for an API that misbehaves."""
+    """The endpoints answer what ``respond`` returns."""
 
     def teapot_after_the_first(history: History, ask: SandboxRequest) -> SandboxResponse:
         return SandboxResponse(418, b"short") if ask.query else answer(history, ask)

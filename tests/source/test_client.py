@@ -297,7 +297,7 @@ MIB = 1024 * 1024
 @settings(max_examples=50, deadline=None)
 @given(st.binary(max_size=2000), st.integers(1, 500), st.lists(st.integers(0, 2000), max_size=4), st.booleans())
 def test_pieces_make_the_body(body: bytes, step: int, cuts: list[int], padded: bool) -> None:
-    """However a body is cut into pieces, and packed into members, what comes out is what was packed."""
+    """A compressed body in any pieces and members gives the original body."""
     edges = [0, *sorted(cuts), len(body)]
     packed = b"".join(gzip.compress(body[start:end]) for start, end in pairwise(edges)) + bytes(10 * padded)
     decoder = BodyDecoder("gzip", most=len(body))
@@ -385,7 +385,7 @@ async def test_a_round_that_failed_says_why() -> None:
 
 
 async def test_its_events_carry_it() -> None:
-    """Law: as CloudEvents' distributed tracing has it, on what is removed too; any reader of CloudEvents takes it."""
+    """Law: events carry traceparent as in CloudEvents' extension, removed ones, too, and remain valid."""
     feed = Round()
     with recorded() as spans:
         await traced(feed, Script().on(records("a", "b")))
@@ -443,7 +443,7 @@ async def test_requests_are_told_one_by_one() -> None:
 
 
 async def test_a_repetition_with_a_fresh_token_is_a_request_of_its_own() -> None:
-    """Law: what was refused is seen beside it."""
+    """Law: the repetition of a refused request is a span of its own."""
     async with (
         serving(accepting("t2")) as api,
         client_of(api.url, credential=IssuedToken(Numbered(), clock=Clock())) as client,
@@ -486,7 +486,7 @@ async def test_the_sources_own_word_to_caches_is_the_only_one() -> None:
     [((), 0), (("Age: 14",), 14), (("Age: -1",), 0), (("Age: soon",), 0), (("Age: 99999999999",), 0)],
 )
 async def test_a_refusal_says_how_long_a_cache_has_kept_it(header: tuple[str, ...], age: int) -> None:
-    """By the header Age; what is none counts as a present answer."""
+    """A cached refusal has its age by the header Age; without one it counts as fresh."""
     async with serving(http(404, b"", *header)) as api, client_of(api.url) as client:
         with pytest.raises(SourceRefused) as refused:
             await client.get("/contractTypes/a")

@@ -63,7 +63,7 @@ async def test_a_body_beyond_the_limit_is_refused(packed: bool) -> None:
 
 
 async def test_no_cookie_is_kept() -> None:
-    """What one answer sets is not sent with the next request."""
+    """Cookies of an answer are not sent."""
     async with serving(http(200, b"", "Set-Cookie: a=b; Path=/")) as api, client_of(api.url) as client:
         for _ in range(2):
             await client.get("/x")
@@ -71,7 +71,7 @@ async def test_no_cookie_is_kept() -> None:
 
 
 async def test_nothing_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither proxies nor netrc: what is not configured is not used."""
+    """Neither proxies nor netrc of the environment are used."""
     netrc = tmp_path / "netrc"
     netrc.write_text("default login somebody password else\n")
     monkeypatch.setenv("NETRC", str(netrc))
@@ -114,7 +114,7 @@ async def test_requests_start_no_faster_than_the_rate() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 503])
 async def test_a_token_that_is_echoed_is_hidden(status: int) -> None:
-    """Wherever in the body it stands, no part of it is in the message, not even where the message is cut."""
+    """No part of an echoed token is in the message, even if the message is cut."""
     paddings = [*range(150, 206, 4), *range(760, 806, 4)]
     bodies = [b"y" * (padding // 2) + b" " * (padding - padding // 2) + TOKEN.encode() for padding in paddings]
     bodies += [b"y" * padding + b" Bearer " + TOKEN.encode() for padding in paddings]

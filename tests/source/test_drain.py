@@ -126,7 +126,7 @@ async def test_the_token_moves_with_its_own_delta_and_never_by_the_full_reading(
 
 
 async def test_a_record_that_slips_while_it_is_confirmed_is_not_removed(slipped: Round) -> None:
-    """Asked for by itself it is there; and what a delta brings is there without being asked for."""
+    """A record that slips out of a reading is not removed if its own request or a delta finds it."""
     await slipped(
         listed(records("a"), [], ("d1", [], "d2"), ("d2", [], "d3")).whole("/contractTypes/c", records("c")[0])
     )
@@ -168,7 +168,7 @@ async def test_after_five_readings_deltas_go_on(slipped: Round) -> None:
 
 
 async def test_a_reading_that_breaks_off_confirms_nothing(slipped: Round) -> None:
-    """The next round reads in full again; what the deltas have moved stays moved."""
+    """A broken reading confirms nothing: the next round reads in full again from the deltas' token."""
     script = Script().on(records("a"), further="p").on(DOWN, page="p").on([], since="d1", delta="d2")
     assert not (await slipped(script)).ok
     assert (slipped.kept, confirmation(slipped)) == ("d2", Confirmation())

@@ -269,7 +269,7 @@ async def test_how_far_it_has_come_is_shown_while_it_runs_and_not_after() -> Non
 
 @pytest.mark.parametrize("left", [None, "{}"])
 async def test_a_short_round_writes_nothing_of_it(left: str | None) -> None:
-    """But takes away what a round has left that died on the way."""
+    """A short round writes no progress, and deletes that of a round that died."""
     api = Endless(3)
     if left:
         api.store.mark(PROGRESS, left)
@@ -341,7 +341,7 @@ def test_any_other_id_is_one_segment_of_the_path(subject: str, path: str) -> Non
 
 
 def test_a_known_resource_can_be_overridden_in_part() -> None:
-    """What the configuration says wins; the rest is the reference's."""
+    """A configured path of a known resource wins; the rest comes from the reference."""
     found = resource_of("achievements", path="/x/{id}/y", type_name="badge")
     assert (found.path, found.type_name, found.detail_path, found.delta) == ("/x/{id}/y", "badge", None, False)
 

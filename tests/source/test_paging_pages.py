@@ -38,7 +38,7 @@ def test_an_empty_token_is_none(nothing: str | None) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.text(min_size=1, alphabet=st.characters(categories=("L", "N", "P", "S")) | st.just(" ")))
 def test_tokens_are_opaque(token: str) -> None:
-    """Whatever can be printed is taken as it is."""
+    """Any printable token is accepted unchanged."""
     page = at_once(decode_page(json.dumps({"results": [], "deltaToken": token, "pageToken": token}).encode()))
     assert (page.delta_token, page.page_token) == (token, token)
 

@@ -315,13 +315,13 @@ def at(seconds: float, start: datetime = NOON) -> str:
     ],
 )
 def test_what_is_sent_is_read_between_floor_and_cap(value: str | None, seconds: float) -> None:
-    """Seconds and dates are what they say, within the bounds; the past and nonsense are the floor, years the cap."""
+    """Retry-After as seconds or a date is kept within the bounds; nonsense and the past are the floor."""
     assert pause_within_bounds(value, date=None, now=NOON) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("wrong", [-7200, 0, 7200])
 def test_a_date_counts_from_the_answers_own_date(wrong: int) -> None:
-    """Whatever our clock says: half a minute after the answer's Date is half a minute."""
+    """A date in Retry-After counts from the answer's own Date."""
     now = NOON + timedelta(seconds=wrong)
     assert pause_within_bounds(at(30), date=at(0), now=now) == timedelta(seconds=30)
     assert pause_within_bounds(at(30), date="yesterday", now=NOON) == timedelta(seconds=30)
