@@ -39,6 +39,7 @@ from poller.store.subscriptions import Following, Paused, Registered, Subscripti
 LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription have to end by themselves
 _PAUSE: Final = 0.1
 _BY: Final = {"by": "operator"}
+_BEING_REMOVED: Final = "it is being removed; if that was interrupted, remove it again"
 
 
 def registry_of(settings: Settings, client: Redis) -> Registry:
@@ -165,8 +166,9 @@ async def remove(
 ) -> None:
     """Delete a subscription with its undelivered events.
 
-    The process that delivers it notices the registry's new version and has a moment to end its deliveries; then the
-    state at its feeds is deleted.
+    It is paused first. The process that delivers it notices that and has a moment to end its deliveries; then the state
+    at its feeds is deleted, and at last the subscription itself. If this is interrupted, the subscription is still
+    listed and can be removed again: a new one of this id never continues where this one stood.
 
     Raises:
         SubscriptionUnknown: no subscription has this id.
@@ -175,7 +177,7 @@ async def remove(
     registry = registry_of(settings, client)
     kept = await registry.all()
     refuse_filed(kept, settings, subscription)
-    await registry.remove(subscription)
+    await registry.pause(subscription, Paused("operator", _BEING_REMOVED, clock.now()))
     prefix = settings.redis.prefix
     everywhere = await known_feeds(client, remembered_key(prefix))  # also feeds that were renamed or removed
     feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
@@ -183,6 +185,7 @@ async def remove(
     await until_let_go(client, [pair.lease for pair in pairs.values()], clock)
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)
+    await registry.remove(subscription)
 
 
 def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Registered:

@@ -194,7 +194,7 @@ async def test_nothing_is_left_of_a_removed_one(client: FakeAsyncRedis, tmp_path
 
 @pytest.mark.parametrize("ends", [True, False])
 async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, tmp_path: Path, *, ends: bool) -> None:
-    """The registry forgets it first; its leases are waited for, for a while, and then they go as well."""
+    """It is paused first; its leases are waited for, for a while, and then they go as well."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     lease = ConsumerKeys.of("poller", FEEDS[0], "a").lease
@@ -202,15 +202,41 @@ async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, t
     waited: list[bool] = []
 
     async def sleep(_: float) -> None:
-        assert not (await registry_of(settings, client).all()).registered
+        assert (await registry_of(settings, client).all()).paused.keys() == {"a"}
         assert await client.exists(lease)
         waited.append(True)
         if ends and len(waited) == 3:
             await client.delete(lease)
 
-    await subscribing.remove(client, settings, "a", clock=StubClock(sleep=sleep))
+    await subscribing.remove(client, settings, "a", clock=StubClock(now=lambda: NOW, sleep=sleep))
     assert len(waited) == (3 if ends else 50)
     assert not await client.exists(lease)
+
+
+async def test_an_interrupted_removal_leaves_nothing_to_the_next_of_its_name(
+    client: FakeAsyncRedis, tmp_path: Path
+) -> None:
+    """Interrupted while deliveries end, it is still listed, so that none of its id is added; then it is removed."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    pair = ConsumerKeys.of("poller", FEEDS[0], "a")
+    await client.set(pair.lease, "theirs")
+    await client.hset(pair.parked, "1-0", "x")
+
+    async def sleep(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await subscribing.remove(client, settings, "a", clock=StubClock(now=lambda: NOW, sleep=sleep))
+    assert await client.exists(pair.parked)
+    with pytest.raises(SubscriptionTaken):
+        await added(client, settings, "a")
+    (pause,) = (await registry_of(settings, client).all()).paused.values()
+    assert "remove it again" in pause.reason
+
+    await client.delete(pair.lease)
+    await subscribing.remove(client, settings, "a", clock=Clock())
+    assert await client.keys() == [b"poller:{subscriptions}:version"]
 
 
 async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
