@@ -499,8 +499,16 @@ class Session(FakeSocket):
         """With the counts of a summary as text."""
         found = super().xpending(key, group_name, *args)
         if not args:
-            found[3] = [[name, b"%d" % count] for name, count in found[3]] or None
+            found[3] = [[name, b"%d" % count] for name, count in sorted(found[3])] or None
         return found
+
+    def xinfo_groups(self, key: CommandItem) -> Any:
+        """In the order of their names."""
+        return sorted(super().xinfo_groups(key), key=lambda group: group[b"name"])
+
+    def xinfo_consumers(self, key: CommandItem, group_name: bytes) -> Any:
+        """In the order of their names."""
+        return sorted(super().xinfo_consumers(key, group_name), key=lambda consumer: consumer["name"])
 
     def xinfo_stream(self, key: CommandItem, *args: bytes) -> Any:
         """Without what Valkey does not have."""
@@ -510,14 +518,38 @@ class Session(FakeSocket):
 
     def xreadgroup(self, group_const: bytes, group_name: bytes, consumer_name: bytes, *args: bytes) -> Any:
         """With the real errors where there is no stream, or something else in its place."""
-        for key in _streams_of(args):
-            item = self._db.get(key)
-            if item is not None and not isinstance(item.value, XStream):
-                raise SimpleError(WRONG_TYPE)
-            if item is None:
+        for key in self._check_streams(args):
+            if key not in self._db:
                 shown = key.decode("utf-8", "replace"), group_name.decode("utf-8", "replace")
                 raise SimpleError(messages.XREADGROUP_KEY_OR_GROUP_NOT_FOUND_MSG.format(*shown))
         return super().xreadgroup(group_const, group_name, consumer_name, *args)
+
+    def xread(self, *args: bytes) -> Any:
+        """With the real error where there is something else in place of a stream."""
+        self._check_streams(args)
+        return super().xread(*args)
+
+    def xgroup_create(self, key: CommandItem, group_name: bytes, start_key: bytes, *args: bytes) -> Any:
+        """With the real error where there is such a group."""
+        try:
+            return super().xgroup_create(key, group_name, start_key, *args)
+        except SimpleError as error:
+            raise SimpleError(error.value.removeprefix("ERR ") if "BUSYGROUP" in error.value else error.value) from None
+
+    def _expireat(self, key: CommandItem, timestamp: float, *args: bytes) -> int:
+        """What is to expire by now goes, and not after the present millisecond."""
+        done = super()._expireat(key, timestamp, *args)
+        if done and timestamp <= self._db.time:
+            key.value = None
+        return done
+
+    def _check_streams(self, words: Sequence[bytes]) -> Sequence[bytes]:
+        keys = _streams_of(words)
+        for key in keys:
+            item = self._db.get(key)
+            if item is not None and not isinstance(item.value, XStream):
+                raise SimpleError(WRONG_TYPE)
+        return keys
 
     def end(self) -> None:
         """The client is gone."""
