@@ -542,7 +542,7 @@ async def test_a_process_that_is_missing_in_the_list_pauses_nothing(scene: Scene
 
 async def test_a_stop_waits_for_no_reading(scene: Scene) -> None:
     """A process that waits for the next reading of the list of processes ends before it."""
-    other = Members(scene.client, MemberKeys.of("poller"), name="other", ttl=timedelta(minutes=1), clock=store_clock())
+    other = Members(scene.client, MemberKeys.of("poller"), name="~", ttl=timedelta(minutes=9), clock=store_clock())
     await other.beat(("deliver",), MemberList())  # beside another one the registry is read with each of them
     scene.deliver(scene.settings("one"), look_seconds=3600)
     await scene.add("e1")

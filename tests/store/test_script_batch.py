@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as Broken
 
 from poller.errors import StoreError, StoreRefused, StoreUnavailable
-from poller.redis.client import commands
+from poller.redis.client import commands, servers
 from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptQuestion
 from tests.acl import running_with_acl
 
@@ -88,6 +88,21 @@ async def test_all_calls_are_one_request(server: str) -> None:
         await batch.send(calls)
         await batch.send(calls[::-1])
         assert client.requests == 2
+
+
+async def test_no_request_has_keys_of_several_servers(any_store: str) -> None:
+    """Law: a cluster, which would refuse it, gets each call by itself; no server of any store refuses anything."""
+    async with commands(any_store) as client:
+        calls = [ScriptCall(COUNT, (key,), (1,)) for key in (ONE, TWO, THREE)]
+        before = await _refusals(client)
+        assert await ScriptBatch(client).send(calls) == [1, 1, 1]
+        assert await _refusals(client) == before
+
+
+async def _refusals(client: Redis) -> int:
+    """Of requests with keys of several servers, by all servers."""
+    counted = [await one.info("errorstats") for one in await servers(client)]
+    return sum(one.get("errorstat_CROSSSLOT", {}).get("count", 0) for one in counted)
 
 
 async def test_a_store_that_is_away_fails_each(server: str) -> None:
