@@ -21,9 +21,11 @@ from poller.config.types import did_you_mean
 from poller.config.validation import decode_subscription
 from poller.control.status import FeedStatus, SubscriptionStatus
 from poller.errors import ConfigurationError
+from poller.store.keys import group_of
 from poller.store.subscriptions import Subscriptions
 from poller.text import ago
 
+_GROUP: Final = group_of("")
 _SHOWN_FOR: Final = 7 * 86400  # seconds that a loss is reported
 _PAUSED_BY: Final = {"operator": "an operator", "sink": "its sink", "failures": "its failures", "removed": "the file"}
 _RETURN: Final = "list it in the file again, or delete it with poller subscriptions remove {id}"
@@ -54,9 +56,19 @@ def feed_problems(one: FeedStatus) -> Iterator[str]:
             'a minute apart show them (versions = "newest")'
         )
     if one.held_by is not None:
-        yield f"{one.held_by} needs events that are older than retention.age"
+        yield holding_text(one.held_by)
     if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
         yield f"lost {ago(one.lost_age_seconds)} ago: {one.lost}; {loss_remedy(one)}"
+
+
+def holding_text(group: str) -> str:
+    """Who needs events that are older than ``retention.age``, and what to do."""
+    id_ = group.removeprefix(_GROUP)
+    if id_ != group:
+        remedy = f"see poller subscriptions show {id_}; resume, repair or remove it"
+    else:
+        remedy = "let it read and acknowledge them, or delete it with XGROUP DESTROY"
+    return f"{group} needs events that are older than retention.age: {remedy}"
 
 
 def loss_remedy(one: FeedStatus) -> str:

@@ -75,6 +75,20 @@ def test_a_loss_is_shown_with_what_to_run(state: FeedState, found: str, remedies
     assert list(feed_problems(msgspec.structs.replace(lost, lost_age_seconds=8 * 86400.0))) == []
 
 
+@pytest.mark.parametrize(
+    ("group", "remedy"),
+    [
+        ("sub:rostering", "see poller subscriptions show rostering; resume, repair or remove it"),
+        ("theirs", "let it read and acknowledge them, or delete it with XGROUP DESTROY"),
+    ],
+)
+def test_who_holds_a_stream_is_shown_with_what_to_do(group: str, remedy: str) -> None:
+    """A group that needs old events is named, with what to do about a subscription or another program's group."""
+    [told] = feed_problems(feed(held_by=group))
+    assert told.startswith(f"{group} needs events that are older than retention.age")
+    assert told.endswith(remedy)
+
+
 def test_lost_deliveries_are_shown_until_their_dead_letter_is_dropped() -> None:
     """Deleted events are shown with the commands that name them and repair the receiver, until that is done."""
     lost = subscription("a", state="active", lost=12, dead_letters=1)
