@@ -32,7 +32,7 @@ def test_our_own_events_are_read_without_a_second_pass() -> None:
 @FEW
 @given(OBJECTS)
 def test_the_sdk_reads_the_same(fields: dict[str, Any]) -> None:
-    """Attribute by attribute, and the data, as the ``cloudevents`` SDK does."""
+    """An event is read like the ``cloudevents`` SDK reads it, attributes and data."""
     written = entry(json_text(fields))
     theirs = JSONFormat().read(CloudEvent, written)
     ours = envelope_of(written)
@@ -44,7 +44,7 @@ def test_the_sdk_reads_the_same(fields: dict[str, Any]) -> None:
 @MANY
 @given(MEMBERS)
 def test_every_attribute_is_kept_in_its_string_form(members: dict[str, Any]) -> None:
-    """Those with a field, those without, integers and booleans too."""
+    """Every attribute is kept as a string, also integers and booleans."""
     read = envelope_of(spelled(**members))
     expected = {"specversion": "1.0", "id": "a1", "source": "/s", "type": "t"} | members
     assert dict(read.attributes()) == {name: string_form(value) for name, value in expected.items()}
@@ -55,13 +55,13 @@ def test_every_attribute_is_kept_in_its_string_form(members: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("name", [*ATTRIBUTES[4:], "shard"])
 def test_null_is_absent(name: str) -> None:
-    """As the JSON format has it, for attributes with a field and for those without."""
+    """A null attribute is absent, as in the JSON format."""
     assert envelope_of(spelled(**{name: None})).attribute(name) is None
 
 
 @pytest.mark.parametrize("data", ['{"a" : 1.0}', "[]", '"text"', "null", "1e400", '{"a":"\\ud83d\\ude00"}'])
 def test_the_data_is_not_touched(data: str) -> None:
-    """Spelled as it came, white space and all, whether other attributes need a second pass or not."""
+    """The data keeps its bytes, whether or not other attributes need a second pass."""
     for rest in (b"", b',"shard":7'):
         read = envelope_of(spelled()[:-1] + rest + b',"data":' + data.encode() + b"}")
         assert bytes(read.data) == data.encode()
@@ -76,7 +76,7 @@ def test_bytes_in_base64_are_bytes(content: bytes) -> None:
 
 
 def test_an_event_without_data_has_none() -> None:
-    """Empty, which no JSON value is; and data is no attribute."""
+    """An event without data has empty data, which no JSON value is."""
     assert bytes(envelope_of(spelled()).data) == b""
     assert envelope_of(spelled(data=1)).attribute("data") is None
 
@@ -114,7 +114,7 @@ def test_an_event_without_data_has_none() -> None:
     ],
 )
 def test_what_is_no_event_is_refused(written: bytes) -> None:
-    """With one kind of error that says so, and repeats no value."""
+    """Text that is no event is refused by one kind of error that repeats no value."""
     with pytest.raises(ValueError, match=r"^no CloudEvent 1\.0 in JSON: .") as refused:
         envelope_of(written)
     assert "secret" not in str(refused.value)
@@ -122,6 +122,6 @@ def test_what_is_no_event_is_refused(written: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_an_event_or_refused(written: bytes) -> None:
-    """Nothing else comes of them."""
+    """Any bytes are an event or refused."""
     with pytest.raises(ValueError, match="no CloudEvent"):
         envelope_of(written)

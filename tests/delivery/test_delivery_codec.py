@@ -15,7 +15,7 @@ NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 def test_what_is_written_is_what_is_read() -> None:
-    """In the order of the stream, which is not that of the texts."""
+    """Stored deliveries are read in the order of the stream."""
     some = Delivery("a", 7, 9, Tries(3, 2, timedelta(seconds=1))).after(answered(500, error="no"), NOW)
     kept = {"10-0": encode(some), "9-10": encode(Delivery("b")), "9-9": encode(Delivery("b"))}
     assert deliveries_of(kept) == {"9-9": Delivery("b"), "9-10": Delivery("b"), "10-0": some}
@@ -30,7 +30,7 @@ def test_members_of_a_later_version_are_passed_over_and_rubbish_is_not() -> None
 
 
 def test_attempts_are_kept_up_to_a_number() -> None:
-    """The first one and the latest; excerpts are short, and text whatever the sink has sent."""
+    """Of many attempts the first and the latest are kept, with short excerpts as text."""
     delivery = Delivery("a")
     for number in range(100):
         outcome = answered(500 + number % 50, excerpt=b"\xff" * 1024, seconds=0.12345)

@@ -209,7 +209,7 @@ def sent(tracker: DeliveryTracker) -> list[str]:
 
 
 def test_what_waits_in_its_lane_is_parked_as_soon_as_it_is_read() -> None:
-    """Else the events of one failing record would fill the window, and hold up all others."""
+    """Events behind a retry are parked when they are read, so that they do not fill the window."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
     tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
@@ -294,7 +294,7 @@ def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:
 
 
 def test_a_sink_that_is_gone_uses_up_nothing() -> None:
-    """410: the event is as it was, and waits for the subscription to be resumed."""
+    """After 410 the event is unchanged and waits until the subscription is resumed."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
     concluded = tracker.conclude(
@@ -332,7 +332,7 @@ def test_what_could_not_be_sent_is_as_it_was() -> None:
 
 
 def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
-    """Days of retries hold up neither the group nor its trimming."""
+    """Events behind a retry are parked with it, so that the group does not hold the stream for days."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
     tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
@@ -343,7 +343,7 @@ def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
 
 
 def test_what_a_predecessor_had_parked_is_never_new() -> None:
-    """Though it was delivered since, and comes again because the group was lost and made again."""
+    """An entry that a predecessor had parked is not delivered again, even if a new group reads it."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
     tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)

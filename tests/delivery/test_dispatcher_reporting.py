@@ -44,7 +44,7 @@ def spoken(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_each_event_of_a_request_is_counted_and_the_request_once(series: AttemptSeries) -> None:
-    """By its step; the delay of what was delivered alone, and not of what is delivered once more."""
+    """Each event of a request is counted by its step, and the request once; only first deliveries have a delay."""
     steps: list[Step] = [Delivered(), Delivered(), Retry(timedelta(seconds=5)), DeadLetter("gone")]
     count([*map(told, steps), told(Delivered(), recorded=None)], OK, series, now=NOW)
     count([told(DeadLetter("too large"))], None, series, now=NOW)

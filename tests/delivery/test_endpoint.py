@@ -80,7 +80,7 @@ async def test_a_pause_outlives_the_process() -> None:
 
 
 async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
-    """Nor without the lease, nor to a subscription that rests."""
+    """A waiting event is not sent into a pause, without the lease, or to a paused subscription."""
     clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     assert not await sink.turn(allowed=lambda: False)
@@ -96,7 +96,7 @@ async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
 
 
 async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
-    """However many places are free; breaths grow to their limit, retries make none longer, and a success ends it."""
+    """A failing sink gets one new event at a time, at growing intervals, until a success."""
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     for _ in range(MANY_FAILURES - 1):
@@ -191,7 +191,7 @@ async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
 
 
 async def test_nothing_but_failures_is_told_once() -> None:
-    """Health is noted when it turns and now and then, not with each attempt; after so long the subscription rests."""
+    """Health is stored when it changes and now and then; after disable_after of failures the subscription is paused."""
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted, disable_after=timedelta(seconds=10))
     await sink.learn("acme/a", BROKEN)
@@ -208,7 +208,7 @@ async def test_nothing_but_failures_is_told_once() -> None:
 
 @pytest.mark.parametrize("days", [-30, 30])
 async def test_a_clock_that_jumps_disables_nothing(days: int) -> None:
-    """Seconds of failures are seconds, whatever the store's clock shows before and after; and days are days."""
+    """A clock that jumps disables no subscription: the time of failures is measured monotonically."""
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted, disable_after=timedelta(days=5))
     for _ in range(20):
@@ -224,7 +224,7 @@ async def test_a_clock_that_jumps_disables_nothing(days: int) -> None:
 
 
 async def test_a_process_that_begins_after_a_jump_disables_nothing() -> None:
-    """What lies between two processes only the store's clock can tell, so it is not believed beyond a fifth."""
+    """Of the time between two processes at most a fifth of disable_after counts as failing."""
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     for attempt in range(6):
         sink = made(clock, noted, disable_after=timedelta(hours=1))
@@ -304,7 +304,7 @@ async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(
 
 
 async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> None:
-    """However many want to be sent, and in whatever order; the first that gets through lets all go on."""
+    """While a secret is missing one attempt now and then looks for it; the first success lets all go on."""
     clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     missing = Missing(sink)
@@ -328,7 +328,7 @@ async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> Non
 
 
 async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is_there() -> None:
-    """And never for each event, nor for each attempt."""
+    """A missing secret is logged when it begins, each minute, and when it is over, not for each attempt."""
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     missing = Missing(sink)
@@ -347,7 +347,7 @@ async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is
 
 
 async def test_what_was_on_its_way_does_not_bring_a_secret_back() -> None:
-    """Its success is the sink's; whether anything can be signed now, only another attempt finds out."""
+    """An attempt from before a secret went missing does not end the outage by its success."""
     clock, posted = FakeClock(monotonic=1000.0), Posted()
     hold: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     sink = made(clock, posted=posted)

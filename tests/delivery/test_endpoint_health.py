@@ -29,7 +29,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("sfr"), st.integers(-1, 3)), max_size
 
 @given(STEPS)
 def test_failing_since_the_first_failure_after_the_last_success(steps: list[tuple[str, int]]) -> None:
-    """Against a plain reading of the history: successes and resumptions end it, in any order of time."""
+    """A subscription fails since the first failure after its last success or resumption, as a plain model says."""
     health, at = Health(), NOON
     failures: list[datetime] = []
     for what, hours in steps:
@@ -81,7 +81,7 @@ def test_a_success_elsewhere_counts() -> None:
 
 
 def test_a_success_that_ends_late_does_not_move_the_clock_back() -> None:
-    """Attempts may end in any order; the last success is the latest one."""
+    """A success that ends late does not move the last success back."""
     health = after_success(Health(), NOON)
     assert after_success(health, NOON - timedelta(seconds=30)).delivered_at == NOON
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_counts_as_new() -> None:
 
 
 def test_what_keeps_a_subscription_from_beginning_is_failing() -> None:
-    """Since it was found first; over once it begins, or where another process delivers all the same."""
+    """A subscription that cannot start is failing until it starts here or another process delivers."""
     broken = after_no_start(
         after_no_start(Health(unwell=True), NOON, "no such file"), NOON + timedelta(hours=1), "no such file"
     )

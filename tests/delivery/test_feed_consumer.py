@@ -114,7 +114,7 @@ async def test_everything_arrives_once_and_in_order(scene: Scene) -> None:
 
 
 async def test_a_failing_record_holds_back_only_itself(scene: Scene) -> None:
-    """However many events of it come: others pass; it is given up after its schedule, and then its next one is sent."""
+    """A failing record holds back only itself: its event becomes a dead letter, then its next one is sent."""
     scene.posted.answer = failing("a0")
     await scene.add(*(f"a{number}" for number in range(200)), "b0")
     patience = RetryPolicy([timedelta(milliseconds=1), timedelta(hours=1)], 0)
@@ -125,7 +125,7 @@ async def test_a_failing_record_holds_back_only_itself(scene: Scene) -> None:
 
 
 async def test_what_is_given_up_is_kept_and_its_record_goes_on(scene: Scene) -> None:
-    """With all its attempts; the letter holds the event itself."""
+    """A dead letter holds the event and its attempts, and the next event of its record is sent."""
     scene.posted.answer = failing("a0")
     await scene.add("a0", "a1")
     async with delivering(await scene.store(), subscriber(scene.posted)):
@@ -187,7 +187,7 @@ async def test_without_the_lease_nothing_is_sent(scene: Scene) -> None:
 
 
 async def test_a_lease_that_another_has_taken_ends_it(scene: Scene) -> None:
-    """What was delivered meanwhile is not written, and the other one sends it again: at least once, never lost."""
+    """After a lost lease nothing is written, and the new owner sends again: at least once, never lost."""
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda _: hold
     await scene.add("a0")
@@ -201,7 +201,7 @@ async def test_a_lease_that_another_has_taken_ends_it(scene: Scene) -> None:
 
 
 async def test_a_store_that_hiccups_ends_nothing_and_doubles_nothing(scene: Scene) -> None:
-    """Replies of reads and writes are lost; each event is sent once all the same."""
+    """With lost replies of reads and writes, each event is still sent once."""
     async with proxied(scene.url) as proxy:
         client = commands(proxy.url)
         await scene.add("a0", "a1", "b0")
@@ -220,7 +220,7 @@ async def test_a_store_that_hiccups_ends_nothing_and_doubles_nothing(scene: Scen
 
 
 async def test_a_group_that_is_gone_doubles_nothing_while_the_process_lives(scene: Scene) -> None:
-    """It is made again where all before was settled; what is in flight, waits or was settled since is known."""
+    """A lost group is created again at its position, and doubles nothing while the process lives."""
     patience = RetryPolicy([timedelta(hours=1)], 0)
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda body: hold if b"a0" in body else BROKEN if b"b0" in body else OK
@@ -284,7 +284,7 @@ async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene
 
 
 async def test_a_sink_that_is_gone_gets_nothing_more(scene: Scene) -> None:
-    """410: it rests, and its events wait."""
+    """After 410 the subscription is paused, and its events wait."""
     noted = Noted()
     scene.posted.answer = lambda _: answered(410)
     await scene.add("a0", "a1", "b0")
@@ -297,7 +297,7 @@ async def test_a_sink_that_is_gone_gets_nothing_more(scene: Scene) -> None:
 
 
 async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> None:
-    """While it waited for its next attempt; what is behind it in its record is sent, in batches as well."""
+    """An event that the stream lost while it waited becomes a dead letter, and the next of its record is sent."""
     scene.posted.answer = turns([BROKEN])
     await scene.add("a0")
     sink = subscriber(scene.posted, patience=RetryPolicy([timedelta(milliseconds=300)], 0), batching=Batching(5))
@@ -327,7 +327,7 @@ async def test_places_are_not_exceeded_and_all_are_given_back(scene: Scene) -> N
 
 
 async def test_a_batch_waits_for_more_and_not_for_ever(scene: Scene) -> None:
-    """Until it is full, or the time is over."""
+    """A batch waits until it is full or its time is over."""
     await scene.add("a0", "a1", "b0")
     sink = subscriber(scene.posted, batching=Batching(2, 1000, timedelta(milliseconds=30)))
     async with delivering(await scene.store(), sink):
@@ -381,7 +381,7 @@ async def two_waiting(scene: Scene, clock: Callable[[], float]) -> ConsumerStore
 
 
 async def test_a_lease_that_ran_out_is_noticed_without_asking(scene: Scene) -> None:
-    """A process that was stopped for long starts no request when it goes on, though it knows what to send."""
+    """A process that was stopped past its lease starts no request when it continues."""
     seconds = [0.0]
     store = await two_waiting(scene, lambda: seconds[0])
     hold = asyncio.get_running_loop().create_future()

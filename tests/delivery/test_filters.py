@@ -58,7 +58,7 @@ def wanted(written: bytes, *filters: dict[str, Any], types: tuple[str, ...] | No
 def test_the_predicate_is_what_the_dialects_mean(
     members: dict[str, Any], filters: list[dict[str, Any]], types: list[str] | None
 ) -> None:
-    """For any event, any filters and any types: as the plain reading of them says."""
+    """For any event, filters and types, the predicate agrees with a plain reading of them."""
     given_attributes = {"specversion": "1.0", "id": "a1", "source": "/s", "type": "t"} | members
     attributes = {name: string_form(value) for name, value in given_attributes.items()}
     expected = (types is None or attributes["type"] in types) and all(holds(one, attributes) for one in filters)
@@ -100,7 +100,7 @@ def test_values_are_compared_in_their_string_form(value: object, text: str) -> N
 
 
 def test_all_filters_of_the_list_must_hold_and_the_type_too() -> None:
-    """One that does not is enough to leave the event out; none at all lets everything in."""
+    """An event must match all filters and a type; without filters all match."""
     yes, no = {"prefix": {"type": "org."}}, {"prefix": {"type": "com."}}
     assert wanted(entry())
     assert wanted(entry(), yes, yes, types=(TYPE, "other"))
@@ -119,13 +119,13 @@ def test_all_filters_of_the_list_must_hold_and_the_type_too() -> None:
     ],
 )
 def test_types_are_what_tail_takes(types: tuple[str, ...], expected: bool) -> None:
-    """Patterns and kinds of change as well as whole types."""
+    """Types may be whole types, patterns and kinds of change."""
     assert TYPE.endswith(".created.v1")
     assert wanted(entry(), types=types) is expected
 
 
 def test_the_store_is_asked_only_where_a_baseline_may_have_been_told() -> None:
-    """By subscriptions that began at the beginning, and among entries of which one is a baseline."""
+    """The reset is read only for subscriptions from earliest, and for entries with a baseline."""
     baseline = entry().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     entries = [("4-0", baseline), ("5-0", None), ("6-0", entry())]
     assert meets_baseline(subscription(start="earliest"), entries)

@@ -37,7 +37,7 @@ def read(sent: Request) -> tuple[dict[str, Any], Any]:
 
 
 def test_structured_is_the_entry_itself() -> None:
-    """Its very bytes, under exactly this type, the event's own id, and no header that looks like binary mode."""
+    """A structured request has the entry's bytes, its type and id, and no header of binary mode."""
     sent = request("structured", entry())
     assert sent.body == entry()
     assert sent.headers == {
@@ -71,7 +71,7 @@ def test_the_sdk_reads_either_form_as_the_same_event(fields: dict[str, Any], key
 
 
 def test_a_batch_is_an_array_of_the_entries_themselves() -> None:
-    """Joined, never encoded again; its id is a hash of the events' ids, in their order."""
+    """A batch joins the entries' bytes; its id is a hash of their ids in order."""
     entries = [entry(key=key) for key in "ABC"]
     sent = request("batch", *entries)
     assert sent.body == b"[" + b",".join(entries) + b"]"
@@ -92,7 +92,7 @@ def test_ids_of_a_batch_do_not_run_together() -> None:
 
 @pytest.mark.parametrize("mode", ["structured", "binary", "batch"])
 def test_an_attempt_changes_timestamp_and_signature_alone(mode: Mode) -> None:
-    """The sink recognises an event that comes again; the signature is of what is sent."""
+    """Between attempts only timestamp and signature change."""
     form = RequestForm(mode, signer=SIGNER, user_agent="poller/1")
     first, second = (form.request([pair(entry())], timestamp=at) for at in (AT, AT + 1))
     assert first.body == second.body
@@ -115,7 +115,7 @@ def test_the_subscriptions_headers_come_along() -> None:
 
 @given(MEMBERS | st.builds(lambda text: {"shard": text}, st.text()))
 def test_no_text_of_an_event_breaks_out_of_its_header(members: dict[str, Any]) -> None:
-    """Every value is one header field, and comes back whole when it is decoded."""
+    """Every value of an event is one header field, and decodes to itself."""
     sent = request("binary", spelled(**members, data=1))
     for name, value in pair(spelled(**members))[0].attributes():
         assert unquote(sent.headers[f"ce-{name}"]) == value
@@ -163,7 +163,7 @@ def test_an_id_that_no_header_can_hold_is_hashed(webhook_id: str) -> None:
 def test_the_body_of_binary_mode_is_what_the_type_says(
     members: dict[str, Any], content_type: str | None, body: bytes
 ) -> None:
-    """JSON as it is spelled, text as text, bytes as bytes."""
+    """The body of binary mode is the data: JSON as spelled, text as text, bytes as bytes."""
     sent = request("binary", spelled(**members))
     assert (sent.headers.get("Content-Type"), sent.body) == (content_type, body)
 
@@ -172,7 +172,7 @@ def test_the_body_of_binary_mode_is_what_the_type_says(
     "content_type", ["a\r\nX: y", "é", " a", "", STRUCTURED_TYPE, "Application/CloudEvents-batch+json"]
 )
 def test_a_type_that_cannot_be_told_is_refused_in_binary_mode(content_type: str) -> None:
-    """It would begin a header of its own, or make another mode of it. The other modes need not tell it."""
+    """A content type that would break the header is refused in binary mode."""
     written = spelled(data=1, datacontenttype=content_type)
     if content_type:
         with pytest.raises(ValueError, match="datacontenttype"):

@@ -104,7 +104,7 @@ def test_an_origin_is_a_dns_name(origin: str) -> None:
 
 
 def test_a_rate_is_positive() -> None:
-    """As the header wants it."""
+    """A rate in a request is positive."""
     with pytest.raises(ValueError, match="whole number"):
         PermissionRequest(ORIGIN, rate=0)
 
@@ -139,7 +139,7 @@ def test_a_rate_that_is_none_is_a_refusal(rate: str) -> None:
 
 
 def test_no_header_is_no_permission() -> None:
-    """Without a callback refused; with one it is waited for; a rate alone grants nothing."""
+    """An answer without a permission header is a refusal, or awaits the callback; a rate alone grants nothing."""
     for rate in (None, "*"):
         assert isinstance(state_after(said(None, rate), ASKED), Refused)
         assert state_after(said(None, rate), OFFERED, key=KEY) == Awaiting(ORIGIN, digest_of(KEY), 120)
@@ -147,7 +147,7 @@ def test_no_header_is_no_permission() -> None:
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 405, 415])
 def test_who_does_not_know_the_question_is_refusing(status: int) -> None:
-    """Although a callback was offered: who answers OPTIONS so will never call it. A grant is one all the same."""
+    """A sink that does not know OPTIONS refuses, even with a callback offered; a grant is still a grant."""
     state = state_after({}, OFFERED, status=status, key=KEY)
     assert isinstance(state, Refused)
     assert f"answered {status} to OPTIONS" in state.reason
@@ -182,12 +182,12 @@ def test_what_is_no_grant_has_a_reason_and_a_remedy() -> None:
 
 
 def test_a_rate_that_is_not_answered_is_the_one_asked_for() -> None:
-    """Never more than was asked."""
+    """A grant without a rate allows the requested one."""
     assert state_after(said("*"), OFFERED) == Granted(ORIGIN, 120)
 
 
 def test_a_refusal_after_a_grant_is_a_revocation() -> None:
-    """And stays one until there is a grant again."""
+    """A refusal after a grant is a revocation until the next grant."""
     before: HandshakeState = Granted(ORIGIN)
     for _ in range(2):
         before = state_after(said(None), ASKED, before=before)
@@ -217,7 +217,7 @@ def test_states_are_kept_as_json(state: HandshakeState) -> None:
 
 @pytest.mark.parametrize("kept", [b"", b"{}", b"null", b'{"state":"other"}', b'{"state":"granted"}'])
 def test_what_is_no_state_is_told(kept: bytes) -> None:
-    """Never taken for a grant."""
+    """An unreadable state is not a grant."""
     with pytest.raises(msgspec.DecodeError):
         decoded(kept)
 
@@ -233,7 +233,7 @@ def test_the_slower_of_two_rates_is_kept(configured: float | None, rate: int | N
 
 @pytest.mark.parametrize("status", [200, 204, 404, 405, 500])
 async def test_headers_grant_whatever_the_status(status: int) -> None:
-    """Over a socket: granted with a 405, not granted with a 200."""
+    """The headers grant, whatever the status: with a 405, and not without them by a 200."""
     allowing = (("WebHook-Allowed-Origin", ORIGIN), ("WebHook-Allowed-Rate", "30"))
     async with receiving([Reply(status, allowing), Reply(status)]) as receiver:
         async with sink_of(f"{receiver.url}/hooks?tenant=%20a") as sink:
@@ -474,7 +474,7 @@ async def until_awaited(registry: Registry) -> bytes:
 
 
 def test_the_origin_is_that_of_the_public_url() -> None:
-    """Else the machine's own, if it has a DNS name."""
+    """The origin is the host of public_url, else the machine's DNS name."""
     assert origin("https://poller.example.org/x") == "poller.example.org"
     assert origin("http://127.0.0.1:1") == origin(None)
     assert decoded(encoded(Granted(origin(None)))) == Granted(origin(None))

@@ -152,7 +152,7 @@ def test_nothing_behind_what_has_to_be_fetched_is_taken() -> None:
 
 
 def test_only_the_foremost_is_settled() -> None:
-    """Anything else would lose the order, so it is refused."""
+    """Only the first event of a record can be settled."""
     queues: KeyQueues[str] = KeyQueues()
     first, second = entry(1, "a"), entry(2, "a")
     queues.add(first)

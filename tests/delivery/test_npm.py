@@ -48,7 +48,7 @@ pytestmark = needs_node("cloudevents", "standardwebhooks", "svix")
 
 @pytest.mark.parametrize("mode", ["structured", "binary", "batch"])
 def test_the_packages_of_receivers_take_every_kind_of_request(mode: Mode) -> None:
-    """All verify the signatures, of either kind, and read the events that were sent."""
+    """The npm packages verify both kinds of signature and read the events."""
     entries = [entry(b'{"id":"K","name":"caf\xc3\xa9"}', key=key) for key in ("K", 'a "b" %é')]
     entries = entries if mode == "batch" else entries[1:]
     form = RequestForm(mode, signer=Signer(SECRETS), user_agent="poller/1")

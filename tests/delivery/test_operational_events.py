@@ -46,7 +46,7 @@ def test_an_announcement_is_a_cloud_event(kind: OperationType) -> None:
 
 
 def test_the_same_announcement_has_the_same_id_and_any_other_has_another() -> None:
-    """Whatever the order of its details; kind, subject, moment, reason and details all count."""
+    """An announcement's id depends on kind, subject, moment, reason and details, not on their order."""
     details = {"a": 1, "b": "2"}
     assert written(details=details) == written(details=dict(reversed(details.items())))
     others = [
@@ -62,14 +62,14 @@ def test_the_same_announcement_has_the_same_id_and_any_other_has_another() -> No
 
 @given(st.text(max_size=400))
 def test_any_reason_is_one_short_line(reason: str) -> None:
-    """Foreign text of any kind can be written, and is read as printable text."""
+    """Any reason is stored as one short printable line."""
     shown = content(written(reason=reason))["reason"]
     assert shown.isprintable()
     assert len(shown) <= 201
 
 
 def test_no_credential_is_announced() -> None:
-    """What a sink has echoed, or a URL holds, stays here."""
+    """No credential that a sink echoes or a URL holds is announced."""
     reason = "GET https://me:hunter2@example.org/?key=hunter2 Bearer hunter2hunter2 whsec_hunter2hunter2"
     event = written(reason=reason)
     assert b"hunter2" not in event

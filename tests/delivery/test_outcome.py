@@ -18,7 +18,7 @@ def test_a_wait_is_one_of_an_overloaded_sink() -> None:
 
 
 def test_only_what_is_delivered_is_delivered() -> None:
-    """And only what reached the sink counts as a request."""
+    """Only a delivered outcome is a delivery, and only a sent one a request."""
     assert [kind for kind in OutcomeKind if Outcome(kind).is_delivered] == [OutcomeKind.DELIVERED]
     unsent = [kind for kind in OutcomeKind if not Outcome(kind).was_sent]
     assert unsent == [OutcomeKind.REJECTED, OutcomeKind.NOT_SENT]

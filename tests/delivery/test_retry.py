@@ -90,7 +90,7 @@ def test_the_table(outcome: Outcome, expected: Step) -> None:
 @pytest.mark.parametrize("tries", [Tries(), Tries(99, 99, 99 * HOUR)])
 @pytest.mark.parametrize("status", [410, 415])
 def test_a_sink_that_wants_no_more_pauses_the_subscription(status: int, tries: Tries) -> None:
-    """Whenever it says so, and whatever else: not one event is given up for it."""
+    """A sink that answers 410 pauses the subscription, and no event is given up."""
     ended = step(answered(status, retry_after="60", error=f"the sink answered {status}"), tries)
     assert isinstance(ended, PauseSubscription)
     assert str(status) in ended.reason
@@ -146,7 +146,7 @@ def test_what_is_our_own_fault_gives_up_no_event() -> None:
 
 
 def test_the_schedule_is_used_up_wait_by_wait() -> None:
-    """Three waits are four attempts; the fourth failure is the end."""
+    """A schedule of three waits allows four attempts; the fourth failure is the last."""
     tries, waits = Tries(), []
     while isinstance(ended := step(answered(500, error="the sink answered 500"), tries), Retry):
         waits.append(ended.after)
@@ -198,5 +198,5 @@ def test_a_sink_that_did_not_say_how_long_uses_up_no_attempt() -> None:
     ],
 )
 def test_a_dead_letter_says_why(outcome: Outcome, told: str) -> None:
-    """How often it was tried, and how the last attempt ended."""
+    """A dead letter says how often it was tried and how the last attempt ended."""
     assert step(outcome, Tries(7, 4)) == DeadLetter(f"given up after 7 attempts; the last one: {told}")

@@ -54,7 +54,7 @@ def proves(public: str, signature: str, signed: bytes) -> bool:
 @FEW
 @given(KEYS, IDS, st.text())
 def test_the_library_verifies_what_is_signed(key: bytes, webhook_id: str, text: str) -> None:
-    """Any secret, any id, any body; and not the body when it is another."""
+    """The library verifies the signature of any secret, id and body, and of no other body."""
     now = int(time.time())
     secret = new_secret(key)
     headers = {
@@ -76,7 +76,7 @@ def test_the_vector_of_the_specifications_libraries() -> None:
 
 @pytest.mark.parametrize("secret", [SVIX_SECRET, private(b64decode(SVIX_SECRET[5:])[:32])])
 def test_the_published_vector_of_v1a(secret: str) -> None:
-    """Byte for byte, from the seed with its public key and from the seed alone."""
+    """The published vector of v1a is matched byte for byte."""
     signed = Signer([secret]).headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')[
         "webhook-signature"
     ]
@@ -102,7 +102,7 @@ def test_the_published_vector_of_v1a(secret: str) -> None:
     ],
 )
 def test_the_keys_of_rfc_8032(seed: str, public: str) -> None:
-    """Its seeds have its public keys, and those prove what is signed."""
+    """The keys of RFC 8032 are derived from its seeds, and verify its signatures."""
     secret = private(bytes.fromhex(seed))
     assert public_key(secret) == "whpk_" + b64encode(bytes.fromhex(public)).decode()
     assert proves(public_key(secret), Signer([secret]).headers("a", 7, b"body")["webhook-signature"], b"a.7.body")
@@ -119,7 +119,7 @@ def test_the_public_key_proves_what_is_signed(seed: bytes, webhook_id: str, body
 
 
 def test_every_secret_signs_while_they_are_changed() -> None:
-    """In their order, one space between; a sink that knows any one of them accepts."""
+    """Several secrets all sign, in order; a receiver with any one of them accepts."""
     old, new, now = new_secret(b"o" * 24), new_secret(b"n" * 64), int(time.time())
     signature = Signer([old, SVIX_SECRET, new]).headers("a", now, b"{}")["webhook-signature"]
     assert [part.split(",")[0] for part in signature.split(" ")] == ["v1", "v1a", "v1"]
@@ -131,7 +131,7 @@ def test_every_secret_signs_while_they_are_changed() -> None:
 
 @given(KEYS, st.sampled_from(["", "\n", "\r\n", " \n\n", "\t"]))
 def test_white_space_around_a_secret_does_not_count(key: bytes, space: str) -> None:
-    """As editors and ``echo`` leave it at the end of a file."""
+    """White space around a secret does not count."""
     secret = new_secret(key)
     assert (
         Signer([space + secret + space]).headers("a", 1, b"")["webhook-signature"]
@@ -168,7 +168,7 @@ TELLTALE = "Zm9vYmFy"
     ],
 )
 def test_everything_else_is_refused_and_never_shown(secret: str) -> None:
-    """An operator's error whose message, cause and traceback hold nothing of what was given but the prefix."""
+    """An unusable secret is an error that shows nothing of it but the prefix."""
     for use in (lambda: Signer([new_secret(b"k" * 32), secret]), lambda: public_key(secret)):
         with pytest.raises(SecretUnusable, match="expected") as refused:
             use()
@@ -182,7 +182,7 @@ def test_everything_else_is_refused_and_never_shown(secret: str) -> None:
 
 
 def test_a_signer_does_not_show_its_secrets() -> None:
-    """Neither its ``repr`` nor its attributes hold one."""
+    """A signer's ``repr`` and attributes show no secret."""
     signer = Signer([new_secret(b"k" * 24)])
     assert b64encode(b"k" * 24).decode() not in repr(signer) + repr(
         [getattr(signer, name) for name in signer.__slots__]
@@ -203,7 +203,7 @@ def test_a_public_key_is_not_asked_of_a_shared_secret() -> None:
 
 @pytest.mark.parametrize("size", [0, 23, 65])
 def test_a_new_secret_has_a_size_that_everybody_takes(size: int) -> None:
-    """24 to 64 bytes, and nothing else."""
+    """A new secret has 24 to 64 bytes."""
     with pytest.raises(ValueError, match="24 to 64"):
         new_secret(b"k" * size)
 
@@ -215,7 +215,7 @@ def test_what_hides_secrets_knows_the_prefix_of_every_scheme() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 def test_a_new_secret_of_every_scheme_signs_in_its_header(scheme: SignatureScheme) -> None:
-    """And a receiver can be given what verifies it."""
+    """A new secret of every scheme signs in its header, and a receiver can verify it."""
     secret = new_secret(bytes(range(DRAWN)), scheme.name)
     (signed,) = Signer([secret]).headers("a", 7, b"body").items()
     assert signed[0] == scheme.header

@@ -23,7 +23,7 @@ CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})
 
 
 async def test_what_is_given_is_what_is_sent() -> None:
-    """Method, target, headers in their order and body byte by byte; beside them only what HTTP needs."""
+    """A request is sent with its method, target, headers and body unchanged, and only what HTTP needs besides."""
     body = '{"a": "\u00e9"}'.encode() + b"\x00\xff"
     async with receiving() as receiver:
         async with sink_of(f"{receiver.url}/a%2Fb//c?x=%7E&y=1+2", headers=(("X-Tenant", "t"),)) as sink:
@@ -43,7 +43,7 @@ async def test_what_is_given_is_what_is_sent() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 600_000, 3_000_000])
 async def test_a_body_of_any_size_arrives(size: int) -> None:
-    """With its length, never in chunks."""
+    """A body of any size is sent with its length, never in chunks."""
     async with receiving() as receiver, sink_of(receiver.url) as sink:
         assert (await sink.post((TYPE,), b"x" * size)).is_delivered
         assert receiver.requests[0].header("content-length") == str(size)
@@ -100,7 +100,7 @@ async def test_an_html_page_is_told_by_its_title() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("where", ["itself", "another"])
 async def test_a_redirect_is_an_answer_and_not_followed(status: int, where: str) -> None:
-    """In a circle or elsewhere: nothing is sent there, the credential least of all."""
+    """A redirect is not followed, and its target gets neither request nor credential."""
     async with receiving() as other, receiving() as receiver:
         to = receiver.url if where == "itself" else other.url
         receiver.answer = Reply(status, (("Location", to),))
@@ -111,7 +111,7 @@ async def test_a_redirect_is_an_answer_and_not_followed(status: int, where: str)
 async def test_nothing_is_taken_from_the_environment_and_nothing_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Neither proxies nor netrc, nor a cookie of an earlier answer."""
+    """Proxies, netrc and cookies are not used."""
     monkeypatch.setenv("NETRC", str(keep(tmp_path / "netrc", "default login somebody password else\n")))
     async with receiving() as proxy, receiving(Reply(200, (("Set-Cookie", "a=b; Path=/"),))) as receiver:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -129,7 +129,7 @@ async def test_nothing_is_taken_from_the_environment_and_nothing_is_kept(
 
 
 async def test_a_credential_is_sent_and_asked_for_each_time(tmp_path: Path) -> None:
-    """As the file holds it now."""
+    """The credential is read from its file for each request."""
     file = keep(tmp_path / "token", "first")
     async with receiving() as receiver, sink_of(receiver.url, credential=FileToken(file)) as sink:
         await sink.post((TYPE,), b"{}")
@@ -175,14 +175,14 @@ async def test_a_401_is_answered_once_with_another_token(
 
 
 async def test_a_401_whose_second_answer_never_comes_is_no_401() -> None:
-    """What counts is how the attempt ended."""
+    """If the second answer after a 401 never comes, the outcome is no answer, not 401."""
     async with receiving([Reply(401), HANG]) as receiver:
         outcome = await posted(receiver.url, credential=Renewing(others=True), seconds=0.2)
     assert (outcome.status, outcome.failure) == (None, Failure.TIMEOUT)
 
 
 async def test_without_its_credential_nothing_is_sent(tmp_path: Path) -> None:
-    """An outcome of its own, that names the file."""
+    """Without its credential nothing is sent, and the outcome names the file."""
     async with receiving() as receiver:
         outcome = await posted(receiver.url, credential=FileToken(tmp_path / "missing"))
         assert (outcome.failure, receiver.connections) == (Failure.CREDENTIAL, 0)
@@ -202,7 +202,7 @@ class Slow(Credential):
 
 
 async def test_a_token_that_does_not_come_in_time_is_no_fault_of_the_sink() -> None:
-    """It was not asked, so it has not failed to answer."""
+    """A credential that does not come in time is no failure of the sink."""
     async with receiving() as receiver:
         outcome = await posted(receiver.url, credential=Slow(), seconds=0.1)
         assert (outcome.failure, receiver.connections) == (Failure.CREDENTIAL, 0)
@@ -211,7 +211,7 @@ async def test_a_token_that_does_not_come_in_time_is_no_fault_of_the_sink() -> N
 
 @pytest.mark.parametrize("status", [200, 401, 500])
 async def test_a_secret_that_is_echoed_is_hidden(status: int) -> None:
-    """Token and configured headers, wherever they stand: neither in the excerpt nor in the line."""
+    """An echoed token or header is hidden in the excerpt and in the error."""
     key = "k3y-of-the-tenant"
     for padding in (0, 150, KEPT - 10, KEPT - 1):
         said = b"y" * padding + TOKEN.encode() + b" " + key.encode()
@@ -224,7 +224,7 @@ async def test_a_secret_that_is_echoed_is_hidden(status: int) -> None:
 
 
 async def test_a_cancelled_attempt_frees_its_connection() -> None:
-    """With one connection, an attempt that hangs and is cancelled lets the next one through."""
+    """A cancelled attempt frees its connection."""
     async with receiving([HANG, Reply()]) as receiver, sink_of(receiver.url, concurrency=1) as sink:
         hanging = asyncio.create_task(sink.post((TYPE,), b"{}"))
         await receiver.received(1)
@@ -235,7 +235,7 @@ async def test_a_cancelled_attempt_frees_its_connection() -> None:
 
 
 async def test_a_sink_that_hangs_holds_up_no_other() -> None:
-    """All its connections wait; another sink's attempts go on."""
+    """A sink that hangs holds up no other sink."""
     async with receiving(HANG) as stuck, receiving() as well, sink_of(stuck.url) as one, sink_of(well.url) as other:
         hanging = [asyncio.create_task(one.post((TYPE,), b"{}")) for _ in range(20)]
         await stuck.received(8)
@@ -247,7 +247,7 @@ async def test_a_sink_that_hangs_holds_up_no_other() -> None:
 
 
 async def test_options_gives_the_headers() -> None:
-    """For the handshake: no body is sent, and names of headers know no case."""
+    """OPTIONS sends no body and returns the headers, whose names have no case."""
     async with receiving(Reply(200, (("WebHook-Allowed-Origin", "*"),))) as receiver, sink_of(receiver.url) as sink:
         answer = await sink.options((("WebHook-Request-Origin", "poller.example.org"),))
         assert answer.outcome.status == 200
@@ -259,7 +259,7 @@ async def test_options_gives_the_headers() -> None:
 
 
 async def test_a_sink_that_is_closed_leaves_no_connection() -> None:
-    """Those that were kept go, too."""
+    """A closed sink leaves no connection, idle ones included."""
     receiver: Receiver
     async with receiving() as receiver:
         async with sink_of(receiver.url) as sink:
@@ -274,7 +274,7 @@ EXPIRED = Authorization("Bearer t0ken-t0ken", ("t0ken-t0ken",), datetime(2026, 3
 
 
 async def test_an_authorization_is_sent_with_each_request() -> None:
-    """With events and with the handshake, once; no credential is asked beside it."""
+    """A given authorization is sent once, with events and the handshake, in place of any credential."""
     async with receiving() as receiver:
         async with sink_of(receiver.url, authorization=EXPIRED, credential=Renewing(others=True)) as sink:
             await sink.post((TYPE,), b"{}")

@@ -50,7 +50,7 @@ async def test_this_machine_is_not_reached_in_any_spelling(host: str) -> None:
     "found", [["127.0.0.1"], ["10.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["2606:4700::1", "fe80::1%lo"], ["::ffff:8.8.8.8"]]
 )
 async def test_a_name_that_leads_inwards_is_refused(found: list[str]) -> None:
-    """Be it only one of its addresses; the line says which and why."""
+    """A name with a private address is refused, and the error says which address and why."""
     async with receiving() as receiver:
         url = f"https://sink.example:{receiver.url.rpartition(':')[2]}/"
         outcome = await posted(url, allowed=NONE, lookup=Names(found))
@@ -73,7 +73,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
 
 
 async def test_a_name_is_checked_for_each_look_up() -> None:
-    """One that was good is refused when it leads inwards later, and the other way round."""
+    """A name is checked at each look-up, so a change of its address counts."""
     guard = GuardedResolver(NONE, Names(["8.8.8.8"], ["127.0.0.1"], ["8.8.8.8", "2001:4860:4860::8888"]))
     assert [found["host"] for found in await guard.resolve("sink.example", 443)] == ["8.8.8.8"]
     with pytest.raises(AddressRefused, match=r"^sink\.example leads to 127\.0\.0\.1, a loopback address$"):

@@ -242,7 +242,7 @@ async def test_http_2_is_named_with_the_remedy() -> None:
     ids=["headers", "a header", "a reason"],
 )
 async def test_a_head_without_an_end_is_bounded(first: bytes, block: bytes) -> None:
-    """Long before the time is over; the status counts where its line has ended."""
+    """Headers without an end are cut at a bound; the status counts if its line has ended."""
     async with receiving(Flood(first, block)) as receiver:
         outcome = await posted(receiver.url)
     if first.startswith(OK):
@@ -253,7 +253,7 @@ async def test_a_head_without_an_end_is_bounded(first: bytes, block: bytes) -> N
 
 
 async def test_a_body_without_an_end_is_not_kept() -> None:
-    """Neither read further than the bound nor held in memory."""
+    """A body without an end is neither read nor held beyond the bound."""
     async with receiving(Flood(OK + b"\r\n", b"y" * 65536)) as receiver:
         assert (await posted(receiver.url)).seconds < 5
         tracemalloc.start()
@@ -287,7 +287,7 @@ async def test_an_end_without_an_answer_says_how(answer: Answer, failure: Failur
 
 
 async def test_a_kept_connection_that_is_closed_is_not_used_again() -> None:
-    """Closed while nothing was asked: the next attempt makes another connection and does not fail."""
+    """An idle connection that was closed is not used again, and the next attempt does not fail."""
     closed = asyncio.Event()
     async with receiving([Reply(), Held(closed, Reply())]) as receiver, sink_of(receiver.url) as sink:
         assert (await sink.post((TYPE,), b"{}")).is_delivered
@@ -402,7 +402,7 @@ async def test_a_sink_that_answers_before_it_has_read_is_heard() -> None:
 
 
 async def test_a_refused_connection_is_told_as_one() -> None:
-    """With host and port."""
+    """A refused connection is reported with host and port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     outcome = await posted(f"http://127.0.0.1:{port}/secret-path")
@@ -428,7 +428,7 @@ async def test_a_header_that_would_be_two_is_not_sent(header: tuple[str, str]) -
 
 
 async def test_a_header_that_is_no_text_asks_for_nothing() -> None:
-    """Whatever bytes it holds; the answer is one all the same."""
+    """A header that is no text is ignored, and the answer counts."""
     busy = b"HTTP/1.1 429 x\r\nRetry-After: \xff\xfe" + b"9" * 4000 + b"\r\nContent-Length: 0\r\n\r\n"
     async with receiving(Raw(busy)) as receiver:
         outcome = await posted(receiver.url)
@@ -450,5 +450,5 @@ async def test_no_part_of_the_token_comes_back_in_a_complaint(before: bytes) -> 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL])
 def test_what_this_machine_lacks_is_no_failure_of_the_network(number: int) -> None:
-    """Nothing is known of the sink then; the text says what there is none left of."""
+    """A lack of local resources is a failure of its own kind that names the resource."""
     assert failure_of(OSError(number, "?")) == (Failure.LOCAL, os.strerror(number))

@@ -43,7 +43,7 @@ def test_short_parts_are_no_secrets() -> None:
 
 @pytest.mark.parametrize("status", [200, 404])
 async def test_what_a_sink_echoes_is_hidden(status: int) -> None:
-    """In the line for the log and in what is kept of the answer: the path as a whole, and its token alone."""
+    """An echoed path, or its token alone, is hidden in the error and the stored answer."""
     body = f"Cannot POST {PATH} ({TOKEN})".encode()
     async with receiving() as receiver:
         receiver.answer = Reply(status, body=body)

@@ -180,7 +180,7 @@ async def test_http_2_over_tls_is_named(authority: trustme.CA, trusting: ssl.SSL
 
 
 async def test_plain_http_where_tls_is_due_is_a_failure_of_tls() -> None:
-    """And the other way round no HTTP."""
+    """Plain HTTP to a TLS port, and TLS to a plain one, are failures of their own."""
     async with receiving() as receiver:
         outcome = await posted(receiver.url.replace("http", "https"), seconds=0.2)
     assert outcome.failure in {Failure.TLS, Failure.TIMEOUT}

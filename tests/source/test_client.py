@@ -56,7 +56,7 @@ async def test_a_request_is_what_the_reference_asks_for() -> None:
 
 
 async def test_parameters_survive_the_wire() -> None:
-    """Tokens are opaque: whatever is in them, the server reads exactly that, in order, repeated names too."""
+    """Parameters reach the server exactly as given, in order and repeated."""
     chance = Random(11)
     alphabet = "aZ09+/=&?#% %2B%20;,:@!$'()*[]{}|\\^`~\"<>é\u4e2d\U0001f600\u00a0"
     nasty = ["a+b/c==", "&x=1", " ", "%2B", "%", "#", "é", "a b", "%zz", "+", "[]", "..", "\U0001f600", ""]
@@ -71,7 +71,7 @@ async def test_parameters_survive_the_wire() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 422, 204, 301, 302, 307])
 async def test_a_refusal_is_final_and_says_its_status(status: int) -> None:
-    """What asking again does not change is asked once; the message has the status and the body's beginning."""
+    """A final refusal is not retried; the error has the status and the body's beginning."""
     body = b"no \n\x00such\tthing " + b"y" * 1000 if status != 204 else b""
     async with serving(http(status, body, "Location: /elsewhere")) as api, client_of(api.url) as client:
         refused = await failure_of(client)
@@ -118,7 +118,7 @@ async def test_an_attempt_that_succeeds_ends_the_trying() -> None:
     ids=["closed", "head cut", "no status", "not http", "body cut", "chunks cut", "chunks broken", "gzip", "header"],
 )
 async def test_an_answer_that_is_cut_or_broken_is_no_answer(answer: bytes) -> None:
-    """Never a part of a body for a whole one: all of these are failures that may be better later."""
+    """A cut or broken answer is a failure that may be retried, never a short body."""
     async with serving(answer) as api, client_of(api.url) as client:
         assert isinstance(await failure_of(client), SourceUnavailable)
         assert len(api.requests) == ATTEMPTS
@@ -154,7 +154,7 @@ async def test_without_a_usable_token_nothing_is_sent(tmp_path: Path) -> None:
 
 
 async def test_a_client_works_while_it_is_open() -> None:
-    """Before it is opened and after it is closed, asking is a mistake in the program."""
+    """A client works only between its opening and its closing."""
     async with serving(http(200)) as api:
         client = ApiClient(api.url, clock=Clock())
         with pytest.raises(RuntimeError, match="not open"):
@@ -170,7 +170,7 @@ async def test_a_client_works_while_it_is_open() -> None:
 def test_certificates_that_cannot_be_used_are_named(
     of: Callable[[Path], Transport], content: str | None, tmp_path: Path
 ) -> None:
-    """Missing or of another kind: the operator's mistake, found before the first request."""
+    """Unusable certificates are named before the first request."""
     path = tmp_path / "file.pem"
     if content:
         path.write_text(content)
@@ -244,7 +244,7 @@ async def test_a_server_that_only_closes_is_asked_as_often_as_there_are_attempts
 
 @pytest.mark.parametrize("patience", [timedelta(0), SECOND / 10, SECOND / 4])
 async def test_no_attempt_begins_when_the_patience_is_over(patience: timedelta) -> None:
-    """A feed that comes again sooner than the pause ends does not wait for it."""
+    """No attempt begins when the caller's patience ends before the pause."""
     time = Time()
     async with serving(http(500)) as api, client_of(api.url, time) as client:
         assert "(1 attempt)" in str(await failure_of(client, patience=patience))
@@ -341,7 +341,7 @@ def test_what_is_cut_off_or_broken_is_said_to_be() -> None:
     ids=["zstd", "twice", "deflate"],
 )
 async def test_only_what_was_asked_for_is_unpacked(encoding: str, body: bytes) -> None:
-    """Other and stacked encodings are refused before a byte of them is unpacked."""
+    """Other and stacked encodings are refused without being unpacked."""
     async with serving(http(200, body, f"Content-Encoding: {encoding}")) as api, client_of(api.url) as client:
         failure = await failure_of(client)
     assert isinstance(failure, SourceNonsense)

@@ -143,7 +143,7 @@ async def test_a_configured_header_that_is_echoed_is_hidden() -> None:
 
 
 async def test_a_cancelled_request_frees_its_place() -> None:
-    """With one place, a request that hangs and is cancelled lets the next one through."""
+    """A cancelled request frees its slot."""
     asked = asyncio.Event()
 
     async def answer(request: Request, _: asyncio.StreamWriter) -> bytes:

@@ -155,7 +155,7 @@ async def test_a_version_that_is_held_back_is_shown_by_a_reading(feed: Feed) -> 
 
 
 async def test_a_reconcile_is_on_condition_and_a_delta_is_not() -> None:
-    """The token stays where it is; the time of the next reconcile moves."""
+    """A reconcile may be conditional, a delta may not; an unchanged reconcile keeps the token."""
     async with rounds_of(msgspec.structs.replace(FEED, removals=False)) as rounds:
         rounds.lists.delta = "d1"
         await rounds()
@@ -218,7 +218,7 @@ async def test_a_version_that_was_not_committed_is_no_condition(where: str) -> N
 
 
 async def test_an_api_that_was_away_is_asked_on_condition_again() -> None:
-    """A round without an answer changes nothing, neither in the store nor in what is known of it."""
+    """A round without an answer changes nothing, and the next one is conditional again."""
     async with rounds_of() as rounds:
         await rounds()
         rounds.lists.status = 503
@@ -293,7 +293,7 @@ async def test_a_listing_that_nobody_asks_for_any_more_keeps_its_records() -> No
 
 
 async def test_a_release_is_a_whole_reading() -> None:
-    """What an operator let through is looked for, though the list may be as it was."""
+    """A release reads the whole list, even if it may be unchanged."""
     async with rounds_of() as rounds:
         await rounds()
         rounds.store.mark(RELEASED, "1")

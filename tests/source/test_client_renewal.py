@@ -58,7 +58,7 @@ async def test_a_refused_token_is_renewed_and_the_request_repeated() -> None:
 
 
 async def test_concurrent_refusals_cause_one_renewal() -> None:
-    """All requests are refused before the first is renewed; each is repeated once."""
+    """Concurrent refusals cause one renewal, and each request is repeated once."""
     issuer = Numbered()
     together = asyncio.Barrier(4)
 
@@ -116,7 +116,7 @@ async def test_without_a_credential_nothing_is_renewed() -> None:
 
 @pytest.mark.parametrize("error", [CredentialUnusable("revoked"), SourceUnavailable("away")])
 async def test_a_renewal_that_fails_is_what_is_told(error: Exception) -> None:
-    """Refused or away, the issuer's failure is the request's; the next round asks again."""
+    """If a renewal fails, its error is the request's, and the next round asks again."""
     issuer = Numbered(error)
     async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer, clock=Clock())) as client:
         assert isinstance(await failure_of(client), type(error))

@@ -49,7 +49,7 @@ async def test_what_slipped_over_an_edge_comes_with_the_next_round(slipped: Roun
 
 
 async def test_one_page_is_not_confirmed() -> None:
-    """The round after it is a delta, and costs one request."""
+    """A first reading of one page is not confirmed: the next round is a delta of one request."""
     feed = Round()
     await feed(Script().on(records("a"), delta="d1"))
     script = Script().on([], since="d1")
@@ -139,7 +139,7 @@ async def test_a_record_that_slips_while_it_is_confirmed_is_not_removed(slipped:
 
 
 async def test_a_refused_token_makes_a_resync_of_it(slipped: Round) -> None:
-    """The reading goes on, its own token takes the place, and it is confirmed from the start."""
+    """A refused token makes the reading a resync, with its own token and new confirmations."""
     result = await slipped(listed(records("a", "b"), records("c"), ("d1", GONE, None)))
     assert (result.mode, result.ok, result.created) == (RoundMode.RESYNC, True, 1)
     assert (slipped.kept, slipped.store.state.refusals, confirmation(slipped)) == ("r1", 1, Confirmation())
@@ -147,7 +147,7 @@ async def test_a_refused_token_makes_a_resync_of_it(slipped: Round) -> None:
 
 @pytest.mark.parametrize("failure", [DOWN, SourceRefused("no", status=403)])
 async def test_deltas_that_fail_do_not_fail_the_reading(slipped: Round, failure: Any) -> None:
-    """What it brings is published; it does not count as confirmed; and the token is the best there is."""
+    """Failing deltas do not fail the reading; it is published, unconfirmed, with its own token."""
     result = await slipped(listed(records("a", "b"), records("c"), ("d1", failure, None)))
     assert (result.mode, result.ok, result.created) == (RoundMode.RECONCILE, True, 1)
     assert (slipped.kept, confirmation(slipped)) == ("r1", Confirmation(1, 0))

@@ -184,7 +184,7 @@ class Endless:
 
 
 async def test_a_round_that_takes_too_long_is_given_up_and_what_it_read_is_kept() -> None:
-    """It fails, and says after how long and how much; its records are published; no token moves."""
+    """A round that takes too long fails, keeps its records, and moves no token."""
     api = Endless()
     result = await api.round(FEED)
     assert (result.ok, result.mode) == (False, RoundMode.BASELINE)
@@ -206,7 +206,7 @@ async def test_one_listing_without_an_end_takes_the_time_of_the_round() -> None:
 
 
 async def test_many_listings_that_take_too_long_are_given_up_between_two() -> None:
-    """Those that were read are kept, and the error says so."""
+    """Many listings that take too long are given up between two, and those read are kept."""
     api = Endless(1)
     many = msgspec.structs.replace(ACHIEVEMENTS, qualifications=tuple(f"q{number}" for number in range(50)))
     result = await api.round(many, longest=5)
@@ -308,7 +308,7 @@ def test_the_four_resources_are_those_of_the_reference(
 
 
 def test_only_achievements_have_a_listing_for_each_qualification() -> None:
-    """There the id goes into the path; elsewhere the path stands as it is."""
+    """Only achievements have a listing for each qualification, with its id in the path."""
     assert [name for name, resource in RESOURCES.items() if resource.per_qualification] == ["achievements"]
     assert RESOURCES["achievements"].listing_path("q-1") == "/qualifications/q-1/achievements"
     assert RESOURCES["contractTypes"].listing_path(None) == "/contractTypes"

@@ -183,7 +183,7 @@ async def test_a_refusal_for_another_reason_is_an_error_and_teaches_nothing() ->
 
 
 async def test_an_api_that_goes_away_during_the_search_fails_the_round() -> None:
-    """What cannot be asked now is not taken for refused."""
+    """An API that fails during the search fails the round, and no parameter counts as refused."""
     api, store = Picky(most=300), MemoryStore()
     api.away = True
     result = await rounds(api, store, query=ASKED)
@@ -393,7 +393,7 @@ async def test_all_pages_before_a_failure_are_given_out() -> None:
 
 
 async def test_the_page_that_closes_a_circle_is_given_out() -> None:
-    """Its records count; only then does the listing fail."""
+    """The page that closes a circle is given out before the listing fails."""
     listing = Listing(("", "a"), ("a", "b"), ("b", "a"))
     seen: list[list[bytes]] = []
     with pytest.raises(SourceNonsense, match="circle"):

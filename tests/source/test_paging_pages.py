@@ -28,7 +28,7 @@ def test_records_are_the_bytes_they_came_in() -> None:
 
 @pytest.mark.parametrize("nothing", ["", None])
 def test_an_empty_token_is_none(nothing: str | None) -> None:
-    """Absent, null and empty are one: no token."""
+    """Absent, null and empty tokens are none."""
     assert at_once(
         decode_page(json.dumps({"results": [], "deltaToken": nothing, "pageToken": nothing}).encode())
     ) == Page([], None, None, "pageToken null" if nothing is None else "pageToken empty")

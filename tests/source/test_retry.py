@@ -48,7 +48,7 @@ def opened(jitter: float = 1.0) -> Circuit:
 
 
 def test_so_many_failures_in_a_row_open_it() -> None:
-    """One less do not, and an answer in between begins the count again."""
+    """The circuit opens after the limit of failures in a row; an answer resets the count."""
     circuit = Circuit()
     for turn in range(2):
         for at in range(THRESHOLD - 1):
@@ -61,7 +61,7 @@ def test_so_many_failures_in_a_row_open_it() -> None:
 
 
 def test_a_probe_goes_alone_as_soon_as_it_is_due() -> None:
-    """Not a microsecond earlier or later; and no other while it is away, however long that takes."""
+    """A probe starts exactly when it is due, and no other while it is in flight."""
     circuit = opened()
     assert not circuit.admits(SECOND - timedelta(microseconds=1))
     assert circuit.admits(SECOND)
