@@ -13,7 +13,7 @@ second, or as seldom as keeps it at 5 000 questions a second.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, KeysView, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, cast
@@ -163,8 +163,8 @@ async def arrivals(
     block: timedelta,
     look_back: timedelta = LOOK_BACK,
     clock: Clock,
-) -> AsyncGenerator[set[str]]:
-    """The keys of the streams in which something new has come, again and again; after ``block`` without, an empty set.
+) -> AsyncGenerator[KeysView[str]]:
+    """The keys of the streams in which something new has come, again and again; after ``block`` without, none.
 
     Whatever is in a stream when its key is yielded may be read then; for later entries the key is yielded again. The
     key of a stream that has lost its last entries is yielded, too.
@@ -180,16 +180,16 @@ async def arrivals(
         StoreError: see :func:`~poller.redis.client.translated`. Start again, and read everything once.
     """
     after, looked = await _last_ids(client, list(keys)), clock.monotonic()
-    yield set(after)
+    yield after.keys()
     while True:
-        fresh = set(await _read(client, after, most=1, block=block, clock=clock))
+        fresh = dict.fromkeys(await _read(client, after, most=1, block=block, clock=clock))
         if clock.monotonic() - looked >= look_back.total_seconds():
             ids, looked = await _last_ids(client, list(after)), clock.monotonic()
-            fresh |= {key for key in after if ids[key] != after[key]}
+            fresh |= dict.fromkeys(key for key in after if ids[key] != after[key])
             after = ids
         elif fresh:  # past all that is there: one look for a burst, however long it is
             after |= await _last_ids(client, list(fresh))
-        yield fresh
+        yield fresh.keys()
 
 
 async def _read(

@@ -190,7 +190,7 @@ class StreamNotifier:
                 await client.aclose()
             await self._clock.sleep(_NEWS_AGAIN)
 
-    def _publish(self, fresh: set[str]) -> None:
+    def _publish(self, fresh: Collection[str]) -> None:
         self._turn += 1
         self._changed |= dict.fromkeys(fresh, self._turn)
         before, self._fresh = self._fresh, asyncio.Event()

@@ -16,10 +16,11 @@ true. Then the daemons are stopped, and must end in order. The judges look at al
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 import zlib
 from collections import defaultdict
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -47,7 +48,7 @@ from tests.simulation.system import system_of_hosts
 from tests.simulation.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from poller.control.status import FeedStatus, SubscriptionStatus
     from tests.harness.requests import Line
@@ -95,7 +96,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Result:
     result = Result(plan, [])
     try:
         logs_to(lambda event: chronicle.log(_current(), event))
-        with system_of_hosts(loop):
+        with system_of_hosts(loop), _library_logs(chronicle):
             world = World(plan, loop, chronicle)
             loop.run_until_complete(world.play())
         result.problems += world.problems
@@ -109,6 +110,27 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Result:
     result.seconds, result.digest = loop.time(), chronicle.digest
     result.story, result.trace = chronicle.story, chronicle.trace
     return result
+
+
+@contextmanager
+def _library_logs(chronicle: Chronicle) -> Iterator[None]:
+    """Note what libraries log in the trace, and nowhere else."""
+    root, handler = logging.getLogger(), _LibraryLog(chronicle)
+    before = root.handlers[:]
+    root.handlers[:] = [handler]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+
+
+class _LibraryLog(logging.Handler):
+    def __init__(self, chronicle: Chronicle) -> None:
+        super().__init__()
+        self._chronicle = chronicle
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._chronicle.note(_current(), f"library {record.name} {record.levelname}")
 
 
 def _current() -> str:
@@ -316,7 +338,7 @@ class World:
         names = [feed.resource for feed in self.plan.feeds]
         subscribed = [one.id for one in self.plan.subscriptions if one.id not in self.removed]
         live = {name: self.api.history.count(name) for name in names}
-        return Seen(feeds, subscriptions, live, subscribed, sorted(self._running), self.store.read)
+        return Seen(feeds, subscriptions, live, subscribed, sorted(self._running), self._lossy, self.store.read)
 
     async def _end(self) -> None:
         for name in list(self._running):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, KeysView
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Literal, TypeVar
@@ -20,7 +20,7 @@ from tests.stores import Stores
 BLOCK = timedelta(seconds=10)
 SHORT = timedelta(milliseconds=20)
 
-T = TypeVar("T", set[str], list[Entry])
+T = TypeVar("T", KeysView[str], list[Entry])
 
 
 async def _next(coming: AsyncGenerator[T]) -> T:
