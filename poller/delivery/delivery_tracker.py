@@ -193,7 +193,8 @@ class DeliveryTracker:
         patience = self._subscription.patience
         for waiting, ended in zip(unit, outcome.of_each(len(unit)), strict=True):
             known = self._parked.of(waiting)
-            step = step_after(ended, tries=known.tries, patience=patience, chance=chance(), busy=busy)
+            drawn = 0.0 if ended.is_delivered else chance()  # a draw is a system call
+            step = step_after(ended, tries=known.tries, patience=patience, chance=drawn, busy=busy)
             reports.append(self._report(waiting, known, step))
             if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
                 self.put_back(unit)

@@ -258,25 +258,27 @@ class Dispatcher:
             self._tracker.put_back(unit)
             return
         with attempt_at(batch, **self._where) as span:
-            outcome, concluded = await self._sent(unit, batch)
+            outcome, concluded, now = await self._sent(unit, batch)
             trace_attempt(span, concluded.reports, outcome)
-            self._report(concluded, outcome)
+            self._report(concluded, outcome, now)
         await self._learn(concluded, outcome)
 
-    async def _sent(self, unit: list[QueuedEntry[Event]], batch: list[SinkEvent]) -> tuple[Outcome, AttemptResult]:
-        """Make one attempt. Returns its result."""
+    async def _sent(
+        self, unit: list[QueuedEntry[Event]], batch: list[SinkEvent]
+    ) -> tuple[Outcome, AttemptResult, datetime]:
+        """Make one attempt. Returns its result, and when it ended, UTC."""
         outcome = await self._endpoint.send(batch)
         reach("delivery.answered")
         clock, busy = self._clock, self._endpoint.pause_left
+        now = clock.now()
         concluded = self._tracker.conclude(
-            unit, outcome, now=clock.now(), clock=clock.monotonic(), chance=clock.random.random, busy=busy
+            unit, outcome, now=now, clock=clock.monotonic(), chance=clock.random.random, busy=busy
         )
         if concluded.pause and not outcome.is_unexplained:  # else this process has paused it already
             self._until = self._endpoint.pause(concluded.pause)
-        return outcome, concluded
+        return outcome, concluded, now
 
     async def _learn(self, concluded: AttemptResult, outcome: Outcome) -> None:
-        self._changed()
         try:
             if concluded.rest is not None:
                 await self._endpoint.rest("sink", concluded.rest)
@@ -296,13 +298,13 @@ class Dispatcher:
         if not lost:
             repeats = map(self._tracker.repeat_of, unit)
             return [SinkEvent(*one.item, repeat) for one, repeat in zip(unit, repeats, strict=True) if one.item]
-        self._report(self._tracker.give_up(lost, GONE, now=self._clock.now()), None)
+        now = self._clock.now()
+        self._report(self._tracker.give_up(lost, GONE, now=now), None, now)
         shut = {waiting.key for waiting in lost}
         self._tracker.put_back([waiting for waiting in unit if waiting.key not in shut])
         return None
 
-    def _report(self, concluded: AttemptResult, outcome: Outcome | None) -> None:
-        now = self._clock.now()
+    def _report(self, concluded: AttemptResult, outcome: Outcome | None, now: datetime) -> None:
         count(concluded.reports, outcome, self._series, now=now)
         report(concluded.reports, outcome, **self._where, sink=self._endpoint.subscription.sink, now=now)
 

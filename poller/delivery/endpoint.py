@@ -126,8 +126,7 @@ class EndpointState:
         self._free += most - self._most
         self._most = most
         self._pace.change(part)
-        for changed in tuple(self._listeners):
-            changed()
+        self._wake()
 
     def took(self, feed: str, health: Health) -> None:
         """Start delivering a feed here, with its stored health."""
@@ -166,6 +165,10 @@ class EndpointState:
         with suppress(ValueError):
             self._listeners.remove(changed)
 
+    def _wake(self) -> None:
+        for changed in tuple(self._listeners):
+            changed()
+
     @property
     def free(self) -> bool:
         """Whether a request may start now."""
@@ -194,8 +197,7 @@ class EndpointState:
         """Release the slot."""
         self._free += 1
         self._listeners.rotate(-1)
-        for changed in tuple(self._listeners):
-            changed()
+        self._wake()
 
     async def turn(self, *, allowed: Callable[[], bool]) -> bool:
         """Wait for the rate limit. False: the attempt is no longer permitted."""
@@ -259,8 +261,7 @@ class EndpointState:
         """End a pause for an operator; retries that wait for it are due now."""
         self._paused_until = self._clock.monotonic()
         self.resumed = int(self._clock.now().timestamp() * 1000)
-        for changed in tuple(self._listeners):
-            changed()
+        self._wake()
 
     def pause(self, span: timedelta) -> datetime:
         """Pause for this long. Returns the end by the store's clock."""
@@ -274,6 +275,8 @@ class EndpointState:
     async def learn(self, feed: str, outcome: Outcome) -> None:
         """Record the outcome of an attempt, and store and announce changes of the health.
 
+        The feed consumers are woken before anything is stored, so that they write the outcome meanwhile.
+
         Raises:
             StoreError: the health was not stored; the next outcome tries again.
         """
@@ -285,6 +288,7 @@ class EndpointState:
             self._breath_until, self._failed_in_a_row = self._clock.monotonic(), 0
             self._standing.succeeded(feed, self._clock.now())
             if self._unwell:
+                self._wake()
                 await self._notes.recovered(self.subscription.id, self._clock.now())
                 self._unwell = False
         else:
@@ -294,6 +298,7 @@ class EndpointState:
                 self._breathe()
             await self._judge(outcome)
         for name, health in self._standing.unnoted:
+            self._wake()
             await self._notes.health(self.subscription.id, name, health)
             self._standing.noted(name, health)
 
@@ -301,6 +306,7 @@ class EndpointState:
         """Pause the subscription if all processes saw nothing but failures for too long."""
         if self.resting or not self._too_long():
             return
+        self._wake()
         self._standing.heard(await self._notes.healths(self.subscription.id))
         if self._too_long():
             limit = self.subscription.disable_after
@@ -322,6 +328,7 @@ class EndpointState:
             StoreError: the pause was not stored, so the endpoint does not rest.
         """
         self.resting = True
+        self._wake()
         try:
             await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._clock.now())
         except BaseException:  # also when cancelled, as by a lost lease

@@ -454,10 +454,9 @@ class FeedConsumer:
 
     async def _note_counts(self) -> None:
         """Have the counts of attempts stored soon after they changed, for status displays."""
-        if not self._endpoint.uncounted(self.feed):
-            self._note_by = None
-        elif self._note_by is None:
-            self._note_by = self._clock.monotonic() + NOTE_COUNTS
+        if self._note_by is None:
+            if self._endpoint.uncounted(self.feed):
+                self._note_by = self._clock.monotonic() + NOTE_COUNTS
         elif self._clock.monotonic() >= self._note_by:
             self._note_by = None
             await self._endpoint.store_health(self.feed)

@@ -19,7 +19,6 @@ was set, or another primary with another clock, is believed with the first reply
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -50,28 +49,16 @@ class StoreClock(Clock):
         """
         self._key = key
         self.process = process
-        self.random = self.process.random
+        self.random = process.random
+        # Not methods around them: a delivery reads the clock forty times.
+        self.monotonic, self.sleep, self.wait = process.monotonic, process.sleep, process.wait  # type: ignore[method-assign] # for its cost
         self._ahead: float | None = None  # seconds since 1970 at the monotonic clock's zero
 
     def now(self) -> datetime:
         """What the store's clock shows now, UTC; the wall clock's moment while no store has answered."""
-        return (
-            self.process.now()
-            if self._ahead is None
-            else _EPOCH + timedelta(seconds=self.process.monotonic() + self._ahead)
-        )
-
-    def monotonic(self) -> float:
-        """Seconds that only go forward."""
-        return self.process.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for this long."""
-        await self.process.sleep(seconds)
-
-    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for the event, at most this long; whether it is set."""
-        return await self.process.wait(event, seconds)
+        if self._ahead is None:
+            return self.process.now()
+        return datetime.fromtimestamp(self.monotonic() + self._ahead, UTC)
 
     def now_ms(self) -> int:
         """The same in milliseconds since 1970."""

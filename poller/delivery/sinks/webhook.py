@@ -513,4 +513,6 @@ def _ascii(value: str | None) -> str | None:
 
 
 def _kept(body: bytes, *secrets: str | None) -> bytes:
+    if not body:
+        return body
     return hidden(body.decode("utf-8", "surrogateescape"), *secrets).encode("utf-8", "surrogateescape")[:KEPT]
