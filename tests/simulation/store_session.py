@@ -524,6 +524,10 @@ class Session(FakeSocket):
                 raise SimpleError(messages.XREADGROUP_KEY_OR_GROUP_NOT_FOUND_MSG.format(*shown))
         return super().xreadgroup(group_const, group_name, consumer_name, *args)
 
+    def smembers(self, key: CommandItem) -> Any:
+        """In one order, and not in that of hashes."""
+        return sorted(super().smembers(key))
+
     def xread(self, *args: bytes) -> Any:
         """With the real error where there is something else in place of a stream."""
         self._check_streams(args)
@@ -763,7 +767,8 @@ def size_of(value: Any) -> int:
         return sum(len(member) + 40 for member in value._bylex)
     if isinstance(value, XStream):
         groups = sum(300 + 100 * len(group.consumers) + 64 * len(group.pel) for group in value._groups.values())
-        return 256 + sum(node.lp_bytes + 64 for node in value._nodes) + groups
+        room = max(0, 4096 - value._nodes[-1].lp_bytes) if value._nodes else 0  # kept for what comes
+        return 256 + room + sum(node.lp_bytes + 64 for node in value._nodes) + groups
     return 64
 
 

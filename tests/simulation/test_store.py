@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -259,6 +263,47 @@ def test_keys_and_scripts_go() -> None:
         store.read("EVALSHA", sha, "0")
     assert store.lose_last(2) == 2
     assert store.read("EXISTS", "a", "b") == 2
+
+
+def talk() -> str:
+    """A digest of what a store answers to whatever may come in some order."""
+    world, answers = World(), hashlib.sha256()
+    for number in range(200):
+        for words in (
+            ["SADD", "set", f"member{number * 7 % 200}"],
+            ["HSET", "hash", f"field{number * 11 % 200}", "v"],
+            ["ZADD", "zset", "1", f"member{number * 13 % 200}"],
+            ["SET", f"key{number * 17 % 200}", "v"],
+            ["XADD", "s", "*", "f", "v"],
+            ["XGROUP", "CREATE", "s", f"group{number * 19 % 200}", "0"],
+        ):
+            world.store.read(*words)
+        world.move(1)
+    script = "local t = {} for k in pairs({a = 1, bb = 2, ccc = 3, dddd = 4, e5 = 5}) do t[#t + 1] = k end return t"
+    for words in (
+        ["SMEMBERS", "set"],
+        ["HGETALL", "hash"],
+        ["HSCAN", "hash", "0", "COUNT", "50"],
+        ["SCAN", "0", "COUNT", "70"],
+        ["KEYS", "*"],
+        ["ZRANGE", "zset", "0", "-1"],
+        ["XINFO", "GROUPS", "s"],
+        ["EVAL", script, "0"],
+        ["INFO"],
+        ["CONFIG", "GET", "*"],
+    ):
+        answers.update(repr(world.store.read(*words)).encode())
+    return answers.hexdigest()
+
+
+def test_replies_do_not_depend_on_hashes() -> None:
+    """Law: another process with another seed of hashes answers the same."""
+    asked = [sys.executable, "-c", "from tests.simulation.test_store import talk; print(talk())"]
+    told = [
+        subprocess.run(asked, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True)
+        for seed in ("1", "2")
+    ]
+    assert {one.stdout.strip() for one in told} == {talk()}
 
 
 async def test_observers_are_told_what_each_command_has_written(tmp_path: Path) -> None:
