@@ -62,10 +62,14 @@ class PublishRules(msgspec.Struct, frozen=True):
         return merged(record, snapshot.raw)
 
     def kept(self, raw: bytes, snapshot: Snapshot | None) -> bytes:
-        """The bytes to store: the record's, over those of fields that were not requested."""
-        if self.shape is None or snapshot is None or snapshot.removed or snapshot.unreadable:
+        """The bytes to store: the record's, over those of fields that were not requested.
+
+        A requested field that the record does not have is gone, or every further reading would find that it differs.
+        """
+        asked = self.shape.asked if self.shape else None
+        if asked is None or snapshot is None or snapshot.removed or snapshot.unreadable:
             return raw
-        return overlaid(snapshot.raw, raw)
+        return overlaid(snapshot.raw, raw, without=asked)
 
 
 class _CommitBuilder:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from datetime import datetime
 from functools import cache
 from operator import attrgetter
@@ -300,9 +300,17 @@ def merged(part: Record, known: bytes) -> Record:
     return with_bytes(part, overlaid(known, part.raw))
 
 
-def overlaid(known: bytes, received: bytes) -> bytes:
-    """One JSON object with the members of both; received values replace known ones."""
-    return _encode({**_members(known), **_members(received)})
+def overlaid(known: bytes, received: bytes, *, without: Container[str] = ()) -> bytes:
+    """One JSON object with the members of both; received values replace known ones.
+
+    Args:
+        known: the object beneath.
+        received: the object above.
+        without: keys whose known values do not count.
+    """
+    above = _members(received)
+    kept = {key: value for key, value in _members(known).items() if key in above or key not in without}
+    return _encode(kept | above)
 
 
 def latest_versions(

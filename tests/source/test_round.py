@@ -220,6 +220,33 @@ async def test_what_changed_while_it_was_not_asked_for_is_published_once_it_is(r
     assert (event["subject"], event["data"]["changed"], event["data"]["previous"]["n"]) == ("a", ["/n"], 1)
 
 
+@pytest.mark.parametrize("before", [("id", "n", "m"), ()])
+async def test_a_requested_field_that_a_record_has_no_more_is_published_once(before: tuple[str, ...]) -> None:
+    """The records that hold it no more stay as they are in all further readings; so where the fields change."""
+    feed = msgspec.structs.replace(FEED, delta=False, query=ListQuery(fields=before))
+    read = Round(feed)
+    await read(Script().on([{"id": "a", "n": 1, "m": 2}]), feed)
+    feed = msgspec.structs.replace(feed, query=ListQuery(fields=("id", "n", "m")))
+    for times, found in (({"id": "a", "n": 1}, 1), ({"id": "a", "n": 1, "m": 2}, 1), ({"id": "a"}, 1)):
+        results = [await read(Script().on([times]), feed) for _ in range(3)]
+        assert [result.modified for result in results] == [found, 0, 0]
+    everything = msgspec.structs.replace(feed, query=ListQuery())
+    assert [(await read(Script().on([{"id": "a"}]), everything)).changes for _ in range(2)] == [0, 0]
+    assert [event["data"].get("changed") for event in read.store.events] == [None, ["/m"], ["/m"], ["/m", "/n"]]
+
+
+async def test_a_field_that_went_while_all_were_requested_again_is_published_once(read: Round) -> None:
+    """It was known from a former choice of fields; the reading that misses it says so, and only that one."""
+    feed = msgspec.structs.replace(FEED, delta=False, query=ListQuery(fields=("id", "n")))
+    await read(Script().on([{"id": "a", "n": 1}, {"id": "b", "n": 1}]), feed)
+    everything = msgspec.structs.replace(feed, query=ListQuery())
+    await read(Script().on([{"id": "a", "n": 1, "m": 2}, {"id": "b", "n": 1}]), everything)
+    await read(Script().on([{"id": "a", "n": 1}, {"id": "b", "n": 1}]), feed)
+    script = Script().on([{"id": "a", "n": 1}, {"id": "b", "n": 1}])
+    assert [(await read(script, everything)).modified for _ in range(3)] == [1, 0, 0]
+    assert read.store.events[-1]["data"]["changed"] == ["/m"]
+
+
 async def test_another_id_field_is_refused(read: Round) -> None:
     """Another id field is refused with the remedy, and nothing is read."""
     script = Script()
