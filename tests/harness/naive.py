@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from poller.changes.diff import Snapshot
     from poller.changes.held_versions import HeldVersion
     from poller.changes.plan import Commit, SubstreamSnapshot
+    from poller.config.settings import Settings
     from poller.store.keys import FeedKeys
 
     Fields = dict[
@@ -98,14 +99,13 @@ class NaiveStore:
             await self._client.hset(self._keys.snapshots, mapping=packed)
 
 
-async def run(config: Path, order: str) -> None:
+async def run(settings: Settings, environ: Mapping[str, str], order: str, clock: Clock) -> None:
     """Poll until killed."""
-    settings = load(config, os.environ)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Redis.from_url(settings.redis.url or "", retry=_EAGER))
         polled = []
         for source in settings.sources:
-            api = await stack.enter_async_context(client_of(source, os.environ, Clock()))
+            api = await stack.enter_async_context(client_of(source, environ, clock))
             polled += [(feed_of(source, feed), keys_of(settings, source.feed_id(feed)), api) for feed in source.feeds]
 
         async def qualifications(since: int) -> Mapping[str, int]:
@@ -114,7 +114,7 @@ async def run(config: Path, order: str) -> None:
         while not await unless(asyncio.Event(), _INTERVAL):
             for feed, keys, api in polled:
                 store = NaiveStore(client, keys, order=order)
-                result = await run_round(feed, store, api.get, clock=Clock(), qualifications=qualifications)
+                result = await run_round(feed, store, api.get, clock=clock, qualifications=qualifications)
                 sys.stderr.write(json.dumps({"event": "round", **result.public}) + "\n")
 
 
@@ -128,7 +128,7 @@ def main() -> None:
     asked = parser.parse_args()
     if spec := os.environ.get("POLLER_FAILPOINT"):
         arm(spec)
-    asyncio.run(run(asked.config, asked.order))
+    asyncio.run(run(load(asked.config, os.environ), os.environ, asked.order, Clock()))
 
 
 if __name__ == "__main__":

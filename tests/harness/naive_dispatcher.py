@@ -20,15 +20,15 @@ from redis.asyncio import Redis
 from poller.config.load import load
 
 if TYPE_CHECKING:
+    from poller.config.settings import Settings
     from poller.config.subscriptions import SubscriptionSettings
 
 _AGAIN = 0.1
 _TIMEOUT = aiohttp.ClientTimeout(total=0.4)
 
 
-async def run(config: Path) -> None:
+async def run(settings: Settings) -> None:
     """Deliver until killed."""
-    settings = load(config, os.environ)
     async with (
         Redis.from_url(settings.redis.url or "") as client,
         aiohttp.ClientSession(timeout=_TIMEOUT) as http,
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--log-format")
     parser.add_argument("--log-level")
-    asyncio.run(run(parser.parse_args().config))
+    asyncio.run(run(load(parser.parse_args().config, os.environ)))

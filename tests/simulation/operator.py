@@ -188,6 +188,9 @@ class Operator:
 
         async def ask(store: OpenStore) -> object:
             feeds, sinks = await self._statuses(store)
+            for one in sinks:
+                if one.paused_by in ("failures", "sink"):  # no sink says so, and none fails for days
+                    self._world.found(f"{one.subscription} was paused by {one.paused_by}: {one.reason}")
             return msgspec.json.encode(
                 [
                     [one.feed.rpartition("/")[2] for one in feeds if one.state == "paused"],

@@ -150,12 +150,14 @@ def decode(text: bytes) -> Plan:
     return msgspec.json.decode(text, type=Plan)
 
 
-def drawn(seed: int, *, hours: float | None = None) -> Plan:
+def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) -> Plan:
     """The plan of a seed.
 
     Args:
         seed: any number.
         hours: how long it lasts; None: the seed says, mostly a minute or two.
+        lean: the kinds of faults and actions that are on, whatever the seed says, and ``cron``: the first feed has a
+            cron expression, ``skew``: the first process has a clock that is 30 days ahead; none: the seed says.
     """
     rng = Random(f"plan {seed}")
     seconds = hours * 3600 if hours is not None else rng.choice((30.0, 45.0, 60.0, 60.0, 90.0, 120.0))
@@ -166,6 +168,10 @@ def drawn(seed: int, *, hours: float | None = None) -> Plan:
         resources = list(RESOURCES)  # the listings of the last one follow from what the others name
     removals = rng.choice((0.0, 0.05, 0.2))
     feeds = tuple(_feed(rng, resource, removals=removals > 0) for resource in resources)
+    if "cron" in lean:
+        feeds = (msgspec.structs.replace(feeds[0], cron="* * * * *"), *feeds[1:])
+    if "skew" in lean:
+        daemons = (msgspec.structs.replace(daemons[0], skew=30 * 86400.0), *daemons[1:])
     subscriptions = tuple(_subscription(rng, number, resources) for number in range(rng.choice((1, 1, 2, 2, 3))))
     plan = Plan(
         seed=seed,
@@ -180,8 +186,8 @@ def drawn(seed: int, *, hours: float | None = None) -> Plan:
         feeds=feeds,
         subscriptions=subscriptions,
     )
-    faults = _deeds(rng, plan, _FAULTS, most=12)
-    actions = _deeds(rng, plan, _ACTIONS, most=10)
+    faults = _deeds(rng, plan, _FAULTS, lean, most=12)
+    actions = _deeds(rng, plan, _ACTIONS, lean, most=10)
     return msgspec.structs.replace(plan, faults=faults, actions=actions)
 
 
@@ -351,10 +357,13 @@ _RARE: Final = frozenset({"store_loss", "failover", "evict", "flush", "store_clo
 
 
 def _deeds(
-    rng: Random, plan: Plan, kinds: dict[str, Callable[[Random, Plan, float], Deed]], *, most: int
+    rng: Random, plan: Plan, kinds: dict[str, Callable[[Random, Plan, float], Deed]], lean: Sequence[str], *, most: int
 ) -> tuple[Deed, ...]:
     on = [name for name in kinds if rng.random() < (_RARELY / 2 if name in _RARE else _RARELY * 2)]
     count = rng.randint(0, most) if on else 0
+    if lean:
+        on = [name for name in kinds if name in lean]
+        count = most if on else 0
     begin, end = 2.0, plan.seconds
     return tuple(
         sorted(

@@ -20,6 +20,7 @@ import logging
 import traceback
 import zlib
 from collections import defaultdict
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -48,7 +49,7 @@ from tests.simulation.system import system_of_hosts
 from tests.simulation.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from poller.control.status import FeedStatus, SubscriptionStatus
     from tests.harness.requests import Line
@@ -60,6 +61,10 @@ _BOUND: Final = 150.0  # seconds; the longest pause of a source that failed is a
 _STOPPING: Final = 15.0  # seconds
 _ADDED: Final = 2.0  # seconds after the start, subscriptions that the file does not have are added
 _MOST_LOOKS: Final = 8.0  # seconds between two looks whether all is done
+
+
+Program = Callable[..., Coroutine[Any, Any, None]]
+"""What a daemon runs: takes what :func:`poller.app.run` takes."""
 
 
 @dataclass(slots=True)
@@ -87,8 +92,8 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def play(plan: Plan, *, keep_trace: bool = False) -> Result:
-    """Play a plan to its end."""
+def play(plan: Plan, *, keep_trace: bool = False, program: Program = run_daemon) -> Result:
+    """Play a plan to its end; ``program``: what the daemons run."""
     loop = SimulatedLoop(Random(f"loop {plan.seed}"), _START)
     chronicle = Chronicle(loop.time, keeps=keep_trace)
     loop.note = chronicle.note
@@ -97,7 +102,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Result:
     try:
         logs_to(lambda event: chronicle.log(_current(), event))
         with system_of_hosts(loop), _library_logs(chronicle):
-            world = World(plan, loop, chronicle)
+            world = World(plan, loop, chronicle, program)
             loop.run_until_complete(world.play())
         result.problems += world.problems
         result.events, result.requests = world.watch.published, world.requests
@@ -155,11 +160,12 @@ class World:
         skews: of the wall clock of each daemon's machine, in seconds.
     """
 
-    def __init__(self, plan: Plan, loop: SimulatedLoop, chronicle: Chronicle) -> None:
+    def __init__(self, plan: Plan, loop: SimulatedLoop, chronicle: Chronicle, program: Program = run_daemon) -> None:
         """Make the machines; nothing runs yet."""
         self.plan = plan
         self.loop = loop
         self.chronicle = chronicle
+        self._program = program
         self.addable = addable(plan)
         self.settings = configured(plan, without=self.addable)
         self.removed: set[str] = set()
@@ -197,6 +203,10 @@ class World:
     def problems(self) -> list[str]:
         """All that was found wrong."""
         return [*self.watch.problems, *self._problems]
+
+    def found(self, problem: str) -> None:
+        """Note something that is wrong."""
+        self._problems.append(problem)
 
     def now(self) -> float:
         """Seconds since the start."""
@@ -362,7 +372,7 @@ class World:
 
     async def _daemon(self, process: _Process) -> None:
         try:
-            await run_daemon(self.settings, {}, stop=process.stop, clock=process.host.clock, roles=_ROLES)
+            await self._program(self.settings, {}, stop=process.stop, clock=process.host.clock, roles=_ROLES)
         except Exception:  # noqa: BLE001 -- a process ends here
             text = traceback.format_exc(limit=-4)
             self.chronicle.tell(process.host.name, f"died: {text}")

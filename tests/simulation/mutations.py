@@ -1,0 +1,378 @@
+"""Programs that are wrong on purpose, and how many seeds it takes until the simulation says so.
+
+``python -m tests.simulation.mutations`` puts each mistake into a copy of the package, plays seeds until one fails, and
+prints the table of ``tests/README.md``. A mistake that no seed finds is a hole in the simulation: exit code 1.
+
+Some mistakes need a fault that few seeds have; their seeds lean towards it, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tests.harness import naive, naive_dispatcher
+from tests.simulation.plan import Deed, Plan, calm
+from tests.simulation.world import Result, play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from poller.clock import Clock
+    from poller.config.settings import Settings
+
+_ROOT: Final = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A mistake.
+
+    Attributes:
+        name: of the mistake.
+        what: the mistake, as the table tells it.
+        changes: files of the package, each with texts and what replaces them.
+        lean: see :func:`~tests.simulation.plan.drawn`.
+    """
+
+    name: str
+    what: str
+    changes: Mapping[str, tuple[tuple[str, str], ...]]
+    lean: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """What came of a mutation: how many seeds were played, and what was found; None: nothing was."""
+
+    seeds: int
+    problem: str | None
+    seconds: float
+
+
+_FENCED = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {} end\n"
+_STORED = "  redis.call('HSET', KEYS[4], unpack("
+_REMOVED = "  redis.call('HDEL', KEYS[4], unpack("
+_HOLDER = "if holder and holder ~= ARGV[1] then"
+
+MUTATIONS: Final = (
+    Mutation(
+        "commit-unfenced",
+        "the commit does not ask whose lease it is",
+        {"store/lua/commit.lua": ((_FENCED.format("'FENCED'"), ""),)},
+        ("freeze", "partition", "slow"),
+    ),
+    Mutation(
+        "settle-unfenced",
+        "acknowledging does not ask whose lease it is",
+        {"store/lua/settle_deliveries.lua": ((_FENCED.format("0"), ""),)},
+        ("freeze", "partition", "slow", "sink_down"),
+    ),
+    Mutation(
+        "read-unfenced",
+        "reading for a subscription does not ask whose lease it is",
+        {"store/lua/read_entries.lua": ((_FENCED.format("0"), ""),)},
+        ("freeze", "partition", "slow", "store_clock_jump"),
+    ),
+    Mutation(
+        "lease-stolen",
+        "a lease is taken that another process has",
+        {"store/lua/acquire_lease.lua": ((_HOLDER, "if false then"),)},
+    ),
+    Mutation(
+        "round-stolen",
+        "a round begins under a lease that another process has",
+        {"store/lua/begin_round.lua": ((_HOLDER, "if false then"),)},
+    ),
+    Mutation(
+        "lease-of-others-renewed",
+        "a lease is renewed and released whoever has it",
+        {"store/lua/renew_lease.lua": ((_FENCED.format("0"), ""),)},
+        ("freeze", "partition", "stop"),
+    ),
+    Mutation(
+        "lease-kept",
+        "a process that ends releases no lease",
+        {"store/lua/renew_lease.lua": (("if ARGV[2] == '0' then redis.call('DEL', KEYS[1]) else", "if true then"),)},
+    ),
+    Mutation(
+        "commit-twice",
+        "a commit whose reply was lost is written again",
+        {
+            "store/lua/commit.lua": (
+                ("if ARGV[5] ~= '' and have[3] == ARGV[5] and have[2] == ARGV[4] then return 'ALREADY' end\n", ""),
+                ("if have[2] ~= ARGV[3] then return 'STALE' end\n", ""),
+            )
+        },
+        ("lose_reply", "cut"),
+    ),
+    Mutation(
+        "retry-not-stored",
+        "a scheduled retry is acknowledged and not stored",
+        {
+            "store/lua/settle_deliveries.lua": (
+                ("  redis.call('HSET', KEYS[4], unpack(ARGV, i,", "  local _ = (unpack(ARGV, i,"),
+            )
+        },
+        ("sink_down", "kill", "stop"),
+    ),
+    Mutation(
+        "retry-not-removed",
+        "a retry that was delivered stays scheduled",
+        {
+            "store/lua/settle_deliveries.lua": (
+                ("  redis.call('HDEL', KEYS[4], unpack(ARGV, i,", "  local _ = (unpack(ARGV, i,"),
+            )
+        },
+        ("sink_down", "kill"),
+    ),
+    Mutation(
+        "pause-ignored",
+        "a round begins although the feed is paused",
+        {"store/lua/begin_round.lua": (("if pause then return pause end\n", ""),)},
+        ("pause_feed",),
+    ),
+    Mutation(
+        "dead-member-stays",
+        "a process that died counts as there for ever",
+        {"store/lua/meet_members.lua": (("'-inf', string.format('%.0f', now))", "'-inf', '0')"),)},
+        ("kill",),
+    ),
+    Mutation(
+        "queue-not-shut",
+        "the next event of a record is sent before the one before it is settled",
+        {
+            "delivery/delivery_tracker.py": (
+                ("                self._batch.reopen.append(key)\n", "                self._go_on(key)\n"),
+            )
+        },
+        ("kill", "sink_down"),
+    ),
+    Mutation(
+        "queue-reversed",
+        "a later event of a record is put before those that wait",
+        {"delivery/key_queues.py": (("            queue.append(entry)\n", "            queue.insert(1, entry)\n"),)},
+        ("sink_down", "pause_subscription"),
+    ),
+    Mutation(
+        "late-interval",
+        "a wall clock that is set back delays rounds by as much (past defect 2)",
+        {
+            "daemon/schedule.py": (
+                ("        if jumped < -_JUMP:  # the waits stay as they were\n", "        if False:\n"),
+                ("            return wall + timing.interval + timing.jitter\n", "            return None\n"),
+            )
+        },
+        ("clock_jump",),
+    ),
+    Mutation(
+        "late-cron",
+        "the same for a feed with a cron expression (past defect 2)",
+        {
+            "daemon/schedule.py": (
+                ("        if jumped < -_JUMP:  # the waits stay as they were\n", "        if False:\n"),
+                ("if changed else None\n        return due and", "if False else None\n        return due and"),
+            )
+        },
+        ("clock_jump", "cron"),
+    ),
+    Mutation(
+        "sink-pause-by-wall-clock",
+        "a sink's pause is kept by the clock of the process, and not capped (past defect 1)",
+        {
+            "delivery/endpoint.py": (
+                (
+                    "return self._clock.now() + timedelta(seconds=self._paused_until",
+                    "return self._clock.process.now() + timedelta(seconds=self._paused_until",
+                ),
+            ),
+            "store/lua/note_sink_pause.lua": (("now + tonumber(ARGV[3])\n", "now + 1e14\n"),),
+        },
+        ("sink_pause", "skew", "kill", "stop"),
+    ),
+    Mutation(
+        "retention-by-wall-clock",
+        "events are trimmed by the clock of the process (past defect 3)",
+        {"daemon/retention_role.py": (("now=self._clock.now())", "now=self._clock.process.now())"),)},
+        ("skew", "kill", "stop"),
+    ),
+    Mutation(
+        "failures-by-wall-clock",
+        "how long a sink has failed is counted by the clock of the process (past defect 4)",
+        {
+            "delivery/endpoint.py": (
+                ("clock=self._clock.monotonic())\n", "clock=self._clock.process.now().timestamp())\n"),
+            ),
+            "delivery/endpoint_health.py": (
+                ("return min(max(clock - self._failed, 0.0), self._longest)", "return max(clock - self._failed, 0.0)"),
+            ),
+        },
+        ("sink_down", "clock_jump"),
+    ),
+    Mutation(
+        "retries-by-wall-clock",
+        "when a retry is due is stored by the clock of the process (past defect 5)",
+        {
+            "delivery/dispatcher.py": (
+                (
+                    "now=clock.now(), clock=clock.monotonic(), chance",
+                    "now=clock.process.now(), clock=clock.monotonic(), chance",
+                ),
+            )
+        },
+        ("sink_down", "skew", "kill"),
+    ),
+)
+
+
+def main() -> int:
+    """Play what the command line asks for; 1: a mistake was not found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations", description=__doc__)
+    parser.add_argument("names", nargs="*", help="these alone")
+    parser.add_argument("--most", type=int, default=60, help="seeds that are played at most for each")
+    parser.add_argument("--jobs", type=int, default=1, help="mistakes side by side")
+    asked = parser.parse_args()
+    wanted = [one for one in MUTATIONS if not asked.names or one.name in asked.names]
+    controls = [name for name in CONTROLS if not asked.names or name in asked.names]
+    sys.stdout.write("| mistake | what is wrong | seeds lean towards | seeds | found by |\n|---|---|---|---:|---|\n")
+    missed = 0
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        for one, caught in zip(wanted, pool.map(lambda one: tried(one, asked.most), wanted), strict=True):
+            missed += caught.problem is None
+            sys.stdout.write(_row(one.name, one.what, ", ".join(one.lean), caught))
+            sys.stdout.flush()
+    for name in controls:
+        caught = control(name, asked.most)
+        missed += caught.problem is None
+        sys.stdout.write(_row(name, CONTROLS[name][0], "kill, lose_reply, cut", caught))
+        sys.stdout.flush()
+    return 1 if missed else 0
+
+
+def _row(name: str, what: str, lean: str, caught: Caught) -> str:
+    problem = caught.problem or "**not found**"
+    return f"| `{name}` | {what} | {lean or '-'} | {caught.seeds} | {problem[:90].replace('|', '/')} |\n"
+
+
+def mutated(one: Mutation, directory: Path) -> None:
+    """Make a copy of the package with the mistake in it, and the tests beside it.
+
+    Raises:
+        ValueError: a text to be replaced does not stand in its file exactly once.
+    """
+    shutil.copytree(_ROOT / "poller", directory / "poller", ignore=shutil.ignore_patterns("__pycache__"))
+    (directory / "tests").symlink_to(_ROOT / "tests")
+    for name, changes in one.changes.items():
+        path = directory / "poller" / name
+        text = path.read_text()
+        for before, after in changes:
+            if text.count(before) != 1:
+                raise ValueError(f"{one.name}: {before!r} stands {text.count(before)} times in {name}")
+            text = text.replace(before, after)
+        path.write_text(text)
+
+
+def tried(one: Mutation, most: int) -> Caught:
+    """Play seeds on a program with this mistake until one fails."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        mutated(one, Path(directory))
+        command = [sys.executable, "-m", "tests.simulation", "--seeds", f"1..{most}", "--until-found", "--no-shrink"]
+        done = subprocess.run(
+            [*command, *(["--lean", *one.lean] if one.lean else [])],
+            check=False,
+            cwd=directory,
+            env=os.environ | {"PYTHONPATH": directory},
+            capture_output=True,
+            text=True,
+        )
+    lines = done.stdout.splitlines()
+    problem = next((line.strip() for line in lines if line.startswith("  ")), None)
+    summary = next((line for line in reversed(lines) if " runs, " in line), f"0 {done.stderr[-500:]}")
+    return Caught(int(summary.split()[0]), problem, time.monotonic() - began)
+
+
+# The naive programs of the chaos suite: alone, under kills and lost replies.
+
+
+def control(name: str, most: int) -> Caught:
+    """Play a naive program until a judge finds something wrong with what it published or sent."""
+    began = time.monotonic()
+    for seed in range(1, most + 1):
+        result = play_control(name, seed)
+        wrong = [problem for problem in result.problems if problem.startswith(("stream: ", "sink "))]
+        wrong = [problem for problem in wrong if "lost" in problem or "doubled" in problem or "order" in problem]
+        if wrong:
+            return Caught(seed, wrong[0], time.monotonic() - began)
+    return Caught(most, None, time.monotonic() - began)
+
+
+def play_control(name: str, seed: int, *, calmly: bool = False) -> Result:
+    """Play a naive program; ``calmly``: without a fault."""
+    plan = calm(seed, seconds=40.0)
+    plan = msgspec.structs.replace(
+        plan,
+        changes=8.0,
+        removals=0.0,
+        subscriptions=tuple(
+            msgspec.structs.replace(one, signed=False, mode="structured") for one in plan.subscriptions
+        ),
+    )
+    with redirect_stderr(io.StringIO()):  # it says much
+        return play(plan if calmly else _broken(plan, seed), program=CONTROLS[name][1])
+
+
+def _broken(plan: Plan, seed: int) -> Plan:
+    faults = []
+    for number in range(12):
+        at = 3.0 + 3.0 * number + (seed * 0.377 + number * 0.613) % 1.5
+        kind = ("kill", "lose_reply", "cut")[(seed + number) % 3]
+        faults.append(Deed(round(at, 3), kind, "daemon-1", "store", seconds=0.2))
+    return msgspec.structs.replace(plan, faults=tuple(faults))
+
+
+async def _naive(order: str, settings: Settings, clock: Clock) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(naive.run(settings, {}, order, clock))
+        group.create_task(naive_dispatcher.run(settings))
+
+
+def _program(order: str) -> Callable[..., Any]:
+    async def run(
+        settings: Settings, _environ: Mapping[str, str], *, stop: asyncio.Event, clock: Clock, **_more: object
+    ) -> None:
+        while not stop.is_set():
+            working = asyncio.create_task(_naive(order, settings, clock))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
+            if not stop.is_set():
+                await clock.sleep(0.2)  # as a supervisor starts it again
+
+    return run
+
+
+CONTROLS: Final[dict[str, tuple[str, Callable[..., Any]]]] = {
+    "naive-events-first": ("a naive daemon that writes events first, with a naive dispatcher", _program("events")),
+    "naive-snapshots-first": ("a naive daemon that writes snapshots first, likewise", _program("snapshots")),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
