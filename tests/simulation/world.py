@@ -31,7 +31,7 @@ import structlog
 
 from poller.app import run as run_daemon
 from tests.harness.delivered import OnRecord
-from tests.harness.requests import Arrived
+from tests.harness.requests import Arrived, Ended
 from tests.harness.scene import stream
 from tests.harness.sinks import Sinks
 from tests.simulation import asgi
@@ -353,9 +353,23 @@ class World:
     async def _end(self) -> None:
         for name in list(self._running):
             await self.stop(name)
+        if not self.plan.faults and not self.problems:
+            self._problems += await self.operator.start(self._counted())
         held = [str(key) for key in self.store.read("KEYS", "*:lease")]
         if held and not self.problems:
             self._problems.append(f"leases are left: {held}")
+
+    async def _counted(self) -> list[str]:
+        """Where nothing went wrong, what is counted is what the sinks have seen."""
+        _, subscriptions = await self._acts.statuses()
+        wrong = []
+        for one in subscriptions:
+            answers = [line.status for line in self._lines[one.subscription] if isinstance(line, Ended)]
+            taken = sum(status is not None and status < 300 for status in answers)
+            if (one.delivered, one.failed) != (taken, len(answers) - taken):
+                told = f"{one.delivered} delivered and {one.failed} failed"
+                wrong.append(f"{one.subscription}: {told}; its sink took {taken} of {len(answers)} requests")
+        return wrong
 
     # What happens to daemons.
 
