@@ -456,8 +456,8 @@ class EventReader:
         feed = self._streams[key]
         try:
             with translated(self._client):
-                after = f"({self._places[feed].entry}"
-                found = cast("_Entries", await self._client.xrange(key, min=after, count=AT_ONCE))
+                following = str(self._places[feed].following)
+                found = cast("_Entries", await self._client.xrange(key, min=following, count=AT_ONCE))
                 unknown = bool(found) and await self._trimmed_unknown(key, feed, found[0])
         except StoreUnavailable:
             due.append(key)
@@ -542,9 +542,9 @@ class StreamPosition(NamedTuple):
     sequence: int = 0
 
     @property
-    def entry(self) -> str:
-        """The entry's id."""
-        return f"{self.milliseconds}-{self.number}"
+    def following(self) -> EntryId:
+        """The id just after the entry's."""
+        return EntryId(self.milliseconds, self.number).following
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0)]

@@ -162,6 +162,18 @@ async def test_after_an_entry(given: Served, published: Published) -> None:
         assert await one.names(1) == [second]
 
 
+async def test_after_the_last_entry_that_a_stream_can_have(tmp_path: Path, store_url: str) -> None:
+    """Nothing can follow it: the connection waits as any other, instead of ending with an error of the store."""
+    async with small_service(configured(tmp_path, store_url), beat=0.02) as given:
+        await Published(given.store, given).add(FEEDS[0])
+        largest = f"{2**64 - 1}-{2**64 - 1}"
+        for query, last in ((f"?from={largest}", ""), ("", largest)):
+            async with reader(given, query, last=last) as one, patience("a beat"):
+                await one.begun()
+                while not (line := await one.answer.content.readline()).startswith(b":"):
+                    assert line
+
+
 async def test_coming_back_again_and_again(given: Served, published: Published) -> None:
     """Law: however often the connection ends, after each message or before any, each event comes once, of each feed."""
     names = [
@@ -630,9 +642,9 @@ def test_some_that_are_refused(text: str) -> None:
         read_places(text, ["a"])
 
 
-def test_a_position_names_its_entry() -> None:
-    """As readers of the stream know it."""
-    assert StreamPosition(17, 3, 9).entry == "17-3"
+def test_a_position_names_what_may_follow_its_entry() -> None:
+    """The id just after it."""
+    assert str(StreamPosition(17, 3, 9).following) == "17-4"
 
 
 # Laws of :mod:`poller.web.events` that need a store which fails in the middle.
