@@ -489,7 +489,7 @@ class Session(FakeSocket):
         """By the version of RESP of the script, where one asks; fakeredis goes by the client's."""
         if self._resp_version == 2:
             return [[key, entries] for key, entries in res.items()] if res else None
-        return res
+        return res or None
 
     def _empty_stream_read_reply(self, res: Any) -> Any:
         """Nothing is a null, and not an empty array or map."""

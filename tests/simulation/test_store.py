@@ -66,26 +66,25 @@ def test_time_is_that_of_its_clock() -> None:
     """Law: TIME goes by the clock to the microsecond, entry ids and expiry to the millisecond."""
     world = World()
     store = world.store
-    world.move(0.123)
-    assert store.read("TIME") == [b"1767225600", b"123"]
-    store.read("SET", "a", "x", "PX", "100")
-    for number in range(1000):
+    for number in range(1000):  # seconds that are no round number in binary
+        assert store.read("XADD", "s", "*", "f", "v") == f"{START_MS + number}-0".encode()
         world.move(1)
-        assert store.read("XADD", "s", "*", "f", "v") == f"{START_MS + number + 1}-0".encode()
-    assert store.read("GET", "a") is None
+    world.move(0.123)
+    assert store.read("TIME") == [b"1767225601", b"123"]
     assert store.read("EVAL", "return redis.call('TIME')", "0") == [b"1767225601", b"123"]
     store.set_clock(timedelta(hours=-1))
     assert store.read("TIME") == [b"1767222001", b"123"]
-    assert store.read("XADD", "s", "*", "f", "v") == f"{START_MS + 1000}-1".encode()
+    assert store.read("XADD", "s", "*", "f", "v") == f"{START_MS + 999}-1".encode()
 
 
 def test_a_key_lasts_until_its_time_is_over() -> None:
     """Law: as on the real server it is there in the millisecond in which it expires, and gone in the next."""
     world = World()
+    world.move(0.9)
     world.store.read("SET", "a", "x", "PX", "100")
-    world.move(100)
+    world.move(100.05)
     assert (world.store.read("PTTL", "a"), world.store.read("EXISTS", "a")) == (0, 1)
-    world.move(1)
+    world.move(0.1)
     assert (world.store.read("PTTL", "a"), world.store.read("EXISTS", "a")) == (-2, 0)
 
 
@@ -156,6 +155,17 @@ def test_no_more_is_lost_than_is_kept() -> None:
     for number in range(40):
         _write(world.store, number)
     assert 10 <= world.store.lose_last(100) < 40
+
+
+def test_a_transaction_is_lost_as_one() -> None:
+    """Law: what was written together is there, or not there, together."""
+    store = World().store
+    for words in (["SET", "a", "1"], ["MULTI"], ["INCR", "a"], ["INCR", "b"], ["EXEC"], ["SET", "c", "1"]):
+        store.read(*words)
+    assert store.lose_last(1) == 1
+    assert store.read("MGET", "a", "b", "c") == [b"2", b"1", None]
+    assert store.lose_last(1) == 1
+    assert store.read("MGET", "a", "b", "c") == [b"1", None, None]
 
 
 def _write(store: SimulatedStore, number: int) -> None:
