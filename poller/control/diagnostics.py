@@ -32,7 +32,7 @@ from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import decode_subscription
 from poller.control.factories import client_of, feed_of, signing_secrets, sink_of
 from poller.control.orphans import HERE, differences, orphaned_feeds, stated
-from poller.control.problems import not_delivering_text, unlisted_text, unmatched_choices, way_out
+from poller.control.problems import NO_QUALIFICATION, not_delivering_text, unlisted_text, unmatched_choices, way_out
 from poller.control.status import SubscriptionStatus, subscription_statuses
 from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Awaiting, Granted, origin, request_of, state_after, stored_state, ungranted
@@ -204,7 +204,7 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str], cloc
 async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None], unanswered: Feed | None) -> CheckLine:
     qualifications = (*feed.qualifications, *(seen if feed.discover else ()))
     if not qualifications:
-        return CheckLine("warning", feed.id, "not asked: no qualification is known so far")
+        return CheckLine("warning", feed.id, f"not asked: {NO_QUALIFICATION}")
     page = _result_of(await _first_page(api, feed, qualifications[0]), unanswered)
     return _judged(feed, page, {}, of=f" of qualification {qualifications[0]}")
 

@@ -31,6 +31,12 @@ _PAUSED_BY: Final = {"operator": "an operator", "sink": "its sink", "failures": 
 _RETURN: Final = "list it in the file again, or delete it with poller subscriptions remove {id}"
 
 
+NO_QUALIFICATION: Final = (
+    "no qualification is known so far, so nothing is listed: another feed of the source has to name one, and if that "
+    "feed sets fields, qualificationID must be among them; or list them under qualifications"
+)
+
+
 def feed_problems(one: FeedStatus) -> Iterator[str]:
     """Each problem of a feed."""
     if one.state == "paused":
@@ -43,6 +49,8 @@ def feed_problems(one: FeedStatus) -> Iterator[str]:
     if one.error is not None and one.error != one.held_reason:
         remedy = way_out(one.error)
         yield one.error + (f" ({remedy})" if remedy else "")
+    if one.state == "ok" and one.mode == "baseline" and one.round is not None and not one.round.pages:
+        yield NO_QUALIFICATION  # any other first reading has a page
     if one.unidentified:
         many = f"{one.unidentified} records" if one.unidentified > 1 else "a record"
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from poller.changes.plan import RoundCounts
 from poller.control.problems import confirmation_text, feed_problems, progress_text, subscription_problems, way_out
 from poller.source.feed import Progress
 from poller.store.feed_state import FeedState
@@ -121,6 +122,16 @@ def test_records_without_an_id_are_shown_with_the_consequence(number: int, what:
     [told] = feed_problems(feed(unidentified=number))
     assert f"held {what} id cannot be read, so no record was removed" in told
     assert f"poller dead-letters list {NAMES[0]}" in told
+
+
+def test_a_feed_with_nothing_to_list_says_so() -> None:
+    """A first reading without a page: no qualification is known, and the remedy names what may hide them."""
+    [told] = feed_problems(feed(mode="baseline", round=RoundCounts()))
+    assert "no qualification is known" in told
+    assert "qualificationID" in told
+    assert list(feed_problems(feed(mode="baseline", round=RoundCounts(pages=1)))) == []
+    assert list(feed_problems(feed(mode="full", round=RoundCounts()))) == []
+    assert list(feed_problems(feed(state="failing", mode="baseline", round=RoundCounts()))) == []
 
 
 def test_versions_that_are_held_back_are_shown() -> None:
