@@ -34,7 +34,7 @@ from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import Lease, keep_renewed
 from poller.store.members import ListedSubscriptions, MemberList, members_seen
 from poller.store.registry import Registry, RegistryVersions
-from poller.store.script_batch import ScriptSender
+from poller.store.scripts import ScriptSender
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
 from poller.store.subscriptions import UNLISTED, SinkPauses, Subscriptions, plan_file_pauses

@@ -37,7 +37,7 @@ from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.store.clock import StoreClock
 from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
 from poller.store.lease import HeldElsewhere, keep_renewed, release_all
-from poller.store.script_batch import ScriptSender
+from poller.store.scripts import ScriptSender
 
 ROLE: Final = "poll"
 _FIRST, _TURN, _AGAIN, _ASKED = "first", "turn", "again", "asked"  # why a round is run, for the log

@@ -26,8 +26,7 @@ from redis.asyncio import Redis
 from poller.redis.errors import translated
 from poller.store.feed_state import HELD, RELEASED, RESYNC
 from poller.store.keys import FeedKeys, answer_key, orders_key
-from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptSender
-from poller.store.scripts import ORDER, lua
+from poller.store.scripts import ORDER, ScriptBatch, ScriptCall, ScriptSender, lua
 from poller.text import one_line
 
 KEPT: Final = timedelta(hours=1)

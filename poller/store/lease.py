@@ -30,8 +30,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.redis.errors import translated
-from poller.store.script_batch import ScriptBatch, ScriptCall
-from poller.store.scripts import LONGEST_LEASE_MS, lua
+from poller.store.scripts import LONGEST_LEASE_MS, ScriptBatch, ScriptCall, lua
 
 RELEASE_SECONDS: Final = 1.5
 _TOGETHER: Final = 100

@@ -26,8 +26,7 @@ from poller.errors import StoreError
 from poller.redis.errors import translated
 from poller.store.clock import StoreClock
 from poller.store.keys import MemberKeys
-from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptQuestion
-from poller.store.scripts import lua
+from poller.store.scripts import ScriptBatch, ScriptCall, ScriptQuestion, lua
 
 MEET: Final = lua("meet_members")
 

@@ -81,8 +81,8 @@ _ANEW: Final = (
     "delivered may be gone. Find out what took it from the store: FLUSHALL, eviction, a volume that is not there"
 )
 _STREAM: Final = (
-    "the feed goes on; events that were in the stream and not yet read are gone. `poller resync --anew` publishes all "
-    "records again for readers of the stream"
+    "the feed goes on; events that were in the stream and not yet read are gone. `poller resync FEED --anew` publishes "
+    "all records again for readers of the stream"
 )
 _ROLLED_BACK: Final = (
     "nothing is to be done for the feed: what was lost is read and published again, with the same ids. Find out "

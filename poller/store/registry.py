@@ -27,8 +27,7 @@ from poller.errors import StoreError
 from poller.redis.errors import translated
 from poller.store.keys import SubscriptionKeys
 from poller.store.members import ListedSubscriptions
-from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptSender
-from poller.store.scripts import lua
+from poller.store.scripts import ScriptBatch, ScriptCall, ScriptSender, lua
 from poller.store.subscriptions import (
     LONGEST_PAUSE,
     NO_SUBSCRIPTIONS,

@@ -1,6 +1,8 @@
-"""The Lua scripts: the only way in which a feed's keys are written.
+"""The Lua scripts, the only way in which a feed's keys are written, and the sending of many in one request.
 
-Their text is in ``lua/*.lua``; each file begins with what it does, its KEYS, its ARGV and what it answers.
+Their text is in ``lua/*.lua``; each file begins with what it does, its KEYS, its ARGV and what it answers. What a
+process reads again and again, and the renewals of its leases, would be most of its requests: :class:`ScriptBatch` sends
+them together.
 
 **Invariants**
 
@@ -10,13 +12,29 @@ Their text is in ``lua/*.lua``; each file begins with what it does, its KEYS, it
 - Fencing compares a random nonce, not a counter: a counter kept in the same Redis, replicated asynchronously, may
   repeat after a failover.
 - A script is sent again only while the lease that it checks may last: after that another process may have it.
+- In a batch each call has its own keys, arguments and answer. A call that fails ends no other one.
+- On a cluster each call of a batch is a request of its own, because its keys may be on another server.
+- A call of a batch may be carried out twice: one that the server refuses is sent again by itself, so that the error
+  names its key. So only scripts that may be repeated go there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
-from typing import Final, cast
+from itertools import chain
+from typing import Any, Final, cast
+
+import msgspec
+from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
+from redis.exceptions import RedisError
+
+from poller.errors import StoreError, StoreRefused
+from poller.redis.client import scattered
+from poller.redis.errors import translated
 
 # Servers from 7.0 on know the shebang. With it, one that is out of memory refuses the script before its first write.
 SHEBANG: Final = "#!lua\n"
@@ -53,3 +71,91 @@ def in_any_case(shebang: str) -> str:
         shebang: the first line of the others; empty where the server does not know it.
     """
     return shebang and f"{shebang.rstrip()} flags=allow-oom\n"
+
+
+_BATCH: Final = lua("batch")
+
+
+class ScriptCall(msgspec.Struct, frozen=True):
+    """A script with its keys, all of one hash tag, and its arguments."""
+
+    source: str
+    keys: tuple[str, ...]
+    arguments: tuple[str | int | bytes, ...] = ()
+
+
+ScriptSender = Callable[[ScriptCall], Awaitable[Any]]
+"""Sends a call and returns its answer, or raises StoreError."""
+
+
+class ScriptQuestion(msgspec.Struct, frozen=True):
+    """A call that waits for a batch to be sent with, and the future of its answer."""
+
+    call: ScriptCall
+    answer: asyncio.Future[Any]
+
+    def settle(self, answer: Any) -> None:
+        """Pass on the answer, or the StoreError in its place, if it is still awaited."""
+        if self.answer.done():
+            return
+        if isinstance(answer, StoreError):
+            self.answer.set_exception(answer)
+        else:
+            self.answer.set_result(answer)
+
+
+class ScriptBatch:
+    """Sends calls of scripts to one store; each script is loaded there once."""
+
+    def __init__(self, client: Redis, *, shebang: str = "") -> None:
+        """Take the client, without retries of its own, and the first line of scripts where the server knows it."""
+        self._client = client
+        self._first = in_any_case(shebang)
+        self._alone: dict[str, AsyncScript] = {}
+        self._together: dict[tuple[str, ...], AsyncScript] = {}
+
+    async def run(self, call: ScriptCall) -> Any:
+        """The answer to one call.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        script = self._alone.get(call.source)
+        if script is None:
+            script = self._alone[call.source] = self._client.register_script(self._first + call.source)
+        with translated(self._client):
+            return await script(call.keys, call.arguments)
+
+    async def send(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """The answer to each call, or the StoreError in its place; raises none."""
+        if len(calls) == 1 or scattered(self._client):
+            return await asyncio.gather(*map(self._settled, calls))
+        sources = tuple(sorted({call.source for call in calls}))
+        script = self._together.get(sources)
+        if script is None:
+            script = self._together[sources] = self._client.register_script(self._first + _batch_of(sources))
+        keys = list(chain.from_iterable(call.keys for call in calls))
+        sizes = ((sources.index(call.source) + 1, len(call.keys), len(call.arguments)) for call in calls)
+        arguments = (len(calls), *chain.from_iterable(sizes), *chain.from_iterable(call.arguments for call in calls))
+        try:
+            with translated(self._client):
+                answers = await script(keys, arguments)
+        except StoreRefused:  # on account of one of them, maybe
+            return [await self._settled(call) for call in calls]
+        except StoreError as error:
+            return [error] * len(calls)
+        return [
+            await self._settled(call) if isinstance(answer, RedisError) else answer
+            for call, answer in zip(calls, answers, strict=True)
+        ]
+
+    async def _settled(self, call: ScriptCall) -> Any:
+        try:
+            return await self.run(call)
+        except StoreError as error:
+            return error
+
+
+def _batch_of(sources: Sequence[str]) -> str:
+    functions = "".join(f"function(KEYS, ARGV)\n{source}\nend,\n" for source in sources)
+    return f"local scripts = {{\n{functions}}}\n{_BATCH}"

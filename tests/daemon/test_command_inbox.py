@@ -16,7 +16,7 @@ from poller.lifecycle import ended
 from poller.source.feed import RoundMode, RoundResult
 from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
 from poller.store.keys import FeedKeys, answer_key
-from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptSender
+from poller.store.scripts import ScriptBatch, ScriptCall, ScriptSender
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns, until
 

@@ -14,7 +14,7 @@ from poller.clock import Clock
 from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.lease import Held, Lease, LeaseScripts, held_leases, keep_renewed, release_all
-from poller.store.script_batch import ScriptBatch, ScriptCall
+from poller.store.scripts import ScriptBatch, ScriptCall
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, until
 

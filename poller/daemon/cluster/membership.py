@@ -27,7 +27,7 @@ from poller.store.keys import remembered_key
 from poller.store.lease import RELEASE_SECONDS
 from poller.store.members import MemberList, Members
 from poller.store.recovery import known_feeds
-from poller.store.script_batch import ScriptCall, ScriptQuestion
+from poller.store.scripts import ScriptCall, ScriptQuestion
 from poller.telemetry.logs import LogOnce
 
 LOOK_SECONDS: Final = 0.25

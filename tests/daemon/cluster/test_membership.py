@@ -16,7 +16,7 @@ from poller.lifecycle import ended
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
-from poller.store.script_batch import ScriptBatch, ScriptCall, ScriptQuestion
+from poller.store.scripts import ScriptBatch, ScriptCall, ScriptQuestion
 from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import patience, turns, until
 
