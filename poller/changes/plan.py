@@ -282,7 +282,9 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     ) -> SubstreamSnapshot:
         """The listing once a reading that began then came to its end."""
         heat = self.heat * _COOLING + changed
-        return SubstreamSnapshot(begun, begun, gone, heat, packed(keys), dict(validators), unidentified, confirmation)
+        return SubstreamSnapshot(
+            begun, begun, gone, heat, packed(sorted(keys)), dict(validators), unidentified, confirmation
+        )
 
     def unchanged(self, begun: int) -> SubstreamSnapshot:
         """The listing after a reading that found it unchanged."""
@@ -296,7 +298,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
             keys: of the records on the pages before that; the listing holds them, besides what it held.
             in_baseline: whether it was its first reading.
         """
-        held = packed({*self.keys, *keys}) if keys else self.held
+        held = packed(sorted({*self.keys, *keys})) if keys else self.held
         awaits = self.awaits_baseline or (in_baseline and not self.read)
         return msgspec.structs.replace(self, tried=begun, validators={}, held=held, awaits_baseline=awaits)
 

@@ -286,7 +286,9 @@ async def forget(
             )
         if names:
             with translated(client):
-                await client.hdel(SubscriptionKeys.of(prefix).health, *(health_field(name, feed) for name in names))
+                await client.hdel(
+                    SubscriptionKeys.of(prefix).health, *(health_field(name, feed) for name in sorted(names))
+                )
     except BaseException:
         await lease.release()
         raise

@@ -407,7 +407,9 @@ async def subscription_statuses(
     outlines = {name: one for name, one in sorted(found_in.items()) if only is None or name in only}
     unlisted = {name: _unlisted(kept, name, one, settings) for name, one in outlines.items()}
     pairs = [
-        (name, feed) for name, one in outlines.items() for feed in (*(one.feeds or settings.feed_ids), *unlisted[name])
+        (name, feed)
+        for name, one in outlines.items()
+        for feed in (*(one.feeds or settings.feed_ids), *sorted(unlisted[name]))
     ]
     found = await backlogs(client, settings.redis.prefix, pairs, now=now, lenient=lenient)
     own: defaultdict[str, list[Backlog]] = defaultdict(list)

@@ -161,7 +161,7 @@ def _read_members(entry: bytes) -> Envelope:
     encoded = members.pop("data_base64", None)
     if encoded is not None and "data" in members:
         raise ValueError("it has data twice, as data and as data_base64")
-    others = {name: members.pop(name) for name in members.keys() - _FIELDS}
+    others = {name: members.pop(name) for name in [name for name in members if name not in _FIELDS]}
     # The data is not converted: it may be nested deeper than anything else, and it is not needed here.
     data = members.pop("data", Raw())
     known: Any = {name: _value(raw) for name, raw in members.items()}

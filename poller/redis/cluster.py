@@ -163,7 +163,7 @@ class ClusterNodes:
     async def _drop_others(self) -> None:
         """Close the clients of servers that are not of the cluster any more, unless they are in use."""
         known = self._clients if self._slots is None else self._slots.known
-        for address in self._clients.keys() - {*known, *self._seeds}:
+        for address in [one for one in self._clients if one not in known and one not in self._seeds]:
             if not _in_use(self._clients[address]):
                 with suppress(Exception):  # it is gone, whatever it says
                     await self._clients.pop(address).aclose()
