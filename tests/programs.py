@@ -11,6 +11,10 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from tests.harness.forks import forks_for
+
+_ROOT = Path(__file__).parent.parent
+
 
 def bare_environ() -> dict[str, str]:
     """The environment of these tests without what it says to poller."""
@@ -19,9 +23,17 @@ def bare_environ() -> dict[str, str]:
 
 @contextmanager
 def program(module: str, *arguments: object) -> Iterator[str]:
-    """The first line that ``python -m MODULE ARGUMENTS`` writes, such as its URL; it is killed after the block."""
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+    """The first line that ``python -m MODULE ARGUMENTS`` writes, such as its URL; it is killed after the block.
+
+    In tests its ``main`` runs in a process that is forked: see :mod:`tests.harness.forks`.
+    """
+    words = [str(argument) for argument in arguments]
+    if forks := forks_for({}):
+        with forks.running(module, words, cwd=_ROOT) as said:
+            yield said.readline().strip()
+        return
+    command = [sys.executable, "-m", module, *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT)
     try:
         assert process.stdout is not None
         with process.stdout as told:

@@ -62,7 +62,8 @@ def _append(file: int, line: bytes) -> None:
     os.write(file, line + b"\n")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Receive as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log", type=Path)
     parser.add_argument("--status", type=int, default=204)
@@ -70,3 +71,7 @@ if __name__ == "__main__":
     parser.add_argument("--fails", type=int, default=503)
     given = parser.parse_args()
     uvloop.run(serve(given.log, Reply(given.status), given.every, Reply(given.fails)))
+
+
+if __name__ == "__main__":
+    main()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.harness.processes import daemon
+from tests.harness.processes import daemon, ran
 from tests.harness.scene import scene
 from tests.harness.waiting import patience
 
@@ -21,10 +19,7 @@ FEED = "acme/contractTypes"
 
 async def status(config: Path) -> dict[str, Any]:
     """What ``poller status`` says of the feed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "poller", "-c", str(config), "status", "--json"), stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await process.communicate()
+    _, said = await ran("-c", str(config), "status", "--json")
     lines: list[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
     return next(line for line in lines if line.get("feed") == FEED)
 

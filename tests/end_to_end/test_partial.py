@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.harness.processes import ran
 from tests.harness.scene import Scene, scene
 
 if TYPE_CHECKING:
@@ -19,10 +18,7 @@ RECONCILE_OFF = 'reconcile = "off"\n'
 
 async def once(config: Path) -> list[str]:
     """A round of each feed; their modes."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "poller", "-c", str(config), "once", "--json"), stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await process.communicate()
+    _, said = await ran("-c", str(config), "once", "--json")
     results = [json.loads(line) for line in said.splitlines()]
     assert all(result["ok"] for result in results)
     return [result["mode"] for result in results]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.harness.processes import Daemon, daemon
+from tests.harness.processes import Daemon, daemon, ran
 from tests.harness.scene import RESOURCES, lease, scene
 from tests.harness.subscribed import FEEDS, Wish, subscribed
 from tests.harness.waiting import patience, strain
@@ -108,10 +107,7 @@ async def test_a_rolling_restart_loses_and_doubles_nothing(tmp_path: Path, store
 
 async def _status(config: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The owner of each feed and the processes, as ``poller status --json`` tells them."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "poller", "--config", str(config), "status", "--json"), stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate()
+    _, out = await ran("--config", str(config), "status", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     (members,) = (line["members"] for line in lines if "members" in line)
     return {line["feed"]: line["owner"] for line in lines if "feed" in line}, members

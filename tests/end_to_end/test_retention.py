@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from asyncio import create_subprocess_exec
-from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.harness.json_values import read
-from tests.harness.processes import daemon
+from tests.harness.processes import daemon, ran
 from tests.harness.requests import Arrived, Ended
 from tests.harness.scene import stream
 from tests.harness.subscribed import Wish, subscribed
@@ -62,10 +59,8 @@ async def at_sink(scene: Subscribed, sink: str, last: int) -> None:
 
 async def letters(config: Path) -> list[dict[str, Any]]:
     """What ``poller dead-letters list --json`` says."""
-    command = ("poller", "-c", str(config), "dead-letters", "list", "--limit", "100000", "--json")
-    process = await create_subprocess_exec(sys.executable, "-m", *command, stdout=PIPE)
-    out, _ = await process.communicate()
-    assert process.returncode == 0
+    code, out = await ran("-c", str(config), "dead-letters", "list", "--limit", "100000", "--json")
+    assert code == 0
     return [json.loads(line) for line in out.splitlines()]
 
 

@@ -2,7 +2,8 @@
 
 Starting Python and importing the program costs more CPU than most of what a process does in a test. ``python -m
 tests.harness.forks`` imports all of it once, then forks for each order. What is forked is a process of its own like any
-other: it has its own pid, environment, directory and output, and dies of a signal.
+other: it has its own pid, session, environment, directory and output, and dies of a signal. It runs the program, or the
+``main`` of a module of the tests that uses the program.
 
 What a test proves of the start itself, and what the dynamic linker or OpenTelemetry has to know from the start, takes
 a process that starts Python.
@@ -34,7 +35,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 
 import poller
-from poller.cli import main
 from poller.telemetry import block_opentelemetry
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ _ROOT: Final = Path(__file__).parents[2]
 _LARGEST: Final = 100_000  # bytes of an order: arguments and environment
 _FROM_THE_START: Final = ("LD_", "OTEL_")
 _LINE: Final = 2**20
+PROGRAM: Final = "poller.cli"
+_OURS: Final = ("tests.harness.sinks", "tests.store.owner")
+"""Modules of the tests whose ``main`` runs in many processes."""
 
 
 class Forked:
@@ -107,7 +110,14 @@ class Forks:
         self._orders: socket.socket | None = None
 
     async def start(
-        self, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str], piped: Sequence[int] = ()
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environ: Mapping[str, str],
+        piped: Sequence[int] = (),
+        module: str = PROGRAM,
+        stdin: int | None = None,
     ) -> Forked:
         """Start ``poller ARGUMENTS``.
 
@@ -116,6 +126,8 @@ class Forks:
             cwd: where.
             environ: all of its environment.
             piped: which of 1 and 2 are read by the caller; what is written to the others is dropped.
+            module: whose ``main`` runs.
+            stdin: a descriptor for its standard input, which is empty otherwise.
         """
         ours, pipes = {}, []
         for number in (1, 2):
@@ -125,7 +137,7 @@ class Forks:
                 theirs = os.open(os.devnull, os.O_WRONLY)
             pipes.append(theirs)
         try:
-            process = self.start_with(pipes, arguments, cwd=cwd, environ=environ)
+            process = self.start_with(pipes, arguments, cwd=cwd, environ=environ, module=module, stdin=stdin)
         except BaseException:
             for pipe in ours.values():
                 os.close(pipe)
@@ -138,16 +150,47 @@ class Forks:
         return process
 
     def start_with(
-        self, outputs: Sequence[int], arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]
+        self,
+        outputs: Sequence[int],
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environ: Mapping[str, str],
+        module: str = PROGRAM,
+        stdin: int | None = None,
     ) -> Forked:
         """The same with descriptors for its standard output and standard error."""
-        order = {"arguments": list(arguments), "cwd": str(cwd), "environ": dict(environ)}
+        return Forked(*self._ordered(module, arguments, cwd, environ, (*outputs, *(() if stdin is None else (stdin,)))))
+
+    @contextmanager
+    def running(self, module: str, arguments: Sequence[str], *, cwd: Path) -> Iterator[TextIO]:
+        """The standard output of a module's ``main``, without an event loop; it is killed after the block."""
+        ours, theirs = os.pipe()
+        with open(ours, encoding="utf-8") as said:  # noqa: PTH123 -- a descriptor has no path
+            try:
+                _, process, answers = self._ordered(module, arguments, cwd, os.environ, (theirs, 2))
+            finally:
+                os.close(theirs)
+            with answers:
+                try:
+                    yield said
+                finally:
+                    with suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(process, signal.SIGKILL)
+                    os.close(process)
+                    answers.recv(64)  # once it has ended
+
+    def _ordered(
+        self, module: str, arguments: Sequence[str], cwd: Path, environ: Mapping[str, str], files: Sequence[int]
+    ) -> tuple[int, int, socket.socket]:
+        """The pid of a new process, its descriptor, and where its exit code comes from."""
+        order = {"module": module, "arguments": list(arguments), "cwd": str(cwd), "environ": dict(environ)}
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                socket.send_fds(self._running(), [json.dumps(order).encode()], [theirs.fileno(), *outputs])
+                socket.send_fds(self._running(), [json.dumps(order).encode()], [theirs.fileno(), *files])
             pid, descriptors, *_ = socket.recv_fds(answers, 64, 1)
-            return Forked(int(pid), descriptors[0], answers)
+            return int(pid), descriptors[0], answers
         except BaseException:
             answers.close()
             raise
@@ -225,7 +268,7 @@ class _Children:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
     def _fork(self) -> bool:
-        text, descriptors, *_ = socket.recv_fds(self._orders, _LARGEST, 3)
+        text, descriptors, *_ = socket.recv_fds(self._orders, _LARGEST, 4)
         if not text:
             return False
         pid = os.fork()
@@ -249,32 +292,34 @@ class _Children:
             answers.send(b"%d" % os.waitstatus_to_exitcode(status))
 
 
-def _become(order: dict[str, Any], out: int, err: int) -> None:
+def _become(order: dict[str, Any], out: int, err: int, stdin: int | None) -> None:
     """Be as a process that was started for this order."""
+    os.setsid()
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environ"])
     tempfile.tempdir = None
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 -- for its number alone
-        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno() if stdin is None else stdin, 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.closerange(3, max(map(int, os.listdir("/dev/fd"))) + 1)  # noqa: PTH208 -- of names alone
     # Those that are there remember whether the former files could seek.
     sys.stdin, sys.stdout, sys.stderr = _opened(0, "r"), _opened(1, "w"), _opened(2, "w", buffering=1)
-    sys.argv = ["poller", *order["arguments"]]
+    sys.argv = ["poller" if order["module"] == PROGRAM else order["module"], *order["arguments"]]
 
 
 def _opened(number: int, mode: str, *, buffering: int = -1) -> TextIO:
     return cast("TextIO", open(number, mode, buffering, encoding="utf-8", closefd=False))
 
 
-def _run(order: dict[str, Any], out: int, err: int) -> NoReturn:
+def _run(order: dict[str, Any], out: int, err: int, stdin: int | None = None) -> NoReturn:
     """The program as ordered, and the end of the process, without what Python does then for each module and object."""
     code = 1
     try:
-        _become(order, out, err)
-        main()
+        _become(order, out, err, stdin)
+        import_module(order["module"]).main()
+        code = 0
     except SystemExit as end:
         code = int(end.code or 0)
     except BaseException:  # noqa: BLE001 -- the process ends here, and shows why
@@ -290,6 +335,8 @@ def _import_all() -> None:
         if module.name != "poller.__main__":
             with suppress(ImportError):  # of what is optional and not installed
                 import_module(module.name)
+    for name in _OURS:
+        import_module(name)
 
 
 if __name__ == "__main__":

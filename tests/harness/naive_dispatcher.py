@@ -65,9 +65,14 @@ async def _sent(http: aiohttp.ClientSession, sink: str, event: bytes) -> None:
         await asyncio.sleep(_AGAIN)  # its retry: as naive as the rest
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Read the command line and run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--log-format")
     parser.add_argument("--log-level")
     asyncio.run(run(load(parser.parse_args().config, os.environ)))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.harness.forks import forks_for
+from tests.harness.forks import PROGRAM, forks_for
 from tests.harness.waiting import patience
 from tests.programs import Running, bare_environ, for_the_block
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Line = dict[str, Any]
 
 _ROOT = Path(__file__).parents[2]
+_FORKED = {"poller": PROGRAM} | {name: name for name in ("tests.harness.naive", "tests.harness.naive_dispatcher")}
 SANDBOX_TOKEN = "sandbox"  # noqa: S105 -- public on purpose
 
 
@@ -143,8 +144,9 @@ async def daemon(
     words = (*command[1:], "--config", str(config), "--log-format", "json", "--log-level", level)
     environs = bare_environ() | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {})
     process: Running
-    if command[0] == "poller" and not importing and not descriptors and (forks := forks_for(environ or {})):
-        process = await forks.start(words, cwd=_ROOT, environ=environs, piped=(2,))
+    forked = command[0] in _FORKED and not importing and not descriptors
+    if forked and (forks := forks_for(environ or {})):
+        process = await forks.start(words, cwd=_ROOT, environ=environs, piped=(2,), module=_FORKED[command[0]])
     else:
         limits = " && ".join(
             f"ulimit -{kind} {number}" for kind, number in zip(("Sn", "Hn"), descriptors or (), strict=False)
@@ -178,20 +180,29 @@ async def sandbox(
         **({"faults": faults} if faults else {}),
     }
     words = ("sandbox", *(f"--{name}={value}" for name, value in options.items()))
-    process: Running
-    if forks := forks_for({}):
-        process = await forks.start(words, cwd=_ROOT, environ=os.environ, piped=(1,))
-    else:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "poller", *words, stdout=asyncio.subprocess.PIPE
-        )
-    async with for_the_block(process):
+    async with for_the_block(await _command(words, os.environ)) as process:
         assert process.stdout is not None
         async with patience("the sandbox"):
             said = await process.stdout.readline()
         found = re.search(rb"http://\S+", said)
         assert found, said
         yield found[0].decode()
+
+
+async def ran(*words: str) -> tuple[int, bytes]:
+    """``poller WORDS`` to its end: its exit code, and what it said on its standard output."""
+    async with for_the_block(await _command(words, bare_environ())) as process:
+        said, _ = await process.communicate()
+        return await process.wait(), said
+
+
+async def _command(words: Sequence[str], environ: Mapping[str, str]) -> Running:
+    """The program, its standard output to be read."""
+    if forks := forks_for({}):
+        return await forks.start(words, cwd=_ROOT, environ=environ, piped=(1,))
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "poller", *words, cwd=_ROOT, env=environ, stdout=asyncio.subprocess.PIPE
+    )
 
 
 def _round_of(line: Line, feed: str) -> bool:

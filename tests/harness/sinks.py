@@ -166,9 +166,14 @@ async def serve(log: Path, seed: int) -> None:
             await asyncio.Event().wait()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     asyncio.run(serve(given.log, given.seed))
+
+
+if __name__ == "__main__":
+    main()

@@ -24,5 +24,10 @@ async def serve(path: str) -> None:
         await server.serve_forever()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve on the socket that the command line names."""
     asyncio.run(serve(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

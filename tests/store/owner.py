@@ -64,6 +64,11 @@ async def _obey(server: EmbeddedServer, orders: asyncio.StreamReader) -> None:
         await _written(server, line.decode())
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Use the server on the directory that the command line names."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     asyncio.run(_main(Path(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from redis.asyncio import Redis
 
-from tests.harness.processes import daemon
+from tests.harness.processes import daemon, ran
 from tests.harness.waiting import until
-from tests.programs import bare_environ, for_the_block
 from tests.receiver import Received, Receiver, Reply, receiving
 from tests.servers import running
 
@@ -120,15 +119,8 @@ def configured(directory: Path, *, store: str, receiver: str, left: bool) -> Pat
 
 async def poller(config: Path, *arguments: str) -> str:
     """What a command says on its standard output; it has to succeed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "poller", "--config", str(config), *arguments),
-        env=bare_environ(),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with for_the_block(process):
-        said, errors = await process.communicate()
-    assert process.returncode == 0, (arguments, said, errors)
+    code, said = await ran("--config", str(config), *arguments)
+    assert code == 0, (arguments, said)
     return said.decode()
 
 
