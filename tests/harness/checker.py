@@ -81,7 +81,7 @@ def judge(
     """
     verdict = Verdict()
     known = pasts(log)
-    for resource in streams.keys() | known.keys():
+    for resource in sorted(streams.keys() | known.keys()):
         records = known.get(resource, {})
         published = _Stream(resource, records, verdict, from_one=resource not in begun_anew)
         for entry in streams.get(resource, ()):

@@ -121,10 +121,10 @@ def unpublished(evidence: Evidence) -> list[str]:
     return _streams(evidence).lost
 
 
-def undelivered(evidence: Evidence) -> dict[str, set[str]]:
+def undelivered(evidence: Evidence) -> dict[str, list[str]]:
     """For each subscription the ids of events that its sink has still to take."""
     left = {one.id: evidence.owed(one) - evidence.taken(one.id) for one in evidence.plan.subscriptions}
-    return {name: ids for name, ids in left.items() if ids}
+    return {name: sorted(ids) for name, ids in left.items() if ids}
 
 
 def judged(evidence: Evidence) -> list[str]:
