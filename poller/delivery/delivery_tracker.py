@@ -56,7 +56,10 @@ from poller.store.consumer_state import Entry, Settlement
 from poller.store.replay import ReplayedEntry, ReplayPosition, ReplaySpan
 from poller.store.stream import EntryId, before
 
-GONE: Final = "the stream does not hold its event any more: retention.max_bytes removed it, or another program"
+GONE: Final = (
+    "the stream does not hold its event any more: retention.max_bytes or another program removed it, or the store has "
+    "lost it"
+)
 
 
 class DeliveryTracker:

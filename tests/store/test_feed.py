@@ -440,6 +440,16 @@ async def test_what_cannot_be_read_is_an_error_of_the_store(
         await write(store, [unavailability(1)])
 
 
+async def test_a_mark_of_the_last_entry_that_cannot_be_read_stops_nothing(opened: Open, store_client: Redis) -> None:
+    """Law: the script does not fail for ever; the next event writes the mark anew."""
+    store = opened("a")
+    await write(store, [unavailability(1)])
+    await store_client.hset(KEYS.state, "entry", "")
+    await write(store, [unavailability(2)])
+    last = (await store_client.xinfo_stream(KEYS.events))["last-generated-id"]
+    assert await store_client.hget(KEYS.state, "entry") == last
+
+
 async def test_a_cancelled_commit_is_finished(opened: Open, store_client: Redis) -> None:
     """Law: a cancelled commit is finished before the cancellation goes on."""
     store = opened("a")

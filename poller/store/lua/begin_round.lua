@@ -39,7 +39,7 @@ if found == '' then
     end
     local ms, number = place(last)
     local then_ms, then_number = place(have[4])
-    if have[5] or ms < then_ms or (ms == then_ms and number < then_number) then
+    if have[5] or (then_ms and (ms < then_ms or (ms == then_ms and number < then_number))) then
       found = 'stream'
       redis.call('HDEL', KEYS[2], 'torn', 'entry')
       if last ~= '0-0' then redis.call('HSET', KEYS[2], 'entry', last) end
