@@ -125,6 +125,8 @@ class DeliveryTracker:
 
     def repeat_of(self, waiting: QueuedEntry[Event]) -> str:
         """The name of the redelivery or replay of an entry; empty: the first delivery."""
+        if waiting.fresh:  # neither scheduled nor of a replay
+            return ""
         return self._parked.of(waiting).repeat or self.replay.repeat_of(waiting.id)
 
     def event_of(self, entry: str) -> bytes:

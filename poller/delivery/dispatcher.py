@@ -27,7 +27,7 @@ from poller.delivery.cloudevent import Envelope, Event, envelope_of
 from poller.delivery.delivery_tracker import GONE, AttemptReport, AttemptResult, DeliveryTracker
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.key_queues import QueuedEntry
-from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold
+from poller.delivery.retry import PAUSE_FLOOR, DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold
 from poller.delivery.retry import Step as Next
 from poller.delivery.sinks.base import Outcome, OutcomeKind, SinkEvent
 from poller.errors import StoreUnavailable
@@ -269,8 +269,8 @@ class Dispatcher:
         """Make one attempt. Returns its result, and when it ended, UTC."""
         outcome = await self._endpoint.send(batch)
         reach("delivery.answered")
-        clock, busy = self._clock, self._endpoint.pause_left
-        now = clock.now()
+        clock, now = self._clock, self._clock.now()
+        busy = PAUSE_FLOOR if outcome.is_delivered else self._endpoint.pause_left
         concluded = self._tracker.conclude(
             unit, outcome, now=now, clock=clock.monotonic(), chance=clock.random.random, busy=busy
         )
@@ -288,16 +288,15 @@ class Dispatcher:
 
     async def _batch(self, unit: list[QueuedEntry[Event]]) -> list[SinkEvent] | None:
         """The events of a unit, fetched if necessary; None: one is gone, and was settled here."""
-        absent = [waiting for waiting in unit if waiting.item is None]
-        found = await self._store.fetch([waiting.id for waiting in absent]) if absent else {}
-        for waiting in absent:
-            with suppress(ValueError):  # no event stands there now
-                event = self._tracker.event_of(waiting.id) or found.get(waiting.id, b"")
-                waiting.item = (envelope_of(event), event)
-        lost = [waiting for waiting in unit if waiting.item is None]
+        if absent := [waiting for waiting in unit if waiting.item is None]:
+            found = await self._store.fetch([waiting.id for waiting in absent])
+            for waiting in absent:
+                with suppress(ValueError):  # no event stands there now
+                    event = self._tracker.event_of(waiting.id) or found.get(waiting.id, b"")
+                    waiting.item = (envelope_of(event), event)
+        lost = [waiting for waiting in unit if waiting.item is None] if absent else []
         if not lost:
-            repeats = map(self._tracker.repeat_of, unit)
-            return [SinkEvent(*one.item, repeat) for one, repeat in zip(unit, repeats, strict=True) if one.item]
+            return [SinkEvent(*one.item, self._tracker.repeat_of(one)) for one in unit if one.item]
         now = self._clock.now()
         self._report(self._tracker.give_up(lost, GONE, now=now), None, now)
         shut = {waiting.key for waiting in lost}

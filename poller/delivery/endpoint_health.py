@@ -128,7 +128,7 @@ class EndpointHealth:
     @property
     def unnoted(self) -> Iterable[tuple[str, Health]]:
         """The health to be stored."""
-        return [(feed, self._healths[feed]) for feed in sorted(self._unnoted)]
+        return [(feed, self._healths[feed]) for feed in sorted(self._unnoted)] if self._unnoted else ()
 
     def noted(self, feed: str, health: Health) -> None:
         """Record that this health was stored."""

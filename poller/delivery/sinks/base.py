@@ -106,7 +106,7 @@ class Outcome(msgspec.Struct, frozen=True):
         """Check the attributes that the engine relies on."""
         if self.wait is not None and not self.is_overloaded:
             raise ValueError("an outcome with a wait is one of an overloaded sink")
-        if any(one.kind in _OF_THE_SINK or one.each for one in self.each):
+        if self.each and any(one.kind in _OF_THE_SINK or one.each for one in self.each):
             raise ValueError("what concerns the sink is the outcome of the whole batch")
 
     @property

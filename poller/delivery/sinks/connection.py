@@ -51,7 +51,7 @@ class ReceivedBytes:
         new_connection: whether to use a new connection.
     """
 
-    __slots__ = ("_bytes", "_left_behind", "_reused", "_tls", "lost", "new_connection")
+    __slots__ = ("_bytes", "_left_behind", "_new_tls", "_reused", "lost", "new_connection")
 
     def __init__(self, *, new_connection: bool = False) -> None:
         self.new_connection = new_connection
@@ -59,7 +59,7 @@ class ReceivedBytes:
         self._bytes = b""
         self._left_behind = b""
         self._reused = False
-        self._tls = False
+        self._new_tls = False
 
     @property
     def head(self) -> AnswerHead | None:
@@ -79,12 +79,12 @@ class ReceivedBytes:
     @property
     def is_new_tls(self) -> bool:
         """Whether TLS was established for this request, and nothing arrived after that."""
-        return self._tls and not self._reused and not self._bytes
+        return self._new_tls and not self._bytes
 
-    def start(self, *, reused: bool, tls: bool, lost: BaseException | None) -> None:
-        """Begin with this connection."""
+    def start(self, *, reused: bool, new_tls: bool, lost: BaseException | None) -> None:
+        """Begin with this connection; ``new_tls``: it is new, and TLS was established on it."""
         self._bytes = self._left_behind = b""
-        self._reused, self._tls, self.lost, self.new_connection = reused, tls, lost, False
+        self._reused, self._new_tls, self.lost, self.new_connection = reused, new_tls, lost, False
 
     def add(self, data: bytes) -> tuple[bytes, bool]:
         """Keep received bytes. Returns those of the response, and whether other data came before it."""
@@ -119,8 +119,10 @@ class SinkProtocol(ResponseHandler):
         """Prepare for a request."""
         reused, self._received = self._received is not None, current.get()
         if self._received is not None:
-            tls = self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
-            self._received.start(reused=reused, tls=tls, lost=self._lost)
+            new_tls = (
+                not reused and self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
+            )
+            self._received.start(reused=reused, new_tls=new_tls, lost=self._lost)
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:

@@ -99,6 +99,7 @@ _FIXED: Final = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": 
 
 _ORIGIN: Final = "WebHook-Request-Origin"
 _SHOWN: Final = 10  # characters of a signature: enough to see its kind
+_ACCEPTED: Final = range(HTTPStatus.OK, HTTPStatus.MULTIPLE_CHOICES)
 _GONE: Final[Mapping[int, str]] = {
     HTTPStatus.GONE: "the sink answered 410: it is gone for good",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the sink answered 415: it does not take requests of this mode",
@@ -437,7 +438,7 @@ class SinkResponse(msgspec.Struct, frozen=True):
 
 def meaning_of(status: int, headers: Mapping[str, str], now: datetime) -> tuple[OutcomeKind, timedelta | None, bool]:
     """The kind of outcome for a response, the pause that it requests, and whether the sink is overloaded."""
-    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+    if status in _ACCEPTED:
         return OutcomeKind.DELIVERED, None, False
     if status in _GONE:
         return OutcomeKind.ENDPOINT_GONE, None, False
