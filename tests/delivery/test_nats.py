@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trustme
+from nats.aio.client import Client
 from redis.asyncio import Redis
 
 from poller.auth.base import Credential, EnvironmentToken, FileToken, NoCredential, SecretFile
@@ -401,6 +402,17 @@ async def test_a_server_that_restarts_in_mid_delivery_loses_and_doubles_nothing(
     for _, one in found:
         of_record[one["subject"]].append(int(one["sequence"]))
     assert all(numbers == sorted(numbers) for numbers in of_record.values())
+
+
+async def test_a_connection_that_ended_unannounced_is_replaced(server: NatsServer) -> None:
+    """Law: a client that is closed carries nothing any more, even if it has not reported that; it is not kept."""
+    async with administered(server) as stream, sink_at(server.url()) as sink:
+        await stream.add_stream(name="S", subjects=["hr.>"])
+        assert (await sink.send([event(1)])).is_delivered
+        connection = sink._connection
+        assert connection is not None
+        await connection._client._close(Client.CLOSED, do_cbs=False)
+        assert (await sink.send([event(2)])).is_delivered
 
 
 async def test_a_redelivery_and_a_replay_arrive_again(server: NatsServer, client: Redis) -> None:

@@ -458,7 +458,8 @@ class _Connection:
     @property
     def is_usable(self) -> bool:
         """Whether it may carry another message."""
-        return not self._lost.done() and not self._denied.done()
+        # The client may be closed without having said so, if its connection is lost while it logs in.
+        return not self._lost.done() and not self._denied.done() and not self._client.is_closed
 
     async def open(self, url: str, options: dict[str, Any]) -> None:
         """Connect and log in."""
