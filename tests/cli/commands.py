@@ -5,8 +5,14 @@ What a test proves of the start itself takes the fixture ``started_poller``.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import re
+import struct
 import tempfile
+import termios
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +52,43 @@ async def ran(arguments: tuple[str, ...], *, cwd: Path, extra: dict[str, str]) -
         out.seek(0)
         err.seek(0)
         return Ended(code, out.read().decode(), err.read().decode())
+
+
+def called_at(arguments: Sequence[str], *, cwd: Path, extra: dict[str, str], stdin: int | None = None) -> Ended:
+    """One command, to its end, without an event loop; ``stdin``: a descriptor, such as a terminal's."""
+    forks = forks_for({})
+    assert forks is not None, "commands are for tests"
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        outputs = (out.fileno(), err.fileno())
+        code = forks.ran(outputs, arguments, cwd=cwd, environ=environment(extra), stdin=stdin)()
+        out.seek(0)
+        err.seek(0)
+        return Ended(code, out.read().decode(), err.read().decode())
+
+
+def on_terminal(arguments: Sequence[str], extra: dict[str, str], columns: int) -> list[str]:
+    """The lines that the program writes to a terminal of this width; it has to succeed."""
+    forks = forks_for({})
+    assert forks is not None, "commands are for tests"
+    terminal, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    try:
+        ended = forks.ran((side, side), arguments, cwd=_ROOT, environ=environment(extra), stdin=side)
+    finally:
+        os.close(side)
+    written = b""
+    while chunk := _read(terminal):
+        written += chunk
+    os.close(terminal)
+    assert ended() == 0, written
+    return re.sub(r"\x1b\[[\d;]*m", "", written.decode()).splitlines()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux says so where the other side is closed
+        return b""
 
 
 class Program:

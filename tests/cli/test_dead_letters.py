@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import os
-import pty
-import re
-import struct
-import subprocess
-import sys
-import termios
 from random import Random
 
 import pytest
@@ -20,7 +12,7 @@ from poller.sandbox.faults.registry import chosen
 from poller.sandbox.history import History
 from poller.sandbox.server import SANDBOX_TOKEN, serving
 from poller.store.feed import QUARANTINE_BYTES, rejected_digest
-from tests.cli.commands import environment
+from tests.cli.commands import on_terminal
 from tests.cli.conftest import Called, Poller
 from tests.stores import looking
 
@@ -151,25 +143,3 @@ def test_the_table_fits_a_terminal(url: str, columns: int, longest: int) -> None
     lines = on_terminal(["dead-letters", "list"], configured(url) | {"TERM": "xterm"}, columns)
     assert any(f"{LONGEST}:{number}" in line for line in lines)
     assert max(map(len, lines)) <= longest
-
-
-def on_terminal(arguments: list[str], environ: dict[str, str], columns: int) -> list[str]:
-    """The lines that the program writes to a terminal of this width."""
-    terminal, side = pty.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    command = [sys.executable, "-m", "poller", *arguments]
-    with subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=environment(environ)) as process:
-        os.close(side)
-        written = b""
-        while chunk := _read(terminal):
-            written += chunk
-    os.close(terminal)
-    assert process.returncode == 0, written
-    return re.sub(r"\x1b\[[\d;]*m", "", written.decode()).splitlines()
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 4096)
-    except OSError:  # Linux says so where the other side is closed
-        return b""

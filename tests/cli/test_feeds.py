@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from poller.store.keys import FeedKeys
+from tests.cli.commands import called_at
 from tests.stores import looking
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_anew_without_a_terminal_needs_yes(called: Called, store_url: str) -> No
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, b"1"), ("n", 1, None)])
-def test_anew_asks_on_a_terminal(store_url: str, answer: str, code: int, left: bytes | None) -> None:
+def test_anew_asks_on_a_terminal(tmp_path: Path, store_url: str, answer: str, code: int, left: bytes | None) -> None:
     """Law: the answer to the prompt decides."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
@@ -51,17 +51,11 @@ def test_anew_asks_on_a_terminal(store_url: str, answer: str, code: int, left: b
         ours, theirs = os.openpty()
         try:
             os.write(ours, f"{answer}\n".encode())
-            done = subprocess.run(
-                [sys.executable, "-m", "poller", "resync", "contractTypes", "--anew"],
-                stdin=theirs,
-                capture_output=True,
-                check=False,
-                env=os.environ | environ,
-            )
+            done = called_at(("resync", "contractTypes", "--anew"), cwd=tmp_path, extra=environ, stdin=theirs)
         finally:
             os.close(ours)
             os.close(theirs)
-        assert (done.returncode, client.hget(STATE, "anew")) == (code, left), done
+        assert (done.code, client.hget(STATE, "anew")) == (code, left), done
 
 
 def test_a_paused_feed_is_skipped(called: Called, store_url: str) -> None:

@@ -17,7 +17,7 @@ from poller.cli import options
 from poller.cli.app import GROUPS, app
 from poller.cli.options import GLOBAL_OPTIONS, with_seconds
 from poller.redis.embedded import SOCKET
-from tests.cli.commands import Program, environment
+from tests.cli.commands import Program, called_at
 from tests.stores import looking
 
 if TYPE_CHECKING:
@@ -110,16 +110,9 @@ id = "rostering"
 def offered(directory: Path, words: str, **environ: str) -> list[str]:
     """What completion offers to bash after ``words``; standard error stays empty."""
     asked = {"_POLLER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    done = subprocess.run(
-        [sys.executable, "-m", "poller"],
-        cwd=directory,
-        env=environment(asked | environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
+    done = called_at((), cwd=directory, extra=asked | environ)
+    assert done.err == ""
+    return done.out.split()
 
 
 def configured(directory: Path, url: str) -> None:
@@ -167,15 +160,9 @@ def test_the_socket_of_completion_is_that_of_the_server() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_its_script(tmp_path: Path, shell: str) -> None:
     """``--show-completion`` prints the script for each shell."""
-    done = subprocess.run(
-        [sys.executable, "-m", "poller", "--show-completion", shell],
-        cwd=tmp_path,
-        env=environment({"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, "_POLLER_COMPLETE" in done.stdout) == (0, True), done
+    extra = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = called_at(("--show-completion", shell), cwd=tmp_path, extra=extra)
+    assert (done.code, "_POLLER_COMPLETE" in done.out) == (0, True), done
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.signing import new_secret, public_key
 from poller.store.keys import ConsumerKeys
 from poller.store.subscriptions import PARTS
-from tests.cli.commands import environment
+from tests.cli.commands import environment, on_terminal
 from tests.cli.conftest import Poller
-from tests.cli.test_dead_letters import on_terminal
 from tests.harness.waiting import patience, until
 from tests.programs import for_the_block
 from tests.receiver import Reply, receiving

@@ -38,7 +38,7 @@ import poller
 from poller.telemetry import block_opentelemetry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _ROOT: Final = Path(__file__).parents[2]
 _LARGEST: Final = 100_000  # bytes of an order: arguments and environment
@@ -179,6 +179,26 @@ class Forks:
                         signal.pidfd_send_signal(process, signal.SIGKILL)
                     os.close(process)
                     answers.recv(64)  # once it has ended
+
+    def ran(
+        self,
+        outputs: Sequence[int],
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environ: Mapping[str, str],
+        stdin: int | None = None,
+    ) -> Callable[[], int]:
+        """Start ``poller ARGUMENTS`` without an event loop; what is returned waits for its end: its exit code."""
+        files = (*outputs, *(() if stdin is None else (stdin,)))
+        _, process, answers = self._ordered(PROGRAM, arguments, cwd, environ, files)
+        os.close(process)
+
+        def code() -> int:
+            with answers:
+                return int(answers.recv(64) or -signal.SIGKILL)
+
+        return code
 
     def _ordered(
         self, module: str, arguments: Sequence[str], cwd: Path, environ: Mapping[str, str], files: Sequence[int]
