@@ -475,7 +475,7 @@ class StartPosition(msgspec.Struct):
         generation, anew, begun, after = (None if value is None else value.decode() for value in _bytes(found))
         if generation is None:
             return None
-        self._seen = _FeedStart(generation, int(anew) if anew else None, int(begun) if begun else None, after)
+        self._seen = _FeedStart(generation, _moment_in(anew), _moment_in(begun), _entry_in(after))
         return self._seen
 
     async def reset_entry(self) -> str | None:
@@ -503,6 +503,20 @@ class StartPosition(msgspec.Struct):
         """Whether the subscription wanted the feed before this moment, by the store's clock where known."""
         wanted = self.asked or (milliseconds_of(self.since) if self.since else None)
         return wanted is not None and wanted < moment
+
+
+# What another program wrote into a mark counts as unknown: no delivery stops because of it.
+
+
+def _entry_in(mark: str | None) -> str | None:
+    with suppress(ValueError):
+        return str(EntryId.checked(mark)) if mark else None
+    return None
+
+
+def _moment_in(mark: str | None) -> int | None:
+    entry = None if mark is None or "-" in mark else _entry_in(mark)
+    return None if entry is None else EntryId.parse(entry).ms
 
 
 def _bytes(found: object) -> list[bytes | None]:

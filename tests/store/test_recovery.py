@@ -334,6 +334,17 @@ async def test_the_stores_clock_says_who_is_older(store_client: Redis) -> None:
     assert name == ""
 
 
+@pytest.mark.parametrize("mark", ["anew_at", "begun_at", "begun_after"])
+@pytest.mark.parametrize("value", ["", "soon", "-1", "1-x", "9" * 5000])
+async def test_a_mark_that_cannot_be_read_stops_no_delivery(store_client: Redis, mark: str, value: str) -> None:
+    """Law: what another program wrote there counts as unknown."""
+    began = {"generation": "g", "anew_at": str(NOW - HOUR), "begun_at": str(NOW - HOUR), "begun_after": "5-3"}
+    await store_client.xadd(KEYS.events, {"data": "{}"}, id="1000-0")
+    await store_client.hset(KEYS.state, mapping=began | {mark: value})
+    found, _ = await beginning(store_client, subscribed=NOW - 2 * HOUR).place("earliest")
+    assert EntryId.parse(found) <= EntryId.parse("1000-0")
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [(0, "2000-0"), (500, "499"), (1500, "1499"), (2000, "1999"), (2001, "2000-0")],
