@@ -323,8 +323,7 @@ class SimulatedStore:
         self.spoken = None
 
     def _set_time(self, moment: int) -> None:
-        # A quarter of a microsecond: whoever multiplies and rounds down gets the millisecond that it is.
-        TIME.moment = (moment + 0.25) / 1_000_000
+        TIME.moment = moment / 1_000_000
         seconds = moment // 1000 / 1000
         for database in self.engine.dbs.values():
             database.time = seconds
