@@ -12,9 +12,9 @@ larger than the server or the stream takes     rejected
 a token or a credentials file cannot be read   not sent
 =============================================  ===================================================
 
-``Nats-Msg-Id`` is the event's id, followed by ``/`` and the number of the redelivery or the id of the replay. So,
-within the duplicate window of the stream, JetStream drops events that are sent again after a lost acknowledgement, and
-keeps redeliveries and replays.
+``Nats-Msg-Id`` is the event's id, followed by ``/`` and the number of the redelivery or the id of the replay, then ``@``
+and the subject. So, within the duplicate window of the stream, JetStream drops events that are sent again after a lost
+acknowledgement, and keeps redeliveries, replays, and what other subscriptions send to other subjects of the stream.
 
 **Invariants**
 
@@ -262,7 +262,7 @@ class NatsSink(Sink):
         try:
             async with asyncio.timeout(self._seconds):
                 connection = await self._open()
-                await connection.publish(self._subject, event.data, _headers(event) | dict(span.carried))
+                await connection.publish(self._subject, event.data, _headers(event, self._subject) | dict(span.carried))
         except TimeoutError:
             failed = Outcome(
                 OutcomeKind.RETRY, error=f"no acknowledgement within {self._seconds:g} s", failure=Failure.TIMEOUT
@@ -292,7 +292,9 @@ class NatsSink(Sink):
         """The message: server, subject, headers and data."""
         (event,) = batch
         head = [f"PUB {self._subject}", f"Server: {self._host}:{self._port}"]
-        return Preview([*head, *(f"{name}: {text}" for name, text in _headers(event).items())], event.data)
+        return Preview(
+            [*head, *(f"{name}: {text}" for name, text in _headers(event, self._subject).items())], event.data
+        )
 
     async def close(self) -> None:
         """Close the connection; later attempts fail."""
@@ -576,9 +578,9 @@ def _error_text(error: Exception | None) -> str:
     return str(error or "").removeprefix("nats: ").strip("' ")
 
 
-def _headers(event: SinkEvent) -> dict[str, str]:
-    message_id = f"{event.envelope.id}/{event.repeat}" if event.repeat else event.envelope.id
-    return {MESSAGE_ID: message_id, "Content-Type": STRUCTURED_TYPE}
+def _headers(event: SinkEvent, subject: str) -> dict[str, str]:
+    name = f"{event.envelope.id}/{event.repeat}" if event.repeat else event.envelope.id
+    return {MESSAGE_ID: f"{name}@{subject}", "Content-Type": STRUCTURED_TYPE}
 
 
 def _timed(outcome: Outcome, seconds: float) -> Outcome:
