@@ -13,8 +13,9 @@ a token or a credentials file cannot be read   not sent
 =============================================  ===================================================
 
 ``Nats-Msg-Id`` is the event's id, followed by ``/`` and the number of the redelivery or the id of the replay, then
-``@`` and the subject. So, within the duplicate window of the stream, JetStream drops events that are sent again after a lost
-acknowledgement, and keeps redeliveries, replays, and what other subscriptions send to other subjects of the stream.
+``@`` and the subject. So, within the duplicate window of the stream, JetStream drops events that are sent again after
+a lost acknowledgement, and keeps redeliveries, replays, and what other subscriptions send to other subjects of the
+stream.
 
 **Invariants**
 
