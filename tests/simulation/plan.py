@@ -157,7 +157,8 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
         seed: any number.
         hours: how long it lasts; None: the seed says, mostly a minute or two.
         lean: the kinds of faults and actions that are on, whatever the seed says, and ``cron``: the first feed has a
-            cron expression, ``skew``: the first process has a clock that is 30 days ahead; none: the seed says.
+            cron expression, ``skew``: the first process has a clock that is 30 days ahead, ``busy``: short leases,
+            short intervals, many changes, and a slow network; none: the seed says.
     """
     rng = Random(f"plan {seed}")
     seconds = hours * 3600 if hours is not None else rng.choice((30.0, 45.0, 60.0, 60.0, 90.0, 120.0))
@@ -186,7 +187,10 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
         feeds=feeds,
         subscriptions=subscriptions,
     )
-    faults = _deeds(rng, plan, _FAULTS, lean, most=12)
+    if "busy" in lean:
+        quick = tuple(msgspec.structs.replace(feed, interval=0.5, jitter=0.0) for feed in feeds)
+        plan = msgspec.structs.replace(plan, ttl=1.0, changes=8.0, latency=0.2, feeds=quick)
+    faults = _deeds(rng, plan, _FAULTS, lean, most=30 if "busy" in lean else 12)
     actions = _deeds(rng, plan, _ACTIONS, lean, most=10)
     return msgspec.structs.replace(plan, faults=faults, actions=actions)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import corpus
+from tests.simulation.mutations import CONTROLS, MUTATIONS, Mutation, control, mutated, play_control, tried
 from tests.simulation.plan import calm, drawn
 from tests.simulation.world import play
 
@@ -58,3 +59,34 @@ def test_same_seed_same_trace(seed: int) -> None:
         lines.append(next(line for line in done.stdout.splitlines() if line.startswith(f"seed {seed}:")))
     assert lines[0] == lines[1]
     assert "trace " in lines[0]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_mutation_applies(mutation: Mutation, tmp_path: Path) -> None:
+    """Law: each mistake of the table can still be put into the program; the program has what it takes away."""
+    mutated(mutation, tmp_path)
+    for name in mutation.changes:
+        assert (tmp_path / "poller" / name).read_text() != (_ROOT / "poller" / name).read_text()
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_naive_program_is_right_when_nothing_goes_wrong(name: str) -> None:
+    """Law: undisturbed, a naive program publishes and delivers rightly, so what is found of it comes of the faults."""
+    result = play_control(name, 1, calmly=True)
+    assert result.events > 0 or result.requests > 0
+    assert not [problem for problem in result.problems if problem.startswith(("stream: ", "sink "))]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", CONTROLS)
+def test_naive_program_is_caught(name: str) -> None:
+    """Law: a simulation that cannot fail proves nothing: naive programs are found wrong within a few seeds."""
+    caught = control(name, 20)
+    assert caught.problem is not None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_mutation_is_caught(mutation: Mutation) -> None:
+    """Law: each mistake that is put into the program is found by a seed."""
+    assert tried(mutation, 60).problem is not None
