@@ -228,10 +228,7 @@ MUTATIONS: Final = (
         "when a retry is due is stored by the clock of the process (past defect 5)",
         {
             "delivery/dispatcher.py": (
-                (
-                    "        now = clock.now()\n        concluded",
-                    "        now = clock.process.now()\n        concluded",
-                ),
+                ("clock, now = self._clock, self._clock.now()", "clock, now = self._clock, self._clock.process.now()"),
             )
         },
         ("sink_down", "skew", "kill"),
