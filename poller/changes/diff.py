@@ -196,9 +196,9 @@ def _differing(old: Any, new: Any, at: tuple[str, ...]) -> Iterator[tuple[str, .
             yield at
         return
     for key in old.keys() | new.keys():
-        if key in old and key in new:
+        if isinstance(old.get(key), dict) and isinstance(new.get(key), dict):
             yield from _differing(old[key], new[key], (*at, key))
-        else:
+        elif _differs(old, new, key):  # not by a generator of its own: most values are no objects, and the same
             yield (*at, key)
 
 
@@ -207,7 +207,7 @@ def _differs(old: dict[str, Any], new: dict[str, Any], key: str) -> bool:
 
 
 def _pointer(path: tuple[str, ...]) -> str:
-    return "".join(f"/{_escape(key)}" for key in path)
+    return "".join([f"/{_escape(key)}" for key in path])
 
 
 def _escape(key: str) -> str:
