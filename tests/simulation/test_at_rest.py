@@ -1,4 +1,4 @@
-"""Laws of what a daemon asks of the store while nothing happens, counted by the store itself in simulated minutes."""
+"""Laws of what a daemon asks of the store while nothing happens, counted by the store itself in simulated time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.simulation.system import system_of_hosts
 from tests.simulation.test_loop import simulated
 
 _TOKEN = "sandbox"  # noqa: S105 -- of the simulated API
-_REST = 60.0  # seconds until what a start asks for is over
-_COUNTED = 60.0  # seconds
+_REST = 20.0  # seconds until most of what a start asks for is over
+_COUNTED = 40.0  # seconds
 
 
 def _file(directory: Path, feeds: int) -> Path:
@@ -39,7 +39,7 @@ def _file(directory: Path, feeds: int) -> Path:
 
 
 def _requests(directory: Path, *, daemons: int, feeds: int) -> Counter[str]:
-    """What a store is asked in a minute of rest, by command; scripts by the beginning of their digest."""
+    """What a store is asked in a span of rest, by command; scripts by the beginning of their digest."""
     settings = load(_file(directory, feeds), {})
     counted: Counter[str] = Counter()
 
@@ -75,7 +75,7 @@ async def _listen(protocol: Callable[[], asyncio.Protocol]) -> None:
     await asyncio.get_running_loop().create_server(protocol, "10.0.0.2", 6379)
 
 
-@pytest.mark.parametrize(("daemons", "feeds"), [(1, 1), (2, 1), (1, 50)])
+@pytest.mark.parametrize(("daemons", "feeds"), [(1, 1), (2, 1), (1, 20)])
 def test_a_daemon_at_rest_asks_seldom(tmp_path: Path, daemons: int, feeds: int) -> None:
     """Law: while nothing happens a daemon sends at most six requests a second, and six a minute for each feed.
 
