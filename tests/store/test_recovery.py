@@ -338,7 +338,7 @@ async def test_the_stores_clock_says_who_is_older(store_client: Redis) -> None:
 @pytest.mark.parametrize("value", ["", "soon", "-1", "1-x", "9" * 5000])
 async def test_a_mark_that_cannot_be_read_stops_no_delivery(store_client: Redis, mark: str, value: str) -> None:
     """Law: what another program wrote there counts as unknown."""
-    began = {"generation": "g", "anew_at": str(NOW - HOUR), "begun_at": str(NOW - HOUR), "begun_after": "5-3"}
+    began: Any = {"generation": "g", "anew_at": str(NOW - HOUR), "begun_at": str(NOW - HOUR), "begun_after": "5-3"}
     await store_client.xadd(KEYS.events, {"data": "{}"}, id="1000-0")
     await store_client.hset(KEYS.state, mapping=began | {mark: value})
     found, _ = await beginning(store_client, subscribed=NOW - 2 * HOUR).place("earliest")
