@@ -99,7 +99,8 @@ class Registry:
     async def version(self) -> int:
         """The version; compare it for being another one, not for being larger: a store may lose its last writes."""
         with translated(self._client):
-            return int(await self._client.get(self._keys.version) or 0)
+            found = await self._client.get(self._keys.version)
+        return _number(self._keys.version, found)
 
     async def marks(self, send: ScriptSender | None = None) -> RegistryVersions:
         """The numbers that a process that delivers polls for changes.
@@ -110,7 +111,7 @@ class Registry:
         keys = self._keys
         call = ScriptCall(VERSIONS, (keys.version, keys.parked, keys.registry))
         version, parked, registered = await (send or self._batch.run)(call)
-        return RegistryVersions(int(version or 0), int(parked or 0), registered)
+        return RegistryVersions(_number(keys.version, version), _number(keys.parked, parked), registered)
 
     async def tell_parked(self) -> None:
         """Make the process that delivers read parked deliveries and replays, within a second or two."""
@@ -127,6 +128,7 @@ class Registry:
         with translated(self._client):
             names = [keys.version, *(getattr(keys, part) for part in PARTS)]
             version, *flat, at = await self._client.eval(ALL, len(names), *names)
+        _number(keys.version, version)
         hashes = [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
         try:
             return subscriptions_of(version or None, hashes, at)
@@ -328,6 +330,13 @@ class Registry:
     async def _mark(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
         with translated(self._client):
             return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
+
+
+def _number(key: str, found: bytes | str | None) -> int:
+    try:
+        return int(found or 0)
+    except ValueError:
+        raise StoreError(f"{key} holds no number; another program has written it: delete it") from None
 
 
 def _required(sink: str | None) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -266,6 +267,20 @@ async def test_what_is_written_is_read(store_client: Redis) -> None:
     assert (kept.secrets, kept.paused) == ({"a": ("whsec_1", "whsec_2")}, {"a": PAUSE})
     assert (kept.health, kept.handshakes, kept.until) == ({"a": {"s/f": b"well"}}, {"a": b"granted"}, {"a": NOW})
     assert kept.version == version == await registry.version()
+
+
+@pytest.mark.parametrize("name", ["version", "parked"])
+async def test_a_number_that_is_none_is_an_error_of_the_store(store_client: Redis, name: str) -> None:
+    """Law: a process that reads it waits for the store to be repaired and does not end; the message names the key."""
+    registry, key = Registry(store_client, SubscriptionKeys.of("poller")), f"poller:{{subscriptions}}:{name}"
+    await registry.add("a", SETTINGS, [], NOW)
+    await store_client.set(key, "many")
+    reads = [registry.marks, *([registry.version, registry.all] if name == "version" else [])]
+    for read in reads:
+        with pytest.raises(StoreError, match=re.escape(key)):
+            await read()
+    await store_client.delete(key)
+    assert (await registry.marks()).registered == 1
 
 
 async def test_each_change_moves_the_version(store_client: Redis) -> None:
