@@ -37,7 +37,10 @@ COMPOSED: Final = (
 SEEN_TOGETHER: Final = {name for names in COMPOSED for name in names.split(",")}
 """Alone they are read in a thorough run only."""
 
-OF_A_KIND: Final = {"delta-empty-string", "expire-412", "fields-comma", "limit-422"} | {COMPOSED[4], COMPOSED[6]}
+OF_A_KIND: Final = {
+    *("delta-empty-string", "expire-400", "expire-412", "fields-comma", "limit-400", "limit-422"),
+    *(COMPOSED[4], COMPOSED[6]),
+}
 """Those of which the others have each part, or that differ from another in a status or a letter: thorough too."""
 
 ASKED: Final = {
