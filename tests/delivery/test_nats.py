@@ -80,7 +80,7 @@ async def test_an_event_is_one_message_in_structured_mode(server: NatsServer) ->
         assert (outcome.kind, outcome.error, outcome.failure) == (OutcomeKind.DELIVERED, "", None)
         got = await stream.get_msg("S", 1)
         assert (got.subject, got.data) == (SUBJECT, whole)
-        expected = {"Nats-Msg-Id": f"{sent.envelope.id}@{SUBJECT}", "Content-Type": "application/cloudevents+json"}
+        expected = {"Nats-Msg-Id": sent.envelope.id, "Content-Type": "application/cloudevents+json"}
         assert (got.headers or {}) == expected
         shown = sink.preview([sent])
         assert shown.body == whole
@@ -93,11 +93,7 @@ async def test_a_repeat_is_dropped_and_what_is_wanted_again_is_not(server: NatsS
         await stream.add_stream(name="S", subjects=["hr.>"])
         for one in (event(), event(), event()._replace(repeat="1"), event()._replace(repeat="c0ffee")):
             assert (await sink.send([one])).is_delivered
-        assert [name for name, _ in await messages(stream)] == [
-            f"e1@{SUBJECT}",
-            f"e1/1@{SUBJECT}",
-            f"e1/c0ffee@{SUBJECT}",
-        ]
+        assert [name for name, _ in await messages(stream)] == ["e1", "e1/1", "e1/c0ffee"]
 
 
 async def test_subscriptions_whose_subjects_are_in_one_stream_do_not_drop_each_others_events(
@@ -115,6 +111,27 @@ async def test_subscriptions_whose_subjects_are_in_one_stream_do_not_drop_each_o
                 assert (await sink.send([sent])).is_delivered
         state = (await stream.stream_info("S", subjects_filter=">")).state
         assert state.subjects == {SUBJECT: 2, "hr.b": 2}
+        assert {name for name, _ in await messages(stream)} == {"e1", "e1/1", "e1@hr.b", "e1/1@hr.b"}
+
+
+async def test_an_event_that_was_dropped_is_sent_again_where_the_stream_cannot_be_read(tmp_path: Path) -> None:
+    """Nothing says whose message is kept, so none is lost: the second one names the subject, and is kept once."""
+    user = f'{{ user: poller, password: {TOKEN}, permissions: {{ publish: "hr.>" }} }}'
+    with nats_server(
+        tmp_path, f"authorization {{ users: [ {user}, {{ user: admin, password: {TOKEN} }} ] }}"
+    ) as server:
+        login = Login(user="poller", password=lambda: TOKEN)
+        async with (
+            administered(server, user="admin", password=TOKEN) as stream,
+            sink_at(server.url(), login=login) as one,
+            sink_at(server.url(subject="hr.b"), login=login) as other,
+        ):
+            await stream.add_stream(name="S", subjects=["hr.>"])
+            assert (await one.send([event()])).is_delivered
+            for _ in range(3):
+                assert (await other.send([event()])).is_delivered
+            state = (await stream.stream_info("S", subjects_filter=">")).state
+            assert state.subjects == {SUBJECT: 1, "hr.b": 1}
 
 
 async def test_a_missing_stream_is_a_clear_error(server: NatsServer) -> None:
@@ -461,7 +478,7 @@ async def test_a_redelivery_and_a_replay_arrive_again(server: NatsServer, client
             assert await replays.start_replay(client, KEYS, ReplaySpan("c0ffee00", "0-0", "1-0"))
             pair.reload()
             await until(lambda: arrived(2), "the replay")
-        names = [name.removesuffix(f"@{SUBJECT}").partition("/")[2] for name, _ in await messages(stream)]
+        names = [name.partition("/")[2] for name, _ in await messages(stream)]
     assert names == ["1", "c0ffee00"]
     twice = delivery_again(letter_of(raw).__class__(letter_of(raw).event, "", "", repeat="1"))
     of_replay = delivery_again(letter_of(raw).__class__(letter_of(raw).event, "", "", repeat="c0ffee00"))
@@ -528,8 +545,8 @@ async def test_check_and_test_know_the_sink(server: NatsServer) -> None:
         assert (line.severity, line.text) == ("ok", f"the sink is there (the stream S takes {SUBJECT})")
         found = await sample(settings, secrets=(), handshake=None, environ={}, clock=StubClock(draws=iter(["a1"])))
         assert found.outcome.is_delivered
-        assert f"Nats-Msg-Id: a1@{SUBJECT}" in found.sent.head
-        assert [name for name, _ in await messages(stream)] == [f"a1@{SUBJECT}"]
+        assert "Nats-Msg-Id: a1" in found.sent.head
+        assert [name for name, _ in await messages(stream)] == ["a1"]
 
 
 async def test_servers_that_a_server_announces_are_not_connected_to() -> None:

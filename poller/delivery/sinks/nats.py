@@ -74,6 +74,7 @@ try:
     import nats.js.errors
     from nats.aio.client import Client
     from nats.aio.transport import TcpTransport
+    from nats.js.api import PubAck
 except ImportError as missing:
     raise ConfigurationError(
         'a sink with nats:// or tls:// needs the package nats-py: pip install "poller[nats]"'
@@ -250,6 +251,7 @@ class NatsSink(Sink):
             "server.port": self._port,
         }
         self._secrets: tuple[str, ...] = ()
+        self._may_read = True  # messages of the stream; False: the server has denied it
         self._connection: _Connection | None = None
         self._connect = SingleFlight(self._connected)
         self._is_closed = False
@@ -263,7 +265,12 @@ class NatsSink(Sink):
         try:
             async with asyncio.timeout(self._seconds):
                 connection = await self._open()
-                await connection.publish(self._subject, event.data, _headers(event, self._subject) | dict(span.carried))
+                kept = await connection.publish(self._subject, event.data, _headers(event) | dict(span.carried))
+                if kept.duplicate and not await self._is_ours(connection, kept, event):
+                    connection = await self._open()  # the server may have ended the other one
+                    await connection.publish(
+                        self._subject, event.data, _headers(event, self._subject) | dict(span.carried)
+                    )
         except TimeoutError:
             failed = Outcome(
                 OutcomeKind.RETRY, error=f"no acknowledgement within {self._seconds:g} s", failure=Failure.TIMEOUT
@@ -273,6 +280,18 @@ class NatsSink(Sink):
         else:
             return Outcome(OutcomeKind.DELIVERED, seconds=self._clock.monotonic() - began)
         return _timed(failed, self._clock.monotonic() - began)
+
+    async def _is_ours(self, connection: _Connection, kept: PubAck, event: SinkEvent) -> bool:
+        """Whether the message that the stream keeps in place of this event has this subject; False: or is unknown."""
+        if not self._may_read:
+            return False
+        try:
+            return await connection.subject_of(kept, most=_ANSWER + 2 * len(event.data)) == self._subject
+        except _Denied:
+            self._may_read = False
+            return False
+        except _REFUSALS:  # it is removed from the stream, or the connection has ended
+            return False
 
     async def verify(self, request: PermissionRequest | None = None) -> Permission:  # noqa: ARG002 -- it has no handshake
         """Connect, and ask whether a stream has the subject."""
@@ -293,9 +312,7 @@ class NatsSink(Sink):
         """The message: server, subject, headers and data."""
         (event,) = batch
         head = [f"PUB {self._subject}", f"Server: {self._host}:{self._port}"]
-        return Preview(
-            [*head, *(f"{name}: {text}" for name, text in _headers(event, self._subject).items())], event.data
-        )
+        return Preview([*head, *(f"{name}: {text}" for name, text in _headers(event).items())], event.data)
 
     async def close(self) -> None:
         """Close the connection; later attempts fail."""
@@ -390,9 +407,9 @@ class _GuardedTransport(TcpTransport):
         self._greeted = False
         self._due = _ANSWER
 
-    def expect_answer(self) -> None:
-        """The server is asked something."""
-        self._due = _ANSWER
+    def expect_answer(self, most: int = _ANSWER) -> None:
+        """The server is asked something, and may answer with this many bytes."""
+        self._due = most
 
     async def read(self, buffer_size: int) -> bytes:
         """What has come, unless it is more than an answer has."""
@@ -489,10 +506,18 @@ class _Connection:
                 ) from error
             raise
 
-    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> PubAck:
         """Have a stream acknowledge this."""
         self._wire.expect_answer()
-        await self._unless_ended(self._stream.publish(subject, data, headers=headers))
+        kept: PubAck = await self._unless_ended(self._stream.publish(subject, data, headers=headers))
+        return kept
+
+    async def subject_of(self, kept: PubAck, *, most: int) -> str | None:
+        """The subject of the message that an acknowledgement names; ``most``: bytes of the answer."""
+        self._wire.expect_answer(most)
+        message = await self._unless_ended(self._stream.get_msg(kept.stream, kept.seq))
+        subject: str | None = message.subject
+        return subject
 
     async def stream_of(self, subject: str) -> str:
         """The stream that takes a subject."""
@@ -579,9 +604,9 @@ def _error_text(error: Exception | None) -> str:
     return str(error or "").removeprefix("nats: ").strip("' ")
 
 
-def _headers(event: SinkEvent, subject: str) -> dict[str, str]:
+def _headers(event: SinkEvent, subject: str = "") -> dict[str, str]:
     name = f"{event.envelope.id}/{event.repeat}" if event.repeat else event.envelope.id
-    return {MESSAGE_ID: f"{name}@{subject}", "Content-Type": STRUCTURED_TYPE}
+    return {MESSAGE_ID: f"{name}@{subject}" if subject else name, "Content-Type": STRUCTURED_TYPE}
 
 
 def _timed(outcome: Outcome, seconds: float) -> Outcome:
