@@ -37,10 +37,10 @@ const Ajv = require("ajv/dist/2020");
 const formats = require("ajv-formats");
 const { schemas, values } = JSON.parse(require("node:fs").readFileSync(0, "utf8"));
 const wrong = [];
+const ajv = new Ajv({ allErrors: true, logger: false }); // one for all: each compiles the meta-schema
+formats(ajv);
 for (const [name, schema] of Object.entries(schemas)) {
   try {
-    const ajv = new Ajv({ allErrors: true, logger: false });
-    formats(ajv);
     const validate = ajv.compile(schema);
     for (const [of, value] of Object.entries(values[name] ?? {}))
       if (!validate(value)) wrong.push(`${of}: ${ajv.errorsText(validate.errors)}`);
