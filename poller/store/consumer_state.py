@@ -23,6 +23,9 @@ group does not hold entries for days. A *replay* is a span of the stream that is
   again there. Some of the entries read again may be settled or parked; a process that has read them knows.
 - A settlement whose reply is lost is sent again. Each has a serial number, and one that arrives after later ones writes
   nothing.
+- A settlement names the one that was answered before it. If the store has lost that one (a restart, a failover), what
+  it settled is pending or parked again: the lease counts as lost, and its next owner reads everything again. Renewals
+  of the lease notice that, too.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
 from poller.clock import Clock
-from poller.errors import GroupGone
+from poller.errors import Fenced, GroupGone
 from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
@@ -51,6 +54,7 @@ from poller.store.stream import EARLIEST
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
+_BEHIND: Final = 2
 
 Entry = tuple[str, bytes | None]
 """An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
@@ -119,7 +123,7 @@ class ConsumerStore:
         self._scripts = scripts
         self._events = events
         self._group = group_of(subscription)
-        self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, clock=clock)
+        self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, witness=keys.state, clock=clock)
         self._beginning = StartPosition(client, keys, events, feed_state, since, asked)
         self._serial = 0
         self._clock = clock
@@ -214,7 +218,7 @@ class ConsumerStore:
         """Write it, all or nothing.
 
         Raises:
-            Fenced: the lease is another's; nothing was written.
+            Fenced: the lease is another's, and nothing was written; or the store has lost the settlement before.
             StoreError: it may or may not be written.
         """
         keys = self.keys
@@ -227,13 +231,19 @@ class ConsumerStore:
         names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
         replay = settlement.replay or ReplayPosition("", "")
         self._serial += 1
-        checks: list[str | bytes | int] = [self.lease.token, self._serial, self._group, settlement.place, now_ms]
+        serial, before = self._serial, self.lease.answered
+        checks: list[str | bytes | int] = [self.lease.token, serial, self._group, settlement.place, now_ms]
         checks += [replay.id, replay.after]
-        arguments = [*checks, *map(len, sections), *chain.from_iterable(sections)]
+        arguments = [*checks, *map(len, sections), *chain.from_iterable(sections), before]
         # Not sent again, all of it would be delivered again.
         send = partial(self._scripts.settle, names, arguments)
-        if not await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock):
+        answer = await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
+        if not answer:
             raise await self.lease.fenced("nothing settled")
+        self.lease.answered = serial
+        if answer == _BEHIND:
+            self.lease.lose()
+            raise Fenced(f"the store lost settlements of {self._group}; all that it holds is read again")
 
     async def _read(self, after: str, most: int) -> list[Entry]:
         with translated(self._client):

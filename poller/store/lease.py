@@ -65,11 +65,13 @@ class LeaseRenewal(NamedTuple):
         call: the script.
         asked: how often the lease had been asked for before.
         until: when the term ends.
+        answered: the serial of the last settlement that was answered before.
     """
 
     call: ScriptCall
     asked: int
     until: float
+    answered: int = 0
 
 
 class Lease:
@@ -81,6 +83,7 @@ class Lease:
         ttl: how long it lives without being renewed.
         claimed: whether this process may have it: it was requested, and neither refused, lost nor released since.
         asked: how often it was asked for.
+        answered: the serial of the last settlement under it that was answered and has to be in the store; 0: none.
         batch: sends its scripts.
     """
 
@@ -93,6 +96,7 @@ class Lease:
         token: str,
         ttl: timedelta,
         certain: bool = True,
+        witness: str = "",
         clock: Clock,
     ) -> None:
         """Describe the lease; nothing is sent.
@@ -105,6 +109,8 @@ class Lease:
             ttl: how long it lives without being renewed.
             certain: whether it counts as held only while its term lasts; else until an answer says otherwise, which is
                 enough for work whose every write checks the lease.
+            witness: the key of a hash in which ``settled`` has the token and the serial of the last settlement; a store
+                that has lost one (a restart, a failover) makes the lease count as lost. Empty: there is none.
             clock: of this process; its seconds go forward while the process is stopped, too.
         """
         self.key = key
@@ -112,9 +118,11 @@ class Lease:
         self.ttl = ttl
         self.claimed = False
         self.asked = 0
+        self.answered = 0
         self.batch = scripts.batch
         self._client = client
         self._certain = certain
+        self._witness = witness
         self._clock = clock
         self._held_until = 0.0
 
@@ -145,23 +153,31 @@ class Lease:
     async def renew(self) -> bool:
         """Keep it for another term. False: it is lost."""
         renewal = self.renewal()
-        return self.renewed(renewal, kept=bool(await self.batch.run(renewal.call)))
+        return self.renewed(renewal, await self.batch.run(renewal.call))
 
     def renewal(self) -> LeaseRenewal:
         """The request of :meth:`renew`, to be sent now; its answer is for :meth:`renewed`."""
-        return LeaseRenewal(self._call(_RENEW, self.milliseconds), self.asked, self._term())
+        call = self._call(_RENEW, self.milliseconds, *filter(None, [self._witness]))
+        return LeaseRenewal(call, self.asked, self._term(), self.answered)
 
-    def renewed(self, renewal: LeaseRenewal, *, kept: bool) -> bool:
-        """Note the answer to a renewal, and return it."""
+    def renewed(self, renewal: LeaseRenewal, answer: object) -> bool:
+        """Note the answer to a renewal; returns whether this process still has the lease."""
+        kept = bool(answer) and not self._has_lost_settlements(renewal, answer)
         if kept:
             self._held_until = renewal.until
         elif renewal.asked == self.asked:  # else a later question is answered, or will be
             self.lose()
         return kept
 
+    def _has_lost_settlements(self, renewal: LeaseRenewal, answer: object) -> bool:
+        if not renewal.answered or not isinstance(answer, bytes):
+            return False
+        token, _, serial = answer.decode("utf-8", "replace").rpartition(" ")
+        return token != self.token or int(serial) < renewal.answered
+
     async def release(self) -> None:
         """Release it, if this process has it."""
-        self._held_until = 0.0
+        self._held_until, self.answered = 0.0, 0
         self.claimed = self.claimed and self._certain
         await self.batch.run(self._call(_RENEW, 0))
         self.claimed = False
@@ -178,15 +194,15 @@ class Lease:
 
     def lose(self) -> None:
         """Note that this process does not have the lease."""
-        self._held_until, self.claimed = 0.0, False
+        self._held_until, self.claimed, self.answered = 0.0, False, 0
 
     async def fenced(self, consequence: str) -> Fenced:
         """The error of a script that found the lease lost; names the new owner where the store reports one."""
         self.lose()
         return Fenced(f"lost lease {self.key}{await _to_whom(self._client, self.key)}; {consequence}")
 
-    def _call(self, script: str, milliseconds: int) -> ScriptCall:
-        return ScriptCall(script, (self.key,), (self.token, milliseconds))
+    def _call(self, script: str, milliseconds: int, *beside: str) -> ScriptCall:
+        return ScriptCall(script, (self.key, *beside), (self.token, milliseconds))
 
     def _term(self) -> float:
         return self._clock.monotonic() + self.ttl.total_seconds()
@@ -229,7 +245,7 @@ async def _renewed(leases: Sequence[Lease]) -> bool:
     answers = await leases[0].batch.send([renewal.call for renewal in renewals])
     for lease, renewal, answer in zip(leases, renewals, answers, strict=True):
         if not isinstance(answer, StoreError):
-            lease.renewed(renewal, kept=bool(answer))
+            lease.renewed(renewal, answer)
     return any(not isinstance(answer, StoreUnavailable) for answer in answers)
 
 

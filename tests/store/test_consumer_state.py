@@ -266,7 +266,6 @@ async def stored(scene: Scene) -> dict[str, bytes]:
     return {key: await scene.client.dump(key) or b"" for key in (FEED.events, KEYS.state, KEYS.parked)}
 
 
-@pytest.mark.xfail(strict=True, reason="open: the owner does not notice until the lease moves")
 @pytest.mark.parametrize("notices", ["the next settlement", "a renewal of the lease"])
 async def test_settlements_that_the_store_lost_are_noticed(scene: Scene, notices: str) -> None:
     """Law: the lease counts as lost, so that all is read again; what the store holds then is as if never settled."""

@@ -4,7 +4,9 @@
 -- ARGV 6, 7: id and place of the replay ('' for no id leaves it, '' for no place ends it).
 -- ARGV 8-11: how many arguments follow of each: entries that the group may forget, parked (id, value), no
 --   longer parked (id), letters (id, value).
--- Answers 1, or 0 where the lease is another's.
+-- The last of ARGV: the serial of the last settlement that was answered, '0' where none was since all was read.
+-- Answers 1, or 0 where the lease is another's, or 2 where that last settlement is not there any more: the server
+--   has lost it, by a restart or a failover. What comes now is written all the same.
 -- What has this serial or a lower one was written before.
 -- Lua accepts some thousand arguments per call.
 -- What is kept comes first, what goes comes last: a server that refuses one of the writes (another kind of key, a
@@ -12,6 +14,8 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local nonce, serial = string.match(redis.call('HGET', KEYS[3], 'settled') or '', '^(%S+) (%d+)$')
 if nonce == ARGV[1] and tonumber(serial) >= tonumber(ARGV[2]) then return 1 end
+local answered = tonumber(ARGV[#ARGV])
+local behind = answered > 0 and (nonce ~= ARGV[1] or tonumber(serial) < answered)
 local first, last, at = {}, {}, 12
 for i = 8, 11 do
   first[i] = at
@@ -40,4 +44,4 @@ if ARGV[6] ~= '' and redis.call('HGET', KEYS[3], 'replay') == ARGV[6] then
   end
 end
 redis.call('HSET', KEYS[3], 'settled', ARGV[1] .. ' ' .. ARGV[2])
-return 1
+return behind and 2 or 1
