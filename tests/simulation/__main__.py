@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from tests.simulation.plan import Plan, decode, drawn, encode
+from tests.simulation.plan import Plan, brief, decode, drawn, encode
 from tests.simulation.shrink import shrunk
 from tests.simulation.story import told
 from tests.simulation.world import Result, play
@@ -34,7 +34,8 @@ def main() -> int:
     if asked.plan is not None:
         plans: Iterable[Plan] = [decode(asked.plan.read_bytes())]
     else:
-        plans = (drawn(seed, hours=asked.hours, lean=asked.lean) for seed in _seeds(asked))
+        make = brief if asked.brief else partial(drawn, hours=asked.hours, lean=asked.lean)
+        plans = map(make, _seeds(asked))
     began = time.monotonic()
     runs, simulated, failed = 0, 0.0, []
     for result in _played(plans, asked.jobs):
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--corpus", action="store_true", help="play the seeds that failed once")
     parser.add_argument("--until-found", action="store_true", help="go on with further seeds until one fails")
     parser.add_argument("--hours", type=float, help="let each run last so many hours")
+    parser.add_argument("--brief", action="store_true", help="short and small, as the quick suite plays them")
     parser.add_argument("--lean", nargs="*", default=(), help="the kinds of faults and actions that are on")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--plan", type=Path, help="play this plan, as a failure has written it")

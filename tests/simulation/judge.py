@@ -66,6 +66,8 @@ class Evidence:
         streams: of each resource, its entries.
         lines: what happened at each sink.
         begun_anew: the resources of which the store has lost all.
+        emptied: the resources among these that the store has lost with its last writes: whether they had been
+            remembered before, and so whether their baseline is sent, is chance.
         lossy: whether the store forgot what it had acknowledged.
         kills: when daemons were killed.
         resumed: when each subscription was resumed.
@@ -80,6 +82,7 @@ class Evidence:
     streams: Mapping[str, Sequence[Entry]]
     lines: Mapping[str, Sequence[Line]]
     begun_anew: set[str] = field(default_factory=set)
+    emptied: set[str] = field(default_factory=set)
     lossy: bool = False
     kills: list[float] = field(default_factory=list)
     resumed: dict[str, list[float]] = field(default_factory=dict)
@@ -154,7 +157,7 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
         allowed |= {"late": len(found.late), "needless": len(found.needless)}
     if subscription.id in evidence.removed:
         allowed["lost"] = len(found.lost)
-    if subscription.added:  # where the store has forgotten it, it was added once more, and begins at the beginning
+    if subscription.added or evidence.emptied:  # where the store has forgotten it, it begins at the beginning
         allowed["unwanted"] = len(found.unwanted)
     for name, faults in found.faults().items():
         if len(faults) > allowed.get(name, 0):

@@ -267,17 +267,24 @@ def _row(name: str, what: str, lean: str, caught: Caught) -> str:
     return f"| `{name}` | {what} | {lean or '-'} | {caught.seeds} | {problem[:90].replace('|', '/')} |\n"
 
 
-def mutated(one: Mutation, directory: Path) -> None:
+def mutated(one: Mutation, directory: Path, *, whole: bool = True) -> None:
     """Make a copy of the package with the mistake in it, and the tests beside it.
+
+    Args:
+        one: the mistake.
+        directory: where the copy goes.
+        whole: whether all of the package is copied, or only the files that are changed.
 
     Raises:
         ValueError: a text to be replaced does not stand in its file exactly once.
     """
-    shutil.copytree(_ROOT / "poller", directory / "poller", ignore=shutil.ignore_patterns("__pycache__"))
-    (directory / "tests").symlink_to(_ROOT / "tests")
+    if whole:
+        shutil.copytree(_ROOT / "poller", directory / "poller", ignore=shutil.ignore_patterns("__pycache__"))
+        (directory / "tests").symlink_to(_ROOT / "tests")
     for name, changes in one.changes.items():
         path = directory / "poller" / name
-        text = path.read_text()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = (_ROOT / "poller" / name).read_text()
         for before, after in changes:
             if text.count(before) != 1:
                 raise ValueError(f"{one.name}: {before!r} stands {text.count(before)} times in {name}")

@@ -195,6 +195,28 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
     return msgspec.structs.replace(plan, faults=faults, actions=actions)
 
 
+def brief(seed: int) -> Plan:
+    """The plan of a seed, made short and small for the quick suite: the same kinds of faults, close together."""
+    plan = drawn(seed, hours=_BRIEF / 3600)
+    feeds = tuple(msgspec.structs.replace(feed, interval=max(feed.interval, 1.0), cron=None) for feed in plan.feeds[:2])
+    known, hosts = {feed.resource for feed in feeds}, {one.host for one in plan.daemons[:2]}
+    subscriptions = tuple(
+        msgspec.structs.replace(one, feeds=tuple(feed for feed in one.feeds if feed in known))
+        for one in plan.subscriptions[:2]
+    )
+    there = known | hosts | {one.id for one in subscriptions} | {STORE, API}
+    return msgspec.structs.replace(
+        plan,
+        records=min(plan.records, 20),
+        changes=min(plan.changes, 2.0),
+        daemons=plan.daemons[:2],
+        feeds=tuple(msgspec.structs.replace(feed, reconcile=min(feed.reconcile or 10.0, 10.0)) for feed in feeds),
+        subscriptions=subscriptions,
+        faults=tuple(one for one in plan.faults if one.target in there and (one.kind != "evict" or one.other in known)),
+        actions=tuple(one for one in plan.actions if one.target in there),
+    )
+
+
 def calm(seed: int, *, daemons: int = 1, feeds: int = 1, subscriptions: int = 1, seconds: float = 30.0) -> Plan:
     """A plan without faults and actions."""
     rng = Random(f"calm {seed}")
@@ -217,6 +239,7 @@ def calm(seed: int, *, daemons: int = 1, feeds: int = 1, subscriptions: int = 1,
     )
 
 
+_BRIEF: Final = 10.0  # seconds
 _OFTEN: Final = 0.5
 _RARELY: Final = 0.15
 
