@@ -490,7 +490,7 @@ class World:
 
     def _forgot(self) -> None:
         self._lossy = True
-        emptied = {feed for feed in self.watch.feeds if not self.store.read("EXISTS", stream(feed))}
+        emptied = {feed for feed in self.watch.feeds if not self.store.read("XLEN", stream(feed))}
         self._emptied |= emptied - self._begun_anew
         self._begun_anew |= emptied
         self.watch.forgot()
