@@ -3,6 +3,7 @@
 **Invariants**
 
 - A restarted subscription starts after its predecessor has ended, with the state that it has stored.
+- A subscription that was removed, or replaced by another one of its id, is not delivered with a lease acquired since.
 - A store failure ends nothing permanently. Unusable settings are logged once and tried again every few seconds, because
   a missing file may appear.
 """
@@ -49,6 +50,7 @@ END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
 """Seconds that a subscription may take to end: the last requests, one write, releasing the leases."""
 
 _AGAIN: Final = 1.0  # seconds between attempts while the store is unavailable
+_LOOK_AGAIN: Final = 0.2  # seconds until the registry is looked at again, if it holds another subscription
 _FILES_AGAIN: Final = 2.0  # seconds between attempts with settings whose files cannot be used
 
 _log = structlog.get_logger("poller.delivery")
@@ -61,11 +63,13 @@ class RunnerInputs(NamedTuple):
         settings: in their stored form, JSON.
         secrets: the signing secrets that no file holds.
         credential: the stored credential of a request; None: none.
+        since: when it was added; another one of this id begins where it was asked to.
     """
 
     settings: bytes
     secrets: tuple[str, ...]
     credential: bytes | None
+    since: datetime
 
     def __repr__(self) -> str:
         """The inputs without possible secrets."""
@@ -104,7 +108,9 @@ class RunnerContext(msgspec.Struct, frozen=True):
 def active_inputs(kept: Subscriptions) -> dict[str, RunnerInputs]:
     """The inputs of all subscriptions that are not paused."""
     return {
-        name: RunnerInputs(bytes(registered.settings), kept.secrets.get(name, ()), kept.credentials.get(name))
+        name: RunnerInputs(
+            bytes(registered.settings), kept.secrets.get(name, ()), kept.credentials.get(name), registered.since
+        )
         for name, registered in kept.registered.items()
         if name not in kept.paused
     }
@@ -181,6 +187,20 @@ class SubscriptionRunner:
     def error(self) -> str | None:
         """The error here, in words; None: no failure."""
         return self._subscriber.error if self._subscriber else self._idle_because
+
+    async def wait_until_current(self) -> bool:
+        """Whether the registry still holds the subscription as it is delivered here; if not, False after a moment.
+
+        To be asked when a lease was acquired: it may be free because the subscription was removed, and this process has
+        not noticed. Whoever removes one waits until no lease is held.
+
+        Raises:
+            StoreError: see :meth:`poller.store.registry.Registry.is_current`.
+        """
+        if await self._shared.registry.is_current(self._name, self.inputs.settings, self.inputs.since):
+            return True
+        await self._shared.clock.wait(self._stop, _LOOK_AGAIN)
+        return False
 
     async def recall(self, feed: str, subscriber: EndpointState) -> None:
         """Read pauses from the registry, and the health at a feed that another process had before.
@@ -350,6 +370,8 @@ class _InformedConsumer:
         self._subscriber = subscriber
 
     async def run(self) -> None:
+        if not await self._running.wait_until_current():
+            return
         await self._running.recall(self.feed, self._subscriber)
         try:
             await self._consumer.run()

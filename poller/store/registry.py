@@ -36,6 +36,7 @@ from poller.store.subscriptions import (
     FilePauses,
     Following,
     Paused,
+    Registered,
     SinkPauses,
     Subscriptions,
     Write,
@@ -285,6 +286,21 @@ class Registry:
         with translated(self._client):
             kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
         return kept
+
+    async def is_current(self, subscription: str, settings: bytes, since: datetime) -> bool:
+        """Whether it is registered with these settings since then, and not paused."""
+        with translated(self._client):
+            asking = self._client.pipeline(transaction=False)
+            asking.hget(self._keys.paused, subscription)  # first: who removes it pauses it before
+            asking.hget(self._keys.registry, subscription)
+            paused, found = await asking.execute()
+        if paused is not None or found is None:
+            return False
+        try:
+            registered = msgspec.json.decode(found, type=Registered)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        return (bytes(registered.settings), registered.since) == (settings, since)
 
     async def pauses(self, send: ScriptSender | None = None) -> SinkPauses:
         """The pauses that sinks have asked for.

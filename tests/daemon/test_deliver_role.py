@@ -214,6 +214,31 @@ async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
     assert scene.got("elsewhere") == ["e3"]
 
 
+async def test_a_lease_that_is_free_because_another_has_the_id_now_is_not_used(scene: Scene) -> None:
+    """Law: who has not noticed that a subscription was replaced does not begin, where it was to begin, in its place."""
+    settings, subscriptions = scene.settings("file"), SubscriptionKeys.of("poller")
+    await scene.add("e1")
+    lease = ConsumerKeys.of("poller", FEED, "run").lease
+    await scene.client.set(lease, "another/1")
+    table = msgspec.json.decode(filed(settings)[0][1])
+    replaced = table | {"id": "run", "sink": f"{scene.sink.url}/run", "start": "now"}
+    await scene.registry.add("run", msgspec.json.encode(replaced), (), now())
+    with capture_logs() as said:
+        scene.deliver(settings)
+        await scene.arrives("file", "e1")
+        await scene.client.set(subscriptions.parked, "many")
+        await until(lambda: "the subscriptions cannot be read" in [line["event"] for line in said], "it to see nothing")
+    await scene.registry.remove("run")
+    added = table | {"id": "run", "sink": f"{scene.sink.url}/elsewhere"}
+    await scene.registry.add("run", msgspec.json.encode(added), (), now())
+    await scene.client.delete(lease)
+    await scene.client.incr(MemberKeys.of("poller").version)  # as one that lets go of leases does
+    await until(lambda: scene.client.exists(lease), "its lease to be taken")
+    await scene.client.delete(subscriptions.parked)
+    await scene.arrives("elsewhere", "e1")
+    assert scene.got("run") == []
+
+
 async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene: Scene) -> None:
     """Who starts with what is new gets all that is published from the moment that it was added, deliverer or not."""
     await scene.add("before")

@@ -269,6 +269,20 @@ async def test_what_is_written_is_read(store_client: Redis) -> None:
     assert kept.version == version == await registry.version()
 
 
+async def test_a_subscription_is_current_until_it_is_paused_changed_or_replaced(store_client: Redis) -> None:
+    """Law: another one of its id is not it, though its settings are the same."""
+    registry = Registry(store_client, SubscriptionKeys.of("poller"))
+    assert not await registry.is_current("a", SETTINGS, NOW)
+    await registry.add("a", SETTINGS, [], NOW)
+    assert await registry.is_current("a", SETTINGS, NOW)
+    assert not await registry.is_current("a", b"{}", NOW)
+    await registry.pause("a", PAUSE)
+    assert not await registry.is_current("a", SETTINGS, NOW)
+    await registry.remove("a")
+    await registry.add("a", SETTINGS, [], NOW + timedelta(milliseconds=1))
+    assert not await registry.is_current("a", SETTINGS, NOW)
+
+
 @pytest.mark.parametrize("name", ["version", "parked"])
 async def test_a_number_that_is_none_is_an_error_of_the_store(store_client: Redis, name: str) -> None:
     """Law: a process that reads it waits for the store to be repaired and does not end; the message names the key."""
