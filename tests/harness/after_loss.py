@@ -7,7 +7,7 @@ stream byte for byte. What must hold all the same:
 * *lost*: each event that stands in the stream in the end was taken.
 * *altered*: an event that is not in the stream shows a record that the source had; an id never means two things.
 * *out of order*: a record's revision goes up by one at most: the first event of a revision comes after one of the
-  revision before was taken.
+  revision before was taken, or behind it in one batch.
 * *forged*, as ever.
 
 Refuses to know the program; pure.
@@ -90,6 +90,7 @@ class _Judge:
     def arrived(self, request: Arrived) -> None:
         events, found = events_of(request), self._found
         where = f"request {request.number} at {request.at:.3f}"
+        along: dict[tuple[str, str], int] = {}  # the revisions before it in a batch
         found.requests += 1
         if forged(request, self._secret):
             found.forged.append(Fault(request.at, where))
@@ -100,7 +101,8 @@ class _Judge:
                 found.after_success.append(Fault(request.at, where))
             if told := self._wrong(event):
                 found.altered.append(Fault(request.at, f"{where}: {told}"))
-            reached, revision = self._reached[_key(event)], int(event["data"]["revision"])
+            reached = max(self._reached[_key(event)], along.get(_key(event), 0))
+            revision = along[_key(event)] = int(event["data"]["revision"])
             if event["id"] in self._unwanted:
                 found.unwanted.append(Fault(request.at, f"{where}: a baseline"))
             if revision > reached + 1 and event["subject"].lower() not in self._uncounted:
