@@ -25,7 +25,7 @@ from poller.clock import Clock
 from poller.daemon.cluster.assignment import LeaseMoves, SurplusLease, moves, offers_counted
 from poller.daemon.cluster.membership import MemberRank, Membership, StoreObserver
 from poller.errors import Fenced, StoreError, StoreUnavailable
-from poller.lifecycle import ended
+from poller.lifecycle import ended, finished
 from poller.store.lease import RELEASE_SECONDS, Held, HeldElsewhere, Releasable, held_leases
 from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import LeaseKind, lease_changed, leases_held
@@ -178,8 +178,13 @@ class LeaseBalancer:
                 raise failed
 
     async def _acquire(self, place: LeaseState) -> bool:
+        # A request that has been sent is answered first: a release would overtake it, and the lease would stay taken.
+        acquiring = asyncio.create_task(place.lot.acquire(), name=f"acquiring {place.lot.name}")
         try:
-            held = await place.lot.acquire()
+            held = await asyncio.shield(acquiring)
+        except asyncio.CancelledError:
+            await finished(acquiring, within=RELEASE_SECONDS)
+            raise
         except StoreUnavailable:
             raise
         except StoreError as error:

@@ -278,6 +278,7 @@ class Awkward(Lot):
     def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
         super().__init__(name, client, member, ttl, changed)
         self.takes = 0
+        self.answered = 0
         self.ends = 0
         self.ended = False
         self.unanswered: list[StoreError] = []  # by the next takes, which the store carries out all the same
@@ -294,6 +295,7 @@ class Awkward(Lot):
         found = await super().acquire()
         self.taking.set()
         await self.go_on.wait()
+        self.answered += 1
         if self.unanswered:
             self.kept.lose()
             raise self.unanswered.pop(0)
@@ -589,6 +591,15 @@ async def test_what_is_being_handed_back_at_the_end_is_finished(world: World) ->
         await until(lambda: lot.ends, "it to be handed back")
         asyncio.get_running_loop().call_later(0.05, lot.let_go.set)
     assert lot.ended
+
+
+async def test_what_is_being_taken_at_the_end_is_answered(world: World) -> None:
+    """Law: a process that stops waits for a lease that it has asked for, so that it can let go of it."""
+    async with world.awkward("s/a") as (_, (lot,)):
+        lot.go_on.clear()
+        await lot.taking.wait()
+        asyncio.get_running_loop().call_later(0.25, lot.go_on.set)
+    assert (lot.takes, lot.answered, lot.begun) == (1, 1, 0)
 
 
 async def test_a_lease_that_the_store_refuses_is_tried_now_and_then(world: World) -> None:
