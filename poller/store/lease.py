@@ -184,6 +184,8 @@ class Lease:
 
     def claim(self) -> float:
         """Note that a script is about to request the lease; returns the end of its term for :meth:`grant`."""
+        if not self.held:  # another process may have settled since, and no settlement of ours has to be there
+            self.answered = 0
         self.claimed = True
         self.asked += 1
         return self._term()

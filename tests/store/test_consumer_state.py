@@ -306,6 +306,21 @@ async def test_nothing_is_lost_where_another_owner_settled_in_between(scene: Sce
     assert store.held
 
 
+async def test_nothing_is_lost_where_the_lease_ran_out_and_another_owner_settled(scene: Scene) -> None:
+    """Law: the same where the lease was not released but ran out: taken again, it is a holding of its own."""
+    store = await scene.opened()
+    await store.settle(Settlement(), now_ms=1)
+    scene.clock.seconds += TTL.total_seconds() + 1
+    await scene.client.delete(KEYS.lease)  # it has run out in the store, too
+    other = await scene.opened("two")
+    await other.settle(Settlement(), now_ms=1)
+    await other.lease.release()
+    assert await store.lease.acquire() is None
+    assert await store.lease.renew()
+    await store.settle(Settlement(), now_ms=1)
+    assert await store.lease.renew()
+
+
 async def test_a_delivery_that_cannot_become_a_dead_letter_stays_scheduled(scene: Scene) -> None:
     """A server may refuse one write of a settlement (another kind of key, a missing right); no event is lost by it."""
     store = await scene.opened()
