@@ -184,7 +184,7 @@ class Lease:
 
     def claim(self) -> float:
         """Note that a script is about to request the lease; returns the end of its term for :meth:`grant`."""
-        if not self.held:  # another process may have settled since, and no settlement of ours has to be there
+        if not self.held:  # another process may have settled since, and none of this process has to be there
             self.answered = 0
         self.claimed = True
         self.asked += 1
