@@ -47,7 +47,6 @@ class Watch:
         problems: what was found wrong.
         lossy: whether the store has forgotten something, so that streams may go back.
         paused: what must be quiet now, by feed or subscription.
-        granted: when each lease was given to a process last.
         published: how many events were published.
     """
 
@@ -57,7 +56,6 @@ class Watch:
     problems: list[str] = field(default_factory=list)
     lossy: bool = False
     paused: dict[str, Pause] = field(default_factory=dict)
-    granted: dict[str, float] = field(default_factory=dict)
     published: int = 0
     _last: dict[str, bytes] = field(default_factory=dict)
     _sequence: dict[str, int] = field(default_factory=dict)
@@ -68,11 +66,6 @@ class Watch:
         if not done.written or not host.startswith("daemon"):
             return
         written = [key.decode() for key in done.written]
-        for key in written:
-            if key.endswith(":lease") and not isinstance(
-                done.reply, int
-            ):  # a renewal or release is answered by a number
-                self.granted[key] = self.now()
         for feed in self.feeds:
             if stream(feed) in written and (fresh := self._fresh(feed)):
                 self._fenced(host, feed, lease(feed), done.words)

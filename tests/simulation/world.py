@@ -178,7 +178,6 @@ class World:
         self._problems: list[str] = []
         self._random = Random(f"world {plan.seed}")
         self._kills: list[float] = []
-        self._stopped: dict[str, float] = {}
         self._on_record: defaultdict[str, list[OnRecord]] = defaultdict(list)
         self._begun_anew: set[str] = set()
         self._lossy = False
@@ -363,14 +362,8 @@ class World:
             self._problems += [f"{key} is left" for key in self._left()]
 
     def _left(self) -> list[str]:
-        """The leases that ended processes have not released.
-
-        A request for a lease that was on its way when its process was told to stop may arrive after the release, which
-        takes another connection; that lease ends by itself.
-        """
-        keys = sorted(bytes(key).decode() for key in self.store.read("KEYS", "*:lease"))
-        owners = {key: bytes(self.store.read("GET", key)).decode().rsplit("-", 2)[0] for key in keys}
-        return [key for key in keys if self.watch.granted.get(key, 0.0) < self._stopped.get(owners[key], 0.0)]
+        """The leases that processes have not released, though they ended in order."""
+        return sorted(bytes(key).decode() for key in self.store.read("KEYS", "*:lease"))
 
     async def _counted(self) -> list[str]:
         """Where nothing went wrong, what is counted is what the sinks have seen."""
@@ -413,7 +406,6 @@ class World:
         if process is None:
             return
         self.chronicle.tell(name, "is told to stop")
-        self._stopped[name] = self.now()
         process.host.run(process.stop.set)
         assert process.task is not None
         _, left = await asyncio.wait({process.task}, timeout=_STOPPING + self._held_up())
