@@ -92,11 +92,13 @@ MUTATIONS: Final = (
         "lease-stolen",
         "a lease is taken that another process has",
         {"store/lua/acquire_lease.lua": ((_HOLDER, "if false then"),)},
+        ("kill", "stop", "busy"),
     ),
     Mutation(
         "round-stolen",
         "a round begins under a lease that another process has",
         {"store/lua/begin_round.lua": ((_HOLDER, "if false then"),)},
+        ("freeze", "slow", "busy"),
     ),
     Mutation(
         "lease-of-others-renewed",

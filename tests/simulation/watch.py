@@ -4,6 +4,7 @@
 
 - *Fencing*: what a daemon writes to a feed, it writes with the token of the lease that the store holds at that moment;
   the same for the state of a subscription at a feed.
+- *Leases*: none goes from one process to another before its time is over, unless it was released.
 - *Streams*: sequence numbers rise by one, and no event id comes twice, unless the store has forgotten something.
 - *Pauses*: nothing is published of a paused feed, and nothing is sent of a paused subscription, from some seconds
   after the operator was told so until it is resumed.
@@ -14,6 +15,7 @@ The store is asked from outside, so nothing here is seen by the program.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.harness.json_values import read
@@ -21,6 +23,7 @@ from tests.harness.scene import lease, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from tests.simulation.store import Executed
 
@@ -37,6 +40,14 @@ class Pause:
 
 
 @dataclass(slots=True)
+class _Leased:
+    """A lease: who has it, and until when by the store's clock."""
+
+    token: str
+    until: datetime
+
+
+@dataclass(slots=True)
 class Watch:
     """The watch over one run.
 
@@ -47,6 +58,7 @@ class Watch:
         problems: what was found wrong.
         lossy: whether the store has forgotten something, so that streams may go back.
         paused: what must be quiet now, by feed or subscription.
+        steady: whether the store's clock is not set; where it is, leases may end before their time.
         published: how many events were published.
     """
 
@@ -56,16 +68,23 @@ class Watch:
     problems: list[str] = field(default_factory=list)
     lossy: bool = False
     paused: dict[str, Pause] = field(default_factory=dict)
+    steady: bool = True
     published: int = 0
+    _leases: dict[str, _Leased] = field(default_factory=dict)
     _last: dict[str, bytes] = field(default_factory=dict)
     _sequence: dict[str, int] = field(default_factory=dict)
     _ids: set[str] = field(default_factory=set)
 
     def executed(self, host: str, done: Executed) -> None:
         """A command was carried out for a host."""
-        if not done.written or not host.startswith("daemon"):
+        if not done.written:
             return
         written = [key.decode() for key in done.written]
+        for key in written:
+            if key.endswith(":lease"):
+                self._leased(host, key, done.at)
+        if not host.startswith("daemon"):
+            return
         for feed in self.feeds:
             if stream(feed) in written and (fresh := self._fresh(feed)):
                 self._fenced(host, feed, lease(feed), done.words)
@@ -74,6 +93,17 @@ class Watch:
             if key.endswith(_SETTLED) and ":sub:" in key:
                 consumer = key.rpartition(":")[0]
                 self._fenced(host, consumer, f"{consumer}:lease", done.words)
+
+    def _leased(self, host: str, key: str, at: datetime) -> None:
+        """A lease was given, renewed or released; it must not go from one process to another before its time."""
+        value, milliseconds = self.ask("GET", key), int(self.ask("PTTL", key))
+        before = self._leases.pop(key, None)
+        if value is None:
+            return
+        token = bytes(value).decode()
+        if self.steady and before is not None and before.token != token and at < before.until:
+            self._wrong(f"{host} took {key}, which {before.token.partition('/')[0]} had")
+        self._leases[key] = _Leased(token, at + timedelta(milliseconds=milliseconds))
 
     def _fresh(self, feed: str) -> Sequence[tuple[bytes, Mapping[bytes, bytes]]]:
         last = self._last.get(feed)
@@ -113,6 +143,7 @@ class Watch:
         """The store has forgotten something; streams may end earlier than they did."""
         self.lossy = True
         self._last.clear()
+        self._leases.clear()
         for feed in self.feeds:
             found = self.ask("XREVRANGE", stream(feed), "+", "-", "COUNT", "1")
             if found:

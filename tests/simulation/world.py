@@ -193,6 +193,7 @@ class World:
         self._machines = machines
         self.store = SimulatedStore(self.store_host.clock.now, Random(f"store {plan.seed}"))
         self.watch = Watch(self.store.read, loop.time, [feed.resource for feed in plan.feeds])
+        self.watch.steady = not any(fault.kind == "store_clock_jump" for fault in plan.faults)
         self.store.observers.append(self._executed)
         self.api = Api(plan, loop.true_time)
         self.sinks = Sinks(self._noted, plan.seed, now=loop.time, wall=lambda: loop.true_time().timestamp())
