@@ -158,7 +158,7 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
         hours: how long it lasts; None: the seed says, mostly a minute or two.
         lean: the kinds of faults and actions that are on, whatever the seed says, and ``cron``: the first feed has a
             cron expression, ``skew``: the first process has a clock that is 30 days ahead, ``busy``: short leases,
-            short intervals, many changes, and a slow network; none: the seed says.
+            short intervals, many changes; none: the seed says.
     """
     rng = Random(f"plan {seed}")
     seconds = hours * 3600 if hours is not None else rng.choice((30.0, 45.0, 60.0, 60.0, 90.0, 120.0))
@@ -189,7 +189,8 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
     )
     if "busy" in lean:
         quick = tuple(msgspec.structs.replace(feed, interval=0.5, jitter=0.0) for feed in feeds)
-        plan = msgspec.structs.replace(plan, ttl=1.0, changes=8.0, latency=0.2, feeds=quick)
+        eager = tuple(msgspec.structs.replace(one, concurrency=8, rate=None, linger=0.02) for one in plan.subscriptions)
+        plan = msgspec.structs.replace(plan, ttl=1.0, changes=4.0, latency=0.05, feeds=quick, subscriptions=eager)
     faults = _deeds(rng, plan, _FAULTS, lean, most=30 if "busy" in lean else 12)
     actions = _deeds(rng, plan, _ACTIONS, lean, most=10)
     return msgspec.structs.replace(plan, faults=faults, actions=actions)

@@ -36,7 +36,7 @@ from tests.harness.scene import stream
 from tests.harness.sinks import Sinks
 from tests.simulation import asgi
 from tests.simulation.faults import strike
-from tests.simulation.host import HOST, Host
+from tests.simulation.host import HOST, Host, HostState
 from tests.simulation.judge import Evidence, heard, judged, undelivered, unpublished
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
@@ -384,8 +384,9 @@ class World:
 
     def start(self, name: str) -> None:
         """Start a daemon on its machine, unless one runs there."""
-        if name in self._running:
-            return
+        before = self.loop.hosts.get(name)
+        if name in self._running or (before is not None and before.state is not HostState.DEAD):
+            return  # one that is ending is followed by the one whom its fault starts
         daemon = self._daemons[name]
         skew = timedelta(seconds=self.skews[name])
         host = self.loop.host(name, address_of(name), skew=skew, drift=daemon.drift)
