@@ -192,7 +192,7 @@ class SubscriptionRunner:
         """Whether the registry still holds the subscription as it is delivered here; if not, False after a moment.
 
         To be asked when a lease was acquired: it may be free because the subscription was removed, and this process has
-        not noticed. Whoever removes one waits until no lease is held.
+        not noticed. A command that removes one waits until no lease is held.
 
         Raises:
             StoreError: see :meth:`poller.store.registry.Registry.is_current`.
