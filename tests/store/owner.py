@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import structlog
+from redis.exceptions import RedisError
 
 from poller.clock import Clock
 from poller.redis.client import commands
@@ -27,8 +28,11 @@ def _say(line: str) -> None:
 async def _report(server: EmbeddedServer, socket: Path) -> None:
     while True:
         await server.ensure()
-        async with commands(server.url) as client:
-            pid = (await client.info("server"))["process_id"]
+        try:
+            async with commands(server.url) as client:
+                pid = (await client.info("server"))["process_id"]
+        except RedisError:  # another one's, which is about to end
+            continue
         _say(f"ready {pid} {'own' if server.running_here else 'shared'}")
         await until_gone(socket)
 
