@@ -261,8 +261,8 @@ async def scheduled_attempts(
     with translated(client):
         asking = client.pipeline(transaction=False)
         for feed in feeds_of(kept, settings, subscription):
-            asking.hvals(ConsumerKeys.of(settings.redis.prefix, feed, subscription).parked)
-        deliveries = [one for of_feed in await asking.execute() for one in of_feed]
+            asking.hgetall(ConsumerKeys.of(settings.redis.prefix, feed, subscription).parked)
+        deliveries = [one for of_feed in await asking.execute() for one in of_feed.values()]
     due = [moment for moment in map(_due, deliveries) if moment > milliseconds_of(now)]
     return ScheduledAttempts(len(due), moment_of(min(due))) if due else None
 

@@ -55,6 +55,7 @@ ELSEWHERE: Final = {
     "poller feeds forget": "tests/end_to_end/test_orphans.py has a feed that may be forgotten",
     "python -m tests.document_tables": "it writes into documents; test_documents.py compares what it would write",
     "python -m tests.house": "tests/test_house.py",
+    "python -m tests.simulation": "tests/simulation/test_simulation.py",
     "python -m tests.newcomer": "fetches packages; tests/test_newcomer.py walks the same without that",
     "python3 -m venv": "the continuous integration runs it word for word",
     "pip install": "it comes with the tests' extra",

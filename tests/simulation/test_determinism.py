@@ -153,5 +153,5 @@ def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     environ = {**os.environ, "PYTHONHASHSEED": hashes}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True, text=True)
     found = done.stdout.split()
-    assert found == [_storm_digest(1), _storm_digest(2)]
-    assert found[0] != found[1]
+    assert found == [_storm_digest(1)]
+    assert found != [_storm_digest(2)]

@@ -88,6 +88,7 @@ def test_naive_program_is_right_when_nothing_goes_wrong(name: str) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # who is killed closes no connection
 @pytest.mark.parametrize("name", CONTROLS)
 def test_naive_program_is_caught(name: str) -> None:
     """Law: a simulation that cannot fail proves nothing: naive programs are found wrong within a few seeds."""
