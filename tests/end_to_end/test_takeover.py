@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from poller.redis.client import REPLY_TIMEOUT
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease, scene
 from tests.harness.waiting import lasting, patience, strain
@@ -42,30 +44,32 @@ async def test_the_other_takes_over_within_the_lease(tmp_path: Path, store: str)
 @pytest.mark.thorough
 async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str) -> None:
     """Stopped with its plan made, replaced meanwhile, woken: its commit is refused, and so nothing comes twice."""
-    ttl = lasting(min(2, 8 / strain()))  # one that had slept for 25 s was seen to send no commit at all
     async with (
         scene(tmp_path, store=store) as played,
         proxied(store) as proxy,
-        daemon(played.config("sleeper", store=proxy.url, ttl=ttl)) as sleeper,
+        daemon(played.config("sleeper", store=proxy.url, ttl=lasting(2))) as sleeper,
     ):
         await sleeper.polled(RESOURCES)
         planning = proxy.hold_reply(to=b"HMGET")
         async with patience("a plan to be made"):
             await planning.struck.wait()
         sleeper.send(signal.SIGSTOP)
+        asleep = time.monotonic()
         planning.freed.set()
-        async with daemon(played.config("other", ttl=ttl)) as other:
+        async with daemon(played.config("other", ttl=lasting(2))) as other:
             name = await other.started()
             await other.polled(RESOURCES)
             await played.caught_up()
             since = len(sleeper.lines)
             sleeper.send(signal.SIGCONT)
-            told = await sleeper.until(
-                lambda line: "commit rejected, nothing written" in (line.get("error") or ""),
-                "its commit to be refused",
-                since=since,
-            )
-            assert f" to {name}; " in told["error"]
+            # On a busy machine it sleeps longer than a reply may take: the plan is given up without a commit.
+            if time.monotonic() - asleep < REPLY_TIMEOUT.total_seconds() - 1:
+                told = await sleeper.until(
+                    lambda line: "commit rejected, nothing written" in (line.get("error") or ""),
+                    "its commit to be refused",
+                    since=since,
+                )
+                assert f" to {name}; " in told["error"]
             await played.shared(2, 2)
             verdict = await played.caught_up()
     assert verdict.clean, verdict
