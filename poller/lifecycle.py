@@ -33,7 +33,7 @@ def terminations() -> tuple[signal.Signals, ...]:
     return (signal.SIGTERM,) if ignored else (signal.SIGTERM, signal.SIGHUP)
 
 
-async def ended(*tasks: asyncio.Task[Any]) -> None:
+async def ended(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks repeatedly until they have ended.
 
     Once is not enough: before Python 3.12, ``asyncio.wait_for``, which redis-py uses for its commands, loses a
@@ -47,10 +47,11 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def finished(task: asyncio.Task[Any], *, within: float) -> None:
+async def finished(task: asyncio.Future[Any], *, within: float) -> None:
     """Wait for a task that should finish although its owner was cancelled; cancel it after this many seconds.
 
-    Ignores further cancellations meanwhile, because :func:`ended` repeats them.
+    Several tasks are gathered by the caller. Further cancellations are ignored meanwhile, because :func:`ended`
+    repeats them.
     """
     loop = asyncio.get_running_loop()
     over = loop.create_future()

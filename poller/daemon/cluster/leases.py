@@ -25,7 +25,7 @@ from poller.clock import Clock
 from poller.daemon.cluster.assignment import LeaseMoves, SurplusLease, moves, offers_counted
 from poller.daemon.cluster.membership import MemberRank, Membership, StoreObserver
 from poller.errors import Fenced, StoreError, StoreUnavailable
-from poller.lifecycle import ended, finished
+from poller.lifecycle import finished
 from poller.store.lease import RELEASE_SECONDS, Held, HeldElsewhere, Releasable, held_leases
 from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import LeaseKind, lease_changed, leases_held
@@ -108,8 +108,7 @@ class LeaseBalancer:
                 await self._clock.wait(self._wake, self._lots.next_look - self._clock.monotonic())
         finally:
             if self._handing:
-                await asyncio.wait(self._handing, timeout=RELEASE_SECONDS)
-            await ended(*self._handing)
+                await finished(asyncio.gather(*self._handing, return_exceptions=True), within=RELEASE_SECONDS)
 
     async def _tried(self) -> None:
         try:

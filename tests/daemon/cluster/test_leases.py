@@ -589,7 +589,7 @@ async def test_what_is_being_handed_back_at_the_end_is_finished(world: World) ->
         lot.let_go.clear()
         lot.go_on.set()
         await until(lambda: lot.ends, "it to be handed back")
-        asyncio.get_running_loop().call_later(0.05, lot.let_go.set)
+        asyncio.get_running_loop().call_later(0.25, lot.let_go.set)  # later than the next cancellation
     assert lot.ended
 
 
