@@ -128,7 +128,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
     Not more than eight: each collects all tests and starts its own servers, which then takes longer than the tests do.
     """
-    return min(max(2, len(os.sched_getaffinity(0)) * 2), 8)
+    return min(max(2, len(os.sched_getaffinity(0)) * 3), 8)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -17,6 +17,10 @@ request may start until the probe is due; then one may, and no other until that 
 opens the circuit again for twice as long, up to :data:`LONGEST`. Any answer closes it, also to a request that was
 sent before.
 
+A listing that always fails says nothing about the others. After :data:`THRESHOLD` failures of one path without an
+answer to it, further ones do not count towards opening the circuit; otherwise a few such listings would keep it open
+for those that answer.
+
 **Invariants**
 
 - A pause belongs to the source: none of its feeds starts a request in it. It is between :data:`FLOOR` and
@@ -134,6 +138,7 @@ class RequestGate:
         """Start with the gate open."""
         self._clock = clock
         self._circuit = Circuit()
+        self._failing: dict[str, int] = {}
         self._shut_until = self.elapsed
 
     @property
@@ -185,8 +190,9 @@ class RequestGate:
             if isinstance(step, PauseSource):
                 self._shut_until = max(self._shut_until, self.elapsed + step.after)
             if outcome.answering:
+                self._failing.pop(path, None)
                 self._circuit = self._circuit.answered()
-            else:
+            elif self._failed(path) <= THRESHOLD or probe:
                 self._circuit = self._circuit.failed(self.elapsed, probe=probe, jitter=self.jitter)
 
         try:
@@ -204,6 +210,14 @@ class RequestGate:
     def answering(self) -> bool:
         """Whether the circuit is closed."""
         return self._circuit.due is None
+
+    def _failed(self, path: str) -> int:
+        """Count a failure of this path; returns how many there were since it last answered."""
+        count = self._failing.pop(path, 0) + 1
+        if len(self._failing) >= _PATHS:
+            del self._failing[next(iter(self._failing))]  # the one whose last failure is the oldest
+        self._failing[path] = count
+        return count
 
     def _admit(self, path: str) -> None:
         if self._circuit.admits(self.elapsed):
@@ -243,6 +257,7 @@ def pause_within_bounds(value: str | None, *, date: str | None, now: datetime) -
 THRESHOLD: Final = 5
 SHORTEST: Final = timedelta(seconds=1)
 LONGEST: Final = timedelta(seconds=60)
+_PATHS: Final = 10_000  # whose failures are counted at most; a path of each record may be asked
 
 
 class Circuit(msgspec.Struct, frozen=True):

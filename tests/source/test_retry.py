@@ -259,6 +259,32 @@ async def test_one_probe_at_a_time_goes_through() -> None:
         assert await client.get("/x") == b"ok"
 
 
+async def test_listings_that_always_fail_do_not_keep_the_others_waiting() -> None:
+    """A listing's first failures may open the circuit; after an answer of another one, its further ones do not."""
+    time, well = Time(), ["/well"]
+
+    async def answer(request: Request, _: Any) -> bytes:
+        return OK if request.path in well else http(503)
+
+    async with serving(answer) as api, client_of(api.url, time) as client:
+        for _ in range(3):
+            await failure_of(client, "/bad")
+            time.pass_by(60)
+        assert await client.get("/well") == b"ok"
+        for _ in range(3 * THRESHOLD):
+            await failure_of(client, "/bad", patience=SECOND / 10)
+        assert await client.get("/well") == b"ok"
+
+        well.append("/bad")  # once it has answered, it counts again
+        assert await client.get("/bad") == b"ok"
+        well.clear()
+        for _ in range(THRESHOLD):
+            await failure_of(client, "/bad", patience=SECOND / 10)
+        sent = len(api.requests)
+        assert "not asked" in str(await failure_of(client, "/well"))
+        assert len(api.requests) == sent
+
+
 async def test_an_api_that_refuses_or_is_busy_is_there() -> None:
     """However often it says no, it is asked."""
     time = Time()
