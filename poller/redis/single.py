@@ -32,6 +32,7 @@ from redis.exceptions import TimeoutError as Unanswered
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.typing import EncodableT
 
+from poller.lifecycle import finished
 from poller.redis.cluster import Address
 from poller.redis.data_directory import foreign_peer
 from poller.redis.url import StoreAddress
@@ -93,6 +94,18 @@ class KeyNamingClient(Redis):
     """A client whose errors about a key of another type say which key it is."""
 
     key_types: Mapping[str, str] = _NO_TYPES
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001 -- as in redis-py
+        """Close all connections, although the task may be cancelled meanwhile.
+
+        redis-py closes each in a task of its own, and a task that is cancelled before it starts closes nothing.
+        """
+        closing = asyncio.create_task(super().aclose(close_connection_pool))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await finished(closing, within=CONNECT_TIMEOUT.total_seconds())
+            raise
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """As in redis-py; the server itself names neither the key nor its type."""

@@ -161,3 +161,18 @@ async def test_more_commands_than_connections(server: str) -> None:
         assert answers == list(range(1, 3 * CONNECTIONS + 1))
         ours = [one for one in await client.client_list() if one["name"] == "poller"]
         assert len(ours) <= CONNECTIONS
+
+
+@pytest.mark.parametrize("turn", range(8))
+async def test_it_closes_its_connections_although_it_is_cancelled(server: str, turn: int) -> None:
+    """Wherever the cancellation comes, each connection is closed once the client is."""
+    client = commands(server)
+    await asyncio.gather(*(client.execute_command("CLIENT", "ID") for _ in range(3)))  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+    connections = list(client.connection_pool._available_connections)
+    assert len(connections) == 3
+    closing = asyncio.create_task(client.aclose())
+    for _ in range(turn + 1):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert not [one for one in connections if one.is_connected]
