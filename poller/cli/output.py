@@ -67,10 +67,10 @@ def write_bytes(raw: bytes) -> None:
 
 
 def write_json(value: object) -> None:
-    """Write one line of JSON."""
+    """Write one line of JSON; what a terminal might obey or hide is escaped."""
     import msgspec
 
-    write_line(msgspec.json.encode(value).decode())
+    write_line(_NOT_ASCII.sub(_in_json, msgspec.json.encode(value).decode()))
 
 
 def write_styled(parts: Sequence[tuple[str, str]], *, cut: bool = False) -> None:

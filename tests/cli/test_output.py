@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from poller.cli.output import Column, Line, escaped, legible, shortened, table, wrapped
+from poller.cli.output import Column, Line, escaped, legible, shortened, table, wrapped, write_json
 
 LINE = "0123456789" * 9 + "介"
 
@@ -77,6 +79,8 @@ json_values = st.dictionaries(
     st.text(), st.none() | st.integers() | st.text() | st.lists(st.text(), max_size=2), max_size=3
 )
 
+encodable = st.text(st.characters(exclude_categories=["Cs"]))
+
 
 def harmless(text: str) -> bool:
     return all(letter.isprintable() for letter in text.replace("\n", ""))
@@ -95,6 +99,21 @@ def test_json_stays_json(value: object) -> None:
     shown = legible(raw)
     assert harmless(shown)
     assert json.loads(shown) == value
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"]))
+    )
+)
+@example({"name": "\x9b31m\u202e\u2028\x7f"})
+def test_a_line_of_json_is_one_harmless_line(value: dict[str, str]) -> None:
+    """Law: whatever a value holds, a line of JSON obeys no terminal's codes, and means the same value."""
+    with redirect_stdout(StringIO()) as written:
+        write_json(value)
+    line = written.getvalue().removesuffix("\n")
+    assert line.isprintable()
+    assert json.loads(line) == value
 
 
 @given(st.text())
