@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 _BEFORE_ANY_COMMIT = ("lease.taken", "page.fetched", "known.read", "commit.planned")
 
 
+@pytest.mark.parametrize("passes", [(1,), pytest.param((1, 3), marks=pytest.mark.thorough)], ids=["once", "twice"])
 @pytest.mark.parametrize("point", OF_ROUNDS)
-async def test_dying_there_loses_nothing(point: str, tmp_path: Path, store: str) -> None:
-    """Killed at a failpoint's first and third pass, then not again: everything is published exactly once."""
+async def test_dying_there_loses_nothing(point: str, passes: tuple[int, ...], tmp_path: Path, store: str) -> None:
+    """Killed at these passes of a failpoint, then not again: everything is published exactly once."""
     async with scene(tmp_path, store=store, seed=OF_ROUNDS.index(point)) as played:
-        await _die_at(played, f"{point}:1")
-        assert await _committed(played, point) == (point not in _BEFORE_ANY_COMMIT)
-        await _die_at(played, f"{point}:3")
+        for number in passes:
+            await _die_at(played, f"{point}:{number}")
+            if number == 1:
+                assert await _committed(played, point) == (point not in _BEFORE_ANY_COMMIT)
         async with daemon(played.config()):
             verdict = await played.caught_up()
     assert verdict.clean, verdict
