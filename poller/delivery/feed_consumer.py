@@ -12,7 +12,8 @@ more of them are in one write. :mod:`poller.delivery.delivery_tracker` describes
 * Entries that the store has handed out are delivered. A lost reply may have contained entries, which the group then
   holds for this consumer; so after any failure the pending entries of the group are read before new ones. A lost group
   is created again, and entries that were read before are marked as known.
-* Redeliveries and replays are read only on demand, and never twice.
+* Redeliveries and replays are read only on demand, and never twice. A replay is read only after all entries up to its
+  end that the group has to deliver, because earlier events of a record that come later count as settled.
 * Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as many of a replay, and the ids of
   :data:`MOST_PARKED` scheduled retries; then nothing more is read. A replay leaves half of this to new entries.
 """
@@ -20,7 +21,7 @@ more of them are in one write. :mod:`poller.delivery.delivery_tracker` describes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 import structlog
@@ -127,14 +128,17 @@ class RepeatReader:
             self._asked = True
             self._failed(error)
 
-    async def read(self) -> bool:
+    async def read(self, *, has_read: Callable[[str], bool]) -> bool:
         """Read the next events of a replay while there is room. True: there were some.
+
+        Args:
+            has_read: whether all that the group has to deliver up to an entry was read.
 
         Raises:
             StoreRefused: the store refuses the command.
         """
         span = self._tracker.replay.wants(self._window)
-        if span is None or self.next_moment is not None:
+        if span is None or self.next_moment is not None or not has_read(span.to):
             return False
         try:
             entries = await self._store.past(span, most=self._window)
@@ -196,6 +200,7 @@ class EntryReader:
         self._opened = False
         self._unread = True
         self._held_after: str | None = "0"
+        self._at_end = False
         self._last = ""
         self._not_before = clock.monotonic()
 
@@ -213,6 +218,12 @@ class EntryReader:
         """Whether there may be entries to read."""
         return self._unread and self._clock.monotonic() >= self._not_before
 
+    def has_read(self, entry: str) -> bool:
+        """Whether all that the group has to deliver up to this entry was read."""
+        if self._held_after is not None:
+            return False
+        return self._at_end or bool(self._last and EntryId.parse(self._last) >= EntryId.parse(entry))
+
     async def read(self, most: int) -> Sequence[Entry]:
         """Some entries, in stream order; those up to ``known_to`` were read before.
 
@@ -228,7 +239,7 @@ class EntryReader:
         except GroupGone as error:
             _log.warning("the consumer group is made again", feed=self._feed, error=str(error))
             self.known_to = self._last
-            self._opened, self._held_after, self._unread = False, "0", True
+            self._opened, self._held_after, self._unread, self._at_end = False, "0", True, False
             return ()
         except StoreUnavailable as error:
             _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, and that is logged
@@ -253,6 +264,8 @@ class EntryReader:
         entries = await self._store.read(most=most)
         if len(entries) == most:
             self._unread = True
+        else:
+            self._at_end = True
         return entries
 
 
@@ -417,7 +430,7 @@ class FeedConsumer:
         endpoint = self._endpoint
         if self._queues.parked >= MOST_PARKED // 2 or endpoint.resting or endpoint.breathing:
             return
-        if await self._repeats.read():
+        if await self._repeats.read(has_read=self._intake.has_read):
             self._changed.set()
 
     def _room(self) -> int:
