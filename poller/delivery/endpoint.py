@@ -43,6 +43,7 @@ MANY_FAILURES: Final = 20
 LOOK_AGAIN: Final = 0.1  # seconds; the adaptive rate rises during a wait
 FIRST_BREATH: Final = 0.5
 LONGEST_BREATH: Final = 5.0
+REST_AGAIN: Final = 1.0  # seconds until the next attempt at a sink that wants no more, if that could not be stored
 _ADVICE: Final = "nothing is lost; it is tried again every few seconds, and all goes out when it can be had"
 _RATE_ADVICE: Final = "the sink answers 429; set rate of the subscription to what it allows, or let it send Retry-After"
 _DOUBLINGS: Final = 8
@@ -325,7 +326,7 @@ class EndpointState:
         """Pause the subscription until an operator resumes it.
 
         Raises:
-            StoreError: the pause was not stored, so the endpoint does not rest.
+            StoreError: the pause was not stored; the next attempt, a moment later, decides again.
         """
         self.resting = True
         self._wake()
@@ -333,6 +334,7 @@ class EndpointState:
             await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._clock.now())
         except BaseException:  # also when cancelled, as by a lost lease
             self.resting = False
+            self._paused_until = max(self._paused_until, self._clock.monotonic() + REST_AGAIN)
             raise
 
     def _breathe(self) -> None:

@@ -472,7 +472,11 @@ class FeedConsumer:
                 self._note_by = self._clock.monotonic() + NOTE_COUNTS
         elif self._clock.monotonic() >= self._note_by:
             self._note_by = None
-            await self._endpoint.store_health(self.feed)
+            try:
+                await self._endpoint.store_health(self.feed)
+            except StoreUnavailable as error:
+                _log.debug("not noted", feed=self.feed, subscription=self._subscription.id, error=str(error))
+                self._note_by = self._clock.monotonic() + NOTE_COUNTS
 
     async def _wait(self) -> None:
         queues, now = self._queues, self._clock.monotonic()

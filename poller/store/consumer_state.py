@@ -39,7 +39,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from poller.clock import Clock
 from poller.errors import Fenced, GroupGone
@@ -148,9 +148,18 @@ class ConsumerStore:
                 place = await self._place()
             try:
                 await self._client.xgroup_create(self._events, self._group, id=place or EARLIEST, mkstream=True)
+            except OutOfMemoryError:  # the server says so even if the group exists
+                if not await self._has_group():
+                    raise
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
+
+    async def _has_group(self) -> bool:
+        if not await self._client.exists(self._events):
+            return False
+        groups: Any = await self._client.xinfo_groups(self._events)
+        return any(one["name"] == self._group.encode() for one in groups)
 
     async def reset_entry(self) -> str | None:
         """The entry after which the feed was reset because it was lost, if this consumer is older.

@@ -10,6 +10,8 @@ pause, its handshake) are written without a version, for only the process that d
   the version now and then misses nothing.
 - Two processes that change something at the same instant come one after the other; neither overwrites what it has not
   seen. What is as it should be is not written.
+- On a server that is out of memory nothing is added, and the subscriptions that there are can be changed: removing one
+  frees memory, and so does resuming one.
 - A mark that comes late does not bring a removed subscription back: it is written only for a registered one.
 """
 
@@ -21,13 +23,14 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 import msgspec
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from poller.clock import milliseconds_of
 from poller.errors import StoreError
 from poller.redis.errors import translated
 from poller.store.keys import SubscriptionKeys
 from poller.store.members import ListedSubscriptions
-from poller.store.scripts import ScriptBatch, ScriptCall, ScriptSender, lua
+from poller.store.scripts import SHEBANG, ScriptBatch, ScriptCall, ScriptSender, in_any_case, lua
 from poller.store.subscriptions import (
     LONGEST_PAUSE,
     NO_SUBSCRIPTIONS,
@@ -149,7 +152,7 @@ class Registry:
         Raises:
             ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
         """
-        await self._change(lambda kept: (plan_file(kept, dict(file), now, before), None))
+        await self._change(lambda kept: (plan_file(kept, dict(file), now, before), None), adds=True)
 
     async def reconcile(self, listed: Callable[[], Awaitable[ListedSubscriptions]], now: datetime) -> FilePauses:
         """Pause and resume by :func:`plan_file_pauses`.
@@ -179,7 +182,8 @@ class Registry:
             SubscriptionTaken: there is one of this id.
         """
         await self._change(
-            lambda kept: (plan_addition(kept, subscription, settings, secrets, now, credential=credential), None)
+            lambda kept: (plan_addition(kept, subscription, settings, secrets, now, credential=credential), None),
+            adds=True,
         )
 
     async def change(
@@ -327,25 +331,33 @@ class Registry:
         arguments = (milliseconds_of(until), longest, since_field(subscription), _required(sink))
         return await self._mark(NOTE_PAUSE, self._keys.until, subscription, *arguments)
 
-    async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]]) -> T:
+    async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]], *, adds: bool = False) -> T:
         while True:  # each turn beyond the first means that another process has changed something
             kept = await self.all()
             writes, result = plan(kept)
-            if not writes or await self._write(kept.version, writes):
+            if not writes or await self._write(kept.version, writes, adds=adds):
                 return result
 
-    async def _write(self, version: int, writes: Iterable[Write]) -> bool:
+    async def _write(self, version: int, writes: Iterable[Write], *, adds: bool = False) -> bool:
         keys = self._keys
         names = [keys.version, *(getattr(keys, part) for part in PARTS)]
         arguments: list[str | bytes | int] = [version]
         for part, name, value in writes:
             arguments += [PARTS.index(part) + 2, name, value or b""]
-        with translated(self._client):
-            return bool(await self._client.eval(CHANGE, len(names), *names, *arguments))
+        return await self._eval(CHANGE, len(names), *names, *arguments, adds=adds)
 
     async def _mark(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
+        return await self._eval(script, 2, self._keys.registry, key, subscription, *arguments)
+
+    async def _eval(self, script: str, keys: int, *arguments: str | bytes | int, adds: bool = False) -> bool:
         with translated(self._client):
-            return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
+            try:
+                return bool(await self._client.eval(script, keys, *arguments))
+            except OutOfMemoryError:  # nothing was written: the first write was refused
+                if adds:
+                    raise
+                # Only servers that know the shebang give this error for a script.
+                return bool(await self._client.eval(in_any_case(SHEBANG) + script, keys, *arguments))
 
 
 def _number(key: str, found: bytes | str | None) -> int:

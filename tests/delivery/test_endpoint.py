@@ -17,6 +17,7 @@ from poller.delivery.endpoint import (
     FIRST_BREATH,
     LONGEST_BREATH,
     MANY_FAILURES,
+    REST_AGAIN,
     TELL_AGAIN,
     CredentialOutage,
     EndpointState,
@@ -245,6 +246,19 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
     await sink.learn("acme/a", BROKEN)
     assert "resting" in state(sink)
     assert noted.names() == ["rest", "health"]
+
+
+async def test_a_sink_that_is_gone_is_not_asked_in_a_loop() -> None:
+    """Law: while it cannot be stored that a sink wants no more, one attempt a second asks it again."""
+    clock, noted = FakeClock(monotonic=1000.0), Noted(away=1)
+    sink = made(clock, noted)
+    with pytest.raises(StoreUnavailable):
+        await sink.rest("sink", "gone")
+    assert state(sink) == set()
+    clock.move(REST_AGAIN)
+    assert state(sink) == {"free"}
+    await sink.rest("sink", "gone")
+    assert state(sink) == {"resting"}
 
 
 class Missing(PythonSink):

@@ -440,3 +440,19 @@ async def test_counts_are_noted_soon(scene: Scene) -> None:
         await scene.add("a2", "b1", "c1")
         pair.news()
         await until(lambda: noted.kept.get("acme/a", Health()).delivered == 4, "four to be noted")
+
+
+async def test_counts_that_cannot_be_noted_end_nothing(scene: Scene) -> None:
+    """Law: a store that is out of memory notes no counts; deliveries go on, and the counts are noted later."""
+    noted = Noted()
+    async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, task):
+        await scene.add("a1")
+        pair.news()
+        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 1, "the first to be noted")
+        noted.away = 1
+        await scene.add("a2")
+        pair.news()
+        await until(lambda: task.done() or noted.kept["acme/a"].delivered == 2, "the second to be noted")
+        assert not task.done(), task
+    assert noted.away == 0
+    assert scene.posted.ids() == ["a1", "a2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from redis.asyncio import Redis
@@ -15,12 +15,15 @@ from poller.errors import StoreUnavailable
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
 from poller.store.feed import FeedScripts, FeedStore
-from poller.store.keys import ConsumerKeys, FeedKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
+from poller.store.registry import Registry
 from poller.store.scripts import SHEBANG
+from poller.store.subscriptions import Paused
 from tests.store.test_feed import begun
 
 KEYS = FeedKeys.of("p", "acme/a")
 SOON = timedelta(seconds=1.5)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -67,20 +70,25 @@ async def test_a_commit_waits_and_is_refused_whole_while_the_lease_is_kept(clien
     assert not await client.exists(KEYS.lease)
 
 
-async def test_deliveries_go_on(client: Redis) -> None:
-    """What is read and delivered is settled, so that it need not be kept; another process may take over, too."""
-    keys = ConsumerKeys.of("p", "acme/a", "s")
-    scripts = ConsumerScripts(client, shebang=SHEBANG)
-    pair = ConsumerStore(
+CONSUMER = ConsumerKeys.of("p", "acme/a", "s")
+
+
+def consumer_store(client: Redis, nonce: str = "n") -> ConsumerStore:
+    return ConsumerStore(
         client,
-        scripts,
-        keys,
+        ConsumerScripts(client, shebang=SHEBANG),
+        CONSUMER,
         events=KEYS.events,
         subscription="s",
-        nonce="n",
+        nonce=nonce,
         lease=timedelta(seconds=9),
         clock=Clock(),
     )
+
+
+async def test_deliveries_go_on(client: Redis) -> None:
+    """What is read and delivered is settled, so that it need not be kept; another process may take over, too."""
+    keys, pair = CONSUMER, consumer_store(client)
     assert await pair.lease.acquire() is None
     await pair.open("earliest")
     added = [await client.xadd(KEYS.events, {"data": "{}"}) for _ in range(2)]
@@ -95,3 +103,34 @@ async def test_deliveries_go_on(client: Redis) -> None:
     assert await pair.lease.renew()
     await pair.lease.release()
     assert not await client.exists(keys.lease)
+
+
+async def test_deliveries_begin_again(client: Redis) -> None:
+    """Law: a process that starts meanwhile delivers what waits; only a group that does not exist needs memory."""
+    before = consumer_store(client)
+    assert await before.lease.acquire() is None
+    await before.open("earliest")
+    await before.lease.release()
+    added = await client.xadd(KEYS.events, {"data": "{}"})
+    await client.config_set("maxmemory", 1)
+    successor = consumer_store(client, "m")
+    assert await successor.lease.acquire() is None
+    await successor.open("earliest")
+    assert [entry.encode() for entry, _ in await successor.read(most=2)] == [added]
+    await client.xgroup_destroy(KEYS.events, "sub:s")
+    with pytest.raises(StoreUnavailable, match="maxmemory"):
+        await successor.open("earliest")
+
+
+async def test_subscriptions_can_be_paused_and_removed(client: Redis) -> None:
+    """Law: an operator can pause, resume and remove a subscription, and what its sink does is noted."""
+    registry = Registry(client, SubscriptionKeys.of("p"))
+    await registry.add("s", b'{"sink":"https://s.example"}', [], NOW)
+    await client.config_set("maxmemory", 1)
+    assert await registry.rest("s", Paused("sink", "it is gone", NOW), sink="https://s.example")
+    assert (await registry.resume("s")) == Paused("sink", "it is gone", NOW)
+    assert await registry.pause("s", Paused("operator", "by request", NOW)) is None
+    assert await registry.note_health("s", "acme/a", b"{}")
+    assert await registry.note_until("s", NOW)
+    await registry.remove("s")
+    assert not (await registry.all()).registered
