@@ -19,7 +19,7 @@ from tests.harness.after_loss import judge_after_loss
 from tests.harness.cluster import Cluster
 from tests.harness.sentinels import Sentinels
 from tests.harness.subscribed import SECRET, Wish
-from tests.harness.waiting import Deadline, unless, until
+from tests.harness.waiting import Deadline, strain, unless, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,10 +38,17 @@ Served = LastingStore | Cluster | Sentinels
 _POLLER = ("poller", "run")
 MOODS = "ok=30 slow=15 500=2 reset=0.5 429/2=0.02"
 TTL = 1.0  # seconds
-HEARD = 1.0  # seconds; it takes a quarter of one until the other process knows of a pause, and more where all are busy
+_HEARD = 1.0  # seconds; it takes a quarter of one until the other process knows of a pause
+_HEARD_LATE = 1.5  # where all are busy; pauses last two, so that there is something left to keep
+_CROWDED = 4.0  # runnable threads for each CPU; a chapter alone makes about two
 EMBEDDED = "e"  # the directory of the program's own store; short, for a socket is in it
 WISHES = (Wish("one"), Wish("two"))
 _REPLACED = "was not renewed in time"  # so says a process that was too slow for its leases, on a busy machine
+
+
+def heard() -> float:
+    """Seconds until all processes know that a sink wants to be left alone, on this machine now."""
+    return min(_HEARD * max(strain() / _CROWDED, 1.0), _HEARD_LATE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tests.chaos.confided import SECRETS, SOURCE, confided, users
 from tests.chaos.lasting import LastingStore
 from tests.chaos.load import Load
 from tests.chaos.replicas import Replicas
-from tests.chaos.stage import EMBEDDED, HEARD, MOODS, TTL, Cast, Served, Stage
+from tests.chaos.stage import EMBEDDED, MOODS, TTL, Cast, Served, Stage, heard
 from tests.harness.cluster import cluster
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES
@@ -56,7 +56,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
                 faults=setting.misbehaviour,
             )
         )
-        scene.heard = HEARD
+        scene.heard = heard()
         if setting.misbehaviour:
             await scene.played.call("profiles?on=0")
         await scene.played.call(f"token?value={quote(SECRETS[SOURCE], safe='')}")
