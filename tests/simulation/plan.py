@@ -358,8 +358,10 @@ _FAULTS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
         at, "sink_mood", _sink(rng, plan), rng.choice(("429/2", "503/3", "429@4")), seconds=rng.uniform(0.1, 3)
     ),
     "api_blank": lambda rng, plan, at: (
-        Deed(at, "api_expire", API)  # without a call for one record, two empty listings are a removal
-        if any(feed.resource == RESOURCES[3] for feed in plan.feeds)
+        # Without a call for one record, two empty listings are a removal. What an empty delta left out is found by the
+        # next full reading alone.
+        Deed(at, "api_expire", API)
+        if any(feed.resource == RESOURCES[3] or feed.reconcile is None for feed in plan.feeds)
         else Deed(at, "api_blank", API, seconds=rng.uniform(0.5, 6))
     ),
     "api_expire": lambda rng, _, at: Deed(at, "api_expire", API, strength=rng.choice((0, 1))),
