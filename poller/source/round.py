@@ -175,6 +175,7 @@ class _RoundRun:
         self._complete = False  # everything was read, or tried
         self._concluded = False  # and removals are settled, or held
         self._settled = False  # nothing is left that the next full reading has to look for
+        self._uses_release = True  # a release is carried out by this reading
         self._as_before = False  # the listing is unchanged, and was not read
         self._delta_token: str | None = None
         self._pages = 1
@@ -277,6 +278,7 @@ class _RoundRun:
             out_of_time=isinstance(failure, RoundTimeExceeded),
             jumbled=self._writer.jumbled > 0,
             token_failures=self._token_failures,
+            uses_release=self._uses_release,
         )
         marks = round_marks(self._feed, self._start, end)
         if self._substreams is not None:
@@ -396,7 +398,7 @@ class _RoundRun:
         elif self._unidentified:
             self._settled = False  # any of the absent records may be one of those; the next reading may tell
         elif seen is not None and self._start.mode is not RoundMode.BASELINE:
-            self._settled = await settle_absent(
+            absence = await settle_absent(
                 self._feed,
                 self._store,
                 self._get,
@@ -408,6 +410,7 @@ class _RoundRun:
                 keeps=self._keeps,
                 clock=self._clock,
             )
+            self._settled, self._uses_release = absence.is_complete, absence.uses_release
         self._concluded = self._complete
 
     def _keeps(self, key: str, snapshot: Snapshot) -> bool:
@@ -501,6 +504,8 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         jumbled: whether some of its records could not be distinguished.
         token_failures: how many doubtful answers in a row the delta token has met, this round's the last; None where
             it met none.
+        uses_release: whether it has carried out an operator's release; False: what is released waits for a second
+            reading.
     """
 
     at: datetime
@@ -516,6 +521,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     out_of_time: bool = False
     jumbled: bool = False
     token_failures: int | None = None
+    uses_release: bool = True
 
 
 def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
@@ -608,7 +614,8 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
     if full:
         unidentified = end.result.unidentified
         undecided = bool(unidentified) and start.held_origin is None  # held removals were not looked at
-        done = [order for order in start.orders if order != RELEASED or not undecided]
+        keeps_release = undecided or not end.uses_release
+        done = [order for order in start.orders if order != RELEASED or not keeps_release]
         marks |= {READ_AT: rfc3339(start.begun), **dict.fromkeys(done)}
         marks[UNIDENTIFIED] = str(unidentified) if unidentified else None
         if not undecided:

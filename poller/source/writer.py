@@ -19,7 +19,7 @@ least as much later has to miss the record too; until then its snapshot is marke
 
 - The tally counts what is committed and nothing else.
 - A record that cannot be used still counts as listed: it is not removed.
-- A failure while absent records are confirmed ends the round and removes nothing more.
+- A record that cannot be requested while absent records are confirmed fails the round and keeps no other of its batch.
 - An answer that a cache had kept from before the confirmation does not say that a record is gone.
 - The writer does not know tokens, paging, or which reading comes next.
 """
@@ -465,6 +465,20 @@ WriteAbsent = Callable[[Mapping[str, Snapshot]], Awaitable[None]]
 """Commits these records as removed, or marks them as missing."""
 
 
+class SettledAbsence(msgspec.Struct, frozen=True):
+    """What became of the records that a full reading did not hold.
+
+    Attributes:
+        is_complete: whether all are gone; else some are known and still absent from the listing, so the next full
+            reading has to look for them again, even if the listing is unchanged.
+        uses_release: whether this was all that an operator's release lets through; False: removals that it lets
+            through wait for a second reading.
+    """
+
+    is_complete: bool
+    uses_release: bool = True
+
+
 async def settle_absent(
     feed: Feed,
     store: RoundStore,
@@ -477,11 +491,8 @@ async def settle_absent(
     mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
     clock: Clock,
-) -> bool:
-    """Confirm and remove the records that a complete reading did not hold; True: all settled.
-
-    False: some are known and still absent from the listing, so the next full reading has to look for them again, even
-    if the listing is unchanged.
+) -> SettledAbsence:
+    """Confirm and remove the records that a complete reading did not hold.
 
     Args:
         feed: the feed.
@@ -510,8 +521,10 @@ async def settle_absent(
     too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart
     readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps)
     if feed.resource.detail_path is None:
-        return await _settle_by_readings(store, absent, seen, readings)
-    return await _AbsenceByRequests(feed, store, get, remove, readings, clock=clock).settle(absent, seen)
+        settled = await _settle_by_readings(store, absent, seen, readings)
+    else:
+        settled = await _AbsenceByRequests(feed, store, get, remove, readings, clock=clock).settle(absent, seen)
+    return SettledAbsence(settled, uses_release=not (holds and readings.is_first))
 
 
 class _AbsenceByReadings:
@@ -522,6 +535,8 @@ class _AbsenceByReadings:
     ) -> None:
         # This reading confirms nothing: records that it misses first count as missed first by the next one.
         self.too_soon = too_soon
+        self.is_first = False  # whether a second reading is needed, and this one has confirmed none
+        self._has_removed = False
         self._remove = remove
         self._mark = mark
         self._keeps = keeps
@@ -529,12 +544,17 @@ class _AbsenceByReadings:
     async def settle(self, missing: Mapping[str, Snapshot]) -> bool:
         """Remove or mark them; whether all of them are gone."""
         if not missing or self.too_soon:
+            self.is_first = self.is_first or bool(missing)
             return not missing
         absent = {key: snapshot for key, snapshot in missing.items() if not self._keeps(key, snapshot)}
-        await self._remove({key: snapshot for key, snapshot in absent.items() if snapshot.missing})
+        again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing}
+        await self._remove(again)
         unsure = {key: snapshot for key, snapshot in absent.items() if not snapshot.missing}
         # An unreadable snapshot does not say which listing it was in: it stays until the record is back.
-        await self._mark({key: snapshot for key, snapshot in unsure.items() if not snapshot.unreadable})
+        first = {key: snapshot for key, snapshot in unsure.items() if not snapshot.unreadable}
+        await self._mark(first)
+        self._has_removed = self._has_removed or bool(again)
+        self.is_first = (self.is_first or bool(first)) and not self._has_removed
         return not unsure and len(absent) == len(missing)
 
 
@@ -542,7 +562,7 @@ async def _settle_by_readings(
     store: RoundStore, absent: MissingRecords, seen: SeenKeys, readings: _AbsenceByReadings
 ) -> bool:
     if readings.too_soon:
-        return not absent.missing
+        return await readings.settle(absent.some)
     settled = True
     while absent.some:
         settled = await readings.settle(absent.some) and settled
@@ -571,22 +591,20 @@ class _AbsenceByRequests:
         self._readings = readings
         self._clock = clock
         self._begun = clock.monotonic()
+        self._failure: SourceError | None = None  # of one record; the others of its batch are settled all the same
         self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
 
     async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
-        settled, failure = True, None
-        try:
-            while absent.some:
-                settled = await self._asked_once(absent.some) and settled
-                seen.update(absent.some)
-                absent = await self._store.absent(seen, most=_REMOVED_AT_ONCE)
-        except SourceError as error:  # of one record; all others are settled all the same
-            failure = error
+        settled = True
+        while absent.some and self._failure is None:
+            settled = await self._asked_once(absent.some) and settled
+            seen.update(absent.some)
+            absent = await self._store.absent(seen, most=_REMOVED_AT_ONCE)
         for answered_at, keys in self._gone:
             await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
             settled = await self._asked_again(keys) and settled
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            raise self._failure
         return settled
 
     async def _asked_once(self, absent: Mapping[str, Snapshot]) -> bool:
@@ -609,9 +627,12 @@ class _AbsenceByRequests:
         answers = await asyncio.gather(*(self._verdict(path) for path in paths.values()), return_exceptions=True)
         verdicts: dict[str, _Verdict] = {}
         for key, answer in zip(paths, answers, strict=True):
-            if isinstance(answer, BaseException):
+            if isinstance(answer, SourceError):
+                self._failure = self._failure or answer
+            elif isinstance(answer, BaseException):
                 raise answer
-            verdicts[key] = answer
+            else:
+                verdicts[key] = answer
         return verdicts
 
     async def _verdict(self, path: str) -> _Verdict:

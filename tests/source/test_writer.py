@@ -18,7 +18,7 @@ from poller.errors import PollerError, SourceRefused, SourceUnavailable
 from poller.resources import RESOURCES, Resource
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
-from poller.source.writer import commits_in_order, settle_absent
+from poller.source.writer import SettledAbsence, commits_in_order, settle_absent
 from poller.store.feed import MissingRecords
 from tests.source.round_sides import FEED, MemoryStore, Round, Script, records
 
@@ -380,7 +380,7 @@ async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed:
     if feed is POSITIONS:
         one.snapshots |= {key: Snapshot(1, 1, b"{}", missing=key not in still) for key in MANY}
     settling = partial(settle_absent, feed, one, script.get, seen, released=True, since_marked=None, clock=Clock())
-    assert await settling(remove=one.remove, mark=one.mark_missing) is False
+    assert await settling(remove=one.remove, mark=one.mark_missing) == SettledAbsence(is_complete=False)
     assert set(one.snapshots) == set(still)
 
 
@@ -412,7 +412,63 @@ async def test_a_record_that_cannot_be_asked_for_keeps_no_other() -> None:
     failing = MANY[266]  # of the second lot
     script = listing(FULL, [MANY[0]], gone=set(MANY[1:]) - {failing})
     result = await read(script.on(SourceUnavailable("no answer"), path=f"/contractTypes/{failing}"))
-    assert (result.ok, result.removed, result.error) == (False, 256, "no answer")
+    assert (result.ok, result.removed, result.error) == (False, 298, "no answer")
+
+
+@pytest.mark.parametrize("failure", [SourceUnavailable("no answer"), SourceRefused("forbidden", status=403)])
+@pytest.mark.parametrize("answers_once", [False, True], ids=["the first request", "the second request"])
+async def test_a_record_that_can_never_be_asked_for_keeps_no_other(failure: PollerError, answers_once: bool) -> None:
+    """Law: those that are asked for together with it are removed, or none ever would be while it fails."""
+    read = await has(FULL, "a", "b", "c", "d")
+    script = listing(FULL, ["a"], gone=["b", "d"] + ["c"] * answers_once)
+    script = (
+        _FailsLater(script, "/contractTypes/c", failure)
+        if answers_once
+        else script.on(failure, path="/contractTypes/c")
+    )
+    result = await read(script)
+    assert (result.ok, result.removed, result.error) == (False, 2, str(failure))
+    assert sorted(subject for subject, kind, _ in read.causes if kind == "removed") == ["b", "d"]
+    assert (await read(listing(FULL, ["a"], gone=["c"]))).removed == 1
+
+
+class _FailsLater(Script):
+    """An API that answers the first request of one path, and fails after that."""
+
+    def __init__(self, script: Script, path: str, failure: PollerError) -> None:
+        super().__init__()
+        self._answers, self._path, self._failure = script._answers, path, failure
+
+    async def get(self, path: str, params: Params) -> bytes:
+        if (path, {}) in self.asked:
+            self.on(self._failure, path=self._path)
+        return await super().get(path, params)
+
+
+@pytest.mark.parametrize("read_again_after", [600, 60_000], ids=["too soon", "later"])
+async def test_a_release_lasts_until_the_second_reading_where_that_decides(read_again_after: int) -> None:
+    """Law: what a release lets through is removed, also where two readings have to miss it; then removals are held."""
+    read = await has(msgspec.structs.replace(POSITIONS, apart=timedelta(seconds=2)), "a", *MANY)
+    gone = listing(POSITIONS, ["a"])
+    assert not (await read(gone)).ok
+    read.store.mark("released", "yes")
+    assert ((await read(gone)).removed, read.store.state.held, read.store.state.released) == (0, None, True)
+    read.store.now_ms += read_again_after
+    assert (await read(gone)).removed == (300 if read_again_after > 2_000 else 0)
+    read.store.now_ms += 60_000
+    assert (await read(gone)).removed == (0 if read_again_after > 2_000 else 300)
+    assert not read.store.state.released
+    assert not (await read(listing(POSITIONS, []))).ok
+
+
+async def test_a_release_that_finds_all_records_back_is_used_up() -> None:
+    """Law: a release approves what was held, not what is missing some day."""
+    read = await has(POSITIONS, "a", *MANY)
+    await read(listing(POSITIONS, ["a"]))
+    read.store.mark("released", "yes")
+    assert (await read(listing(POSITIONS, ["a", *MANY]))).ok
+    assert not read.store.state.released
+    assert not (await read(listing(POSITIONS, ["a"]))).ok
 
 
 async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
