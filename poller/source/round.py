@@ -13,7 +13,8 @@ Theory of operation
 
 - Snapshots and events are committed together. A page that is read again after a crash yields nothing.
 - No mark moves past what was not read: a round that breaks off leaves the delta token where it was, the next round
-  reads the same again, and the diff drops what was committed.
+  reads the same again, and the diff drops what was committed. Nor is the token of a full reading used whose removals
+  are held: deltas go on from the token before it, or, if that is not valid any more, the next round reads in full.
 - A round never raises for what the API or the store did; the result says so.
 - It may be cancelled at any await; only a commit is finished first.
 - An operator's ``resync`` makes a round read everything, even what the API calls unchanged. The command is deleted when
@@ -605,9 +606,12 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
         FIELDS: fields_mark(end.fields),
         REFUSALS: str(start.refusals) if start.refusals and full else None,
     }
-    if end.delta_token and feed.delta:
+    # A listing that lacks too much may lack changes, too, and no delta after its token would bring them.
+    held = full and end.held is not None
+    keeps_token = held and start.mode is RoundMode.RECONCILE
+    if end.delta_token and feed.delta and not held:
         marks |= {DELTA_TOKEN: end.delta_token, DELTA_TOKEN_AT: rfc3339(end.at)}
-    elif full:
+    elif full and not keeps_token:
         marks |= dict.fromkeys((DELTA_TOKEN, DELTA_TOKEN_AT))
     if not full and end.jumbled:
         marks[CONFIRMATION] = confirmation_mark(after_jumbled_delta(start.confirmation))
@@ -623,7 +627,8 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
         if start.held_origin is not None:
             marks[HELD_ORIGIN] = None
         if not feed.resource.per_qualification:
-            marks[CONFIRMATION] = confirmation_mark(_to_be_confirmed(start, end)) if marks.get(DELTA_TOKEN) else None
+            confirmed_by_deltas = marks.get(DELTA_TOKEN) or keeps_token
+            marks[CONFIRMATION] = confirmation_mark(_to_be_confirmed(start, end)) if confirmed_by_deltas else None
     return marks
 
 

@@ -485,6 +485,30 @@ async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
     assert (read.store.state.held, read.store.state.released) == (None, False)
 
 
+async def test_a_change_that_a_held_reconcile_did_not_list_comes_with_the_next_delta() -> None:
+    """Law: a listing that lacks too much may lack a change; the token that it came with is not used."""
+    read = Round(FEED)
+    await read(Script().on(records("a", "b"), delta="d1"))
+    read.clock.pass_by(timedelta(hours=24))
+    held = await read(Script().on([], delta="d2"))
+    assert (held.mode, held.ok, read.kept) == (RoundMode.RECONCILE, False, "d1")
+    changed = Script().on(records("a", value=2), since="d1", delta="d3").on([], since="d2", delta="d3")
+    result = await read(changed)
+    assert (result.mode, result.modified, read.kept) == (RoundMode.DELTA, 1, "d3")
+
+
+async def test_a_change_that_a_held_resync_did_not_list_comes_with_the_next_reading() -> None:
+    """Law: without a token to go on from, the feed is read in full until nothing is held any more."""
+    read = Round(FEED)
+    await read(Script().on(records("a", "b"), delta="d1"))
+    held = await read(Script().on(SourceRefused("expired", status=410), since="d1").on([], delta="d2"))
+    assert (held.mode, held.ok, read.kept) == (RoundMode.RESYNC, False, None)
+    whole = [*records("a", value=2), *records("b")]
+    result = await read(Script().on(whole, delta="d3").on([], since="d2", delta="d2"))
+    assert (result.mode, result.ok, result.modified, read.kept) == (RoundMode.FULL, True, 1, "d3")
+    assert read.store.state.held is None
+
+
 async def test_a_held_feed_heals_when_the_records_are_back() -> None:
     """All back after an empty answer: no event, nothing held any more."""
     read = await has(FULL, "a", "b")
