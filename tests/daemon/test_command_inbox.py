@@ -1,4 +1,4 @@
-"""Laws of :func:`poller.daemon.poll_role.handle_commands`: commands are carried out where the feed is polled."""
+"""Laws of :func:`poller.daemon.poll_role.handle_commands`: the holder of a feed's lease handles its commands."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def order(what: str, *, at: datetime = NOW, feed: str = "s/one") -> Command:
 
 
 async def left(client: FakeAsyncRedis) -> None:
-    """A resync is left beside the feed."""
+    """Request a resync in the feed's state."""
     await client.hset(STATE, "resync", "1")
 
 
@@ -65,7 +65,7 @@ async def carried_out(client: FakeAsyncRedis) -> None:
 
 
 def again_and_again(client: FakeAsyncRedis) -> ScriptSender:
-    """Sends a script a moment later, as one that is sent with the next reading of the list of processes."""
+    """A sender that runs each script a moment later, as a membership does with its next reading of the member list."""
     batch = ScriptBatch(client)
 
     async def send(call: ScriptCall) -> Any:
@@ -77,7 +77,7 @@ def again_and_again(client: FakeAsyncRedis) -> ScriptSender:
 
 @asynccontextmanager
 async def obeyed(client: FakeAsyncRedis, *lots: CommandedFeed, member: str = "me") -> AsyncIterator[CommandQueue]:
-    """Somebody obeys for the time of the block, and looks again and again."""
+    """Handle commands for these feeds while the block runs."""
     queue = CommandQueue(client, "p")
     task = asyncio.create_task(
         handle_commands(queue, lots, send=again_and_again(client), member=member, clock=StubClock(now=lambda: NOW))
@@ -94,13 +94,13 @@ async def said(queue: CommandQueue, asked: Command, *, done: bool = True) -> Com
         answer = await queue.last_reply(asked)
         return answer if answer is not None and answer.done is done else None
 
-    found = await until(look, f"an answer to {asked}")
+    found = await until(look, f"a reply to {asked}")
     assert found is not None
     return found
 
 
 async def test_a_pause_is_answered_when_no_round_is_under_way_any_more(client: FakeAsyncRedis) -> None:
-    """Law: the round that runs is ended first."""
+    """Law: a pause is answered after the running round has ended."""
     lot = Lot(busy=True)
     await client.set(FeedKeys.of("p", "s/one").pause, "{}")
     async with obeyed(client, lot) as queue:
@@ -110,7 +110,7 @@ async def test_a_pause_is_answered_when_no_round_is_under_way_any_more(client: F
 
 
 async def test_a_pause_that_is_over_ends_no_round(client: FakeAsyncRedis) -> None:
-    """Law: orders that waited for an owner are found in no order; what stands in the store holds."""
+    """Law: commands may be handled in any order; a pause command whose pause is gone from the store ends no round."""
     lot = Lot(busy=True)
     async with obeyed(client, lot) as queue:
         await queue.submit(order("pause"))
@@ -119,7 +119,7 @@ async def test_a_pause_that_is_over_ends_no_round(client: FakeAsyncRedis) -> Non
 
 
 async def test_resumed_it_is_polled_at_once(client: FakeAsyncRedis) -> None:
-    """Law: and answered before that round has ended."""
+    """Law: a resume is answered as soon as a round is scheduled, before that round has ended."""
     lot = Lot()
     async with obeyed(client, lot) as queue:
         await queue.submit(order("resume"))
@@ -128,7 +128,7 @@ async def test_resumed_it_is_polled_at_once(client: FakeAsyncRedis) -> None:
 
 
 async def test_a_resync_is_answered_when_it_begins_and_when_it_has_ended(client: FakeAsyncRedis) -> None:
-    """Law: it is begun once, however often it is found; the last answer has the round."""
+    """Law: a resync starts one round, however often the command is read; the last reply holds the round's result."""
     lot = Lot()
     await left(client)
     async with obeyed(client, lot) as queue:
@@ -142,7 +142,7 @@ async def test_a_resync_is_answered_when_it_begins_and_when_it_has_ended(client:
 
 
 async def test_a_round_that_began_before_the_order_is_not_it(client: FakeAsyncRedis) -> None:
-    """Law: as long as the order stands in the store a round follows; which one was it, the store says."""
+    """Law: while the store requests the resync, another round follows; the reply has the round that cleared it."""
     lot = Lot(busy=True)
     await left(client)
     async with obeyed(client, lot) as queue:
@@ -158,7 +158,7 @@ async def test_a_round_that_began_before_the_order_is_not_it(client: FakeAsyncRe
 
 
 async def test_a_round_that_fails_is_told(client: FakeAsyncRedis) -> None:
-    """Law: nobody waits for the one after it; the order stands."""
+    """Law: a failed round is the reply to the command; the resync stays requested in the store."""
     lot = Lot()
     await left(client)
     failed = RoundResult(feed="s/one", mode=RoundMode.RESYNC, ok=False, error="no answer")
@@ -171,7 +171,7 @@ async def test_a_round_that_fails_is_told(client: FakeAsyncRedis) -> None:
 
 
 async def test_what_a_round_has_done_already_is_answered(client: FakeAsyncRedis) -> None:
-    """Law: the first round after a lease was taken may be sooner than the look that finds the order."""
+    """Law: a resync that a round completed before the command was read is answered without another round."""
     lot = Lot()
     async with obeyed(client, lot) as queue:
         await queue.submit(order("resync"))
@@ -180,7 +180,7 @@ async def test_what_a_round_has_done_already_is_answered(client: FakeAsyncRedis)
 
 
 async def test_what_is_not_done_here_waits_for_whoever_does_it(client: FakeAsyncRedis) -> None:
-    """Law: a round that did not end here answers nothing; the order is found by the next owner of the feed."""
+    """Law: a cancelled round answers nothing; the next process that holds the feed's lease handles the command."""
     lot, theirs = Lot(), Lot()
     await left(client)
     async with obeyed(client, lot) as queue:
@@ -189,14 +189,14 @@ async def test_what_is_not_done_here_waits_for_whoever_does_it(client: FakeAsync
         lot.has_lease = False
         lot.coming[0].cancel()
         async with obeyed(client, theirs, member="other"):
-            await until(lambda: theirs.coming, "the other to begin")
+            await until(lambda: theirs.coming, "the other process to start a round")
             await carried_out(client)
             theirs.coming[0].set_result(RESULT)
             assert (await said(queue, order("resync"))).member == "other"
 
 
 async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyncRedis) -> None:
-    """Law: whoever asks is told so, and who paused it."""
+    """Law: a resync of a paused feed is put off until the feed resumes; the reply says so and who paused the feed."""
     lot = Lot()
     await left(client)
     async with obeyed(client, lot) as queue:
@@ -209,7 +209,7 @@ async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyn
 
 
 async def test_a_resync_of_a_feed_that_is_paused_is_put_off(client: FakeAsyncRedis) -> None:
-    """Law: no round is begun that could not be, and nobody is told that one was."""
+    """Law: a resync of a feed that is paused in the store starts no round, and the reply names none."""
     lot = Lot()
     await left(client)
     await client.set(FeedKeys.of("p", "s/one").pause, "{}")
@@ -220,7 +220,7 @@ async def test_a_resync_of_a_feed_that_is_paused_is_put_off(client: FakeAsyncRed
 
 
 async def test_who_was_asleep_answers_nothing_in_another_s_place(client: FakeAsyncRedis) -> None:
-    """Law: a process whose lease has gone while it was stopped leaves the order to the one that has it."""
+    """Law: a process whose lease expired while it was stopped leaves the command to the new owner."""
     stale, theirs = Lot(confirms=False), Lot()
     async with obeyed(client, stale) as queue:
         await client.set(FeedKeys.of("p", "s/one").pause, "{}")
@@ -232,7 +232,7 @@ async def test_who_was_asleep_answers_nothing_in_another_s_place(client: FakeAsy
 
 
 async def test_a_word_of_a_newer_version_waits_for_it(client: FakeAsyncRedis) -> None:
-    """Law: what is not understood is not answered."""
+    """Law: a command that this version does not know is not answered."""
     async with obeyed(client, Lot()) as queue:
         await queue.submit(order("polish"))
         await turns(50)
@@ -240,7 +240,7 @@ async def test_a_word_of_a_newer_version_waits_for_it(client: FakeAsyncRedis) ->
 
 
 async def test_what_a_round_leaves_standing_is_asked_of_one_round(client: FakeAsyncRedis) -> None:
-    """Law: where there is nothing to read nothing is carried out, and rounds without end would not change that."""
+    """Law: a resync that a round completes without clearing the request starts no further rounds."""
     lot = Lot()
     await left(client)
     async with obeyed(client, lot) as queue:
@@ -253,7 +253,7 @@ async def test_what_a_round_leaves_standing_is_asked_of_one_round(client: FakeAs
 
 
 async def test_a_lease_that_is_anothers_answers_nothing(client: FakeAsyncRedis) -> None:
-    """Law: a round that was left to the owner is not the one that was asked for."""
+    """Law: a round that was skipped because another process holds the lease does not answer the command."""
     lot = Lot()
     await left(client)
     held = RoundResult(feed="s/one", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=5))
@@ -270,7 +270,7 @@ async def test_a_lease_that_is_anothers_answers_nothing(client: FakeAsyncRedis) 
 
 
 async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedis) -> None:
-    """Law: who waits is told of its end, however late that is."""
+    """Law: the reply has the round's result even when the round outlasts the time for which a command is kept."""
     lot, late = Lot(), order("resync", at=NOW - KEPT + timedelta(seconds=1))
     await left(client)
     moment = NOW
@@ -289,7 +289,7 @@ async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedi
 
 
 async def test_an_order_that_is_carried_out_keeps_its_answer(client: FakeAsyncRedis) -> None:
-    """Law: while a round is under way for an order, what was answered so far does not expire."""
+    """Law: the first reply to a command does not expire while the command's round is running."""
     lot = Lot()
     await left(client)
     async with obeyed(client, lot) as queue:
@@ -297,7 +297,7 @@ async def test_an_order_that_is_carried_out_keeps_its_answer(client: FakeAsyncRe
         await said(queue, order("resync"), done=False)
         key = answer_key("p", "resync")
         await client.pexpire(key, 60_000)
-        await until(lambda: _kept_longer(client, key, 60_000), "the answer to be kept on")
+        await until(lambda: _kept_longer(client, key, 60_000), "the reply's expiry to be put off")
 
 
 async def _kept_longer(client: FakeAsyncRedis, key: str, milliseconds: int) -> bool:
@@ -305,7 +305,7 @@ async def _kept_longer(client: FakeAsyncRedis, key: str, milliseconds: int) -> b
 
 
 async def test_a_process_that_stops_waits_for_no_round(client: FakeAsyncRedis) -> None:
-    """Law: nothing is answered by a process that carries out orders no more; the order waits for the next owner."""
+    """Law: a process that has stopped answers nothing more; the command waits for the next owner of the feed."""
     lot = Lot()
     await left(client)
     async with obeyed(client, lot) as queue:
@@ -319,7 +319,7 @@ async def test_a_process_that_stops_waits_for_no_round(client: FakeAsyncRedis) -
 
 
 async def test_what_was_asked_before_the_clock_was_set_back(client: FakeAsyncRedis) -> None:
-    """Law: an order from what is still to come is carried out where its feed is polled, and else waits no longer."""
+    """Law: a command dated in the future is handled by the process that polls its feed, and dropped if none does."""
     lot = Lot()
     here, there = order("pause", at=NOW + timedelta(days=30)), order("resync", at=NOW + 2 * KEPT, feed="s/two")
     await client.set(FeedKeys.of("p", "s/one").pause, "{}")
@@ -327,7 +327,7 @@ async def test_what_was_asked_before_the_clock_was_set_back(client: FakeAsyncRed
         await queue.submit(here)
         await queue.submit(there)
         assert (await said(queue, here)).done
-        await until(lambda: _none(queue), "the other to be forgotten")
+        await until(lambda: _none(queue), "the other command to be dropped")
     assert await queue.last_reply(there) is None
 
 
@@ -336,13 +336,13 @@ async def _none(queue: CommandQueue) -> bool:
 
 
 async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -> None:
-    """Law: an order for a feed that nobody polls waits for its time, and no longer; nobody else takes it up."""
+    """Law: a command for a feed that no process polls is dropped once it is too old; other feeds' owners ignore it."""
     lot, theirs = Lot(), Lot(name="s/two", has_lease=False)
     old, fresh = order("resync", at=NOW - KEPT - timedelta(seconds=1), feed="s/two"), order("release", feed="s/two")
     async with obeyed(client, lot, theirs) as queue:
         await queue.submit(fresh)
         await queue.submit(old)
-        await until(lambda: _only(queue, fresh), "the old one to be forgotten")
+        await until(lambda: _only(queue, fresh), "the old command to be dropped")
         await turns(20)
     assert (lot.coming, theirs.coming) == ([], [])
     assert await queue.last_reply(fresh) is None
@@ -353,7 +353,7 @@ async def _only(queue: CommandQueue, order: Command) -> bool:
 
 
 async def test_an_order_that_the_round_under_way_has_carried_out_has_its_result(client: FakeAsyncRedis) -> None:
-    """Law: the order goes from the store with the round's last commit; it is answered when that round has ended."""
+    """Law: a resync that the running round's last commit clears is answered with that round's result."""
     lot = Lot(busy=True)
     async with obeyed(client, lot) as queue:
         await queue.submit(order("resync"))

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.deliver_role`: what the registry says is done."""
+"""Laws of :mod:`poller.daemon.deliver_role`: subscriptions are delivered as the registry lists them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def now() -> datetime:
 
 @dataclass
 class Scene:
-    """A store, a receiver, and deliverers that run until the end of the test."""
+    """A store, a receiver, and deliver roles that run until the end of the test."""
 
     directory: Path
     store: OpenStore
@@ -130,7 +130,7 @@ class Scene:
         await self.sink.until(lambda: self.got(subscription) == list(ids), f"{ids}, not {self.got(subscription)}")
 
     async def later_than(self, milliseconds: int) -> bool:
-        """By the store's clock."""
+        """Whether the store's clock is past this moment."""
         seconds, micros = await self.client.time()
         return seconds * 1000 + micros // 1000 > milliseconds
 
@@ -139,7 +139,7 @@ class Scene:
         return found
 
     async def is_idle(self, subscription: str) -> None:
-        """Nobody delivers it."""
+        """Wait until no process holds the subscription's lease."""
         await self.is_begun_anew(subscription, None, idle=True)
 
     async def is_begun_anew(self, subscription: str, before: bytes | None, *, idle: bool = False) -> None:
@@ -147,7 +147,7 @@ class Scene:
             owner = await self.owner(subscription)
             return owner is None if idle else owner not in (None, before)
 
-        await until(changed, f"{subscription} to be {'idle' if idle else 'begun anew'}")
+        await until(changed, f"the lease of {subscription} to be {'released' if idle else 'acquired again'}")
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ async def scene(server: str, tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
-    """Added, paused, resumed, changed, removed, while another subscription goes on and notices nothing of it."""
+    """Adding, pausing, resuming, changing and removing a subscription takes effect and does not disturb another one."""
     settings = scene.settings("file")
     scene.deliver(settings)
     await scene.add("e1")
@@ -188,7 +188,7 @@ async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
     await scene.arrives("run", "e1")
     assert scene.sink.requests[-1].header("webhook-signature")
 
-    await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") == 1, "it to count")
+    await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") == 1, "its count")
     await scene.registry.pause("run", Paused("operator", "rest", now()))
     await scene.is_idle("run")
     await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") is None, "no series")
@@ -215,7 +215,7 @@ async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
 
 
 async def test_a_lease_that_is_free_because_another_has_the_id_now_is_not_used(scene: Scene) -> None:
-    """Law: who has not noticed that a subscription was replaced does not begin, where it was to begin, in its place."""
+    """A process that missed a subscription's replacement neither sends to the old sink nor uses its start position."""
     settings, subscriptions = scene.settings("file"), SubscriptionKeys.of("poller")
     await scene.add("e1")
     lease = ConsumerKeys.of("poller", FEED, "run").lease
@@ -227,23 +227,23 @@ async def test_a_lease_that_is_free_because_another_has_the_id_now_is_not_used(s
         scene.deliver(settings)
         await scene.arrives("file", "e1")
         await scene.client.set(subscriptions.parked, "many")
-        await until(lambda: "the subscriptions cannot be read" in [line["event"] for line in said], "it to see nothing")
+        await until(lambda: "the subscriptions cannot be read" in [line["event"] for line in said], "a failed reading")
     await scene.registry.remove("run")
     added = table | {"id": "run", "sink": f"{scene.sink.url}/elsewhere"}
     await scene.registry.add("run", msgspec.json.encode(added), (), now())
     await scene.client.delete(lease)
-    await scene.client.incr(MemberKeys.of("poller").version)  # as one that lets go of leases does
-    await until(lambda: scene.client.exists(lease), "its lease to be taken")
+    await scene.client.incr(MemberKeys.of("poller").version)  # as a process that releases leases does
+    await until(lambda: scene.client.exists(lease), "its lease to be acquired")
     await scene.client.delete(subscriptions.parked)
     await scene.arrives("elsewhere", "e1")
     assert scene.got("run") == []
 
 
 async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene: Scene) -> None:
-    """Who starts with what is new gets all that is published from the moment that it was added, deliverer or not."""
+    """With `start = "now"` a subscription gets all events since it was added, even those before its first delivery."""
     await scene.add("before")
     last = int((await last_id(scene.client, EVENTS)).partition("-")[0])
-    await until(lambda: scene.later_than(last), "another millisecond")
+    await until(lambda: scene.later_than(last), "the store's next millisecond")
     settings = scene.settings("file")
     table = msgspec.json.decode(filed(settings)[0][1])
     added = table | {"id": "run", "sink": f"{scene.sink.url}/run", "start": "now"}
@@ -256,7 +256,7 @@ async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene:
 
 
 async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> None:
-    """Its version stands, and it is empty: those of the file are back, and go on where they were."""
+    """A deleted registry is noticed although its version is unchanged; file subscriptions are restored and continue."""
     scene.deliver(scene.settings("file"))
     await scene.add("e1")
     await scene.arrives("file", "e1")
@@ -266,19 +266,19 @@ async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> N
     async def back() -> bool:
         return "file" in (await scene.registry.all()).registered
 
-    await until(back, "the file's subscription to be back")
+    await until(back, "the file's subscription to be registered again")
     await scene.add("e2")
     await scene.arrives("file", "e1", "e2")
 
 
 async def test_a_subscription_that_left_the_file_waits(scene: Scene) -> None:
-    """It is paused with its events kept, and goes on when the file has it again."""
+    """A subscription that leaves the file is paused, keeps its events, and continues when it is listed again."""
     scene.deliver(scene.settings("one"))
     await scene.add("e1")
     await scene.arrives("one", "e1")
     await scene.stop()
     scene.deliver(scene.settings())
-    await until(lambda: paused(scene.registry, "one"), "it to be paused")
+    await until(lambda: paused(scene.registry, "one"), "its pause")
     await scene.add("e2")
     await scene.stop()
     scene.deliver(scene.settings("one"))
@@ -290,7 +290,7 @@ async def paused(registry: Registry, name: str) -> bool:
 
 
 async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> None:
-    """Each event once; and a pause that one of them has learnt of holds for the other."""
+    """Two processes deliver each event once; a sink's pause that one process has stored also holds for the other."""
     settings = scene.settings("one")
     scene.deliver(settings)
     await scene.add("e1")
@@ -304,11 +304,11 @@ async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> 
     await scene.arrives("one", "e1", "e2", "e3")
     moment = now() + timedelta(seconds=2.5)
     await scene.registry.note_until("one", moment)
-    before = await looks(scene.client)  # members and the registry are read so: more of them than one look of each needs
-    await until(lambda: since(scene.client, before + 8), "looks at the registry")
+    before = await looks(scene.client)  # both roles read members and registry with HGETALL
+    await until(lambda: since(scene.client, before + 8), "both processes to read the registry")
     await scene.add("e4")
     await scene.arrives("one", "e1", "e2", "e3", "e4")
-    assert now() >= moment - timedelta(milliseconds=1)  # it is kept in whole ones
+    assert now() >= moment - timedelta(milliseconds=1)  # stored in whole milliseconds
 
 
 async def looks(client: Redis) -> int:
@@ -321,7 +321,7 @@ async def since(client: Redis, calls: int) -> bool:
 
 
 async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) -> None:
-    """Two subscriptions of one URL: a Retry-After to one holds for both, and for none of another URL."""
+    """A Retry-After pauses all subscriptions of the same URL, and none of another URL."""
     scene.sink.answer = lambda request: (
         Reply(429, headers=(("Retry-After", "60"),)) if request.target == "/a" else Reply()
     )
@@ -336,7 +336,7 @@ async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) 
     async def noted() -> bool:
         return set((await scene.registry.pauses()).until) == {"a", "b"}
 
-    await until(noted, "the pause to be noted for both")
+    await until(noted, "the pause of both to be stored")
     before = len(scene.got("a"))
     await scene.add("2")
     await scene.arrives("c", "1", "2")
@@ -344,7 +344,7 @@ async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) 
 
 
 async def test_resuming_ends_a_pause_of_the_sink_in_all_processes(scene: Scene) -> None:
-    """What met the pause goes out as well, though it was to wait for its end; the operator is told of the pause."""
+    """A resume ends the sink's pause in all processes, delivers the waiting events, and returns the pause."""
     scene.sink.answer = lambda _: Reply(503, headers=(("Retry-After", "3600"),))
     settings = scene.settings("one", "two", more="concurrency = 1")
     scene.deliver(settings)
@@ -354,9 +354,9 @@ async def test_resuming_ends_a_pause_of_the_sink_in_all_processes(scene: Scene) 
     async def noted() -> bool:
         return set((await scene.registry.pauses()).until) == {"one", "two"}
 
-    await until(noted, "the pauses to be noted")
+    await until(noted, "the pauses to be stored")
     before = await looks(scene.client)
-    await until(lambda: since(scene.client, before + 4), "both processes to look")
+    await until(lambda: since(scene.client, before + 4), "both processes to read the registry")
     scene.sink.answer = lambda _: Reply()
     await scene.add("e2")
     asked = {name: len(scene.got(name)) for name in ("one", "two")}
@@ -370,7 +370,7 @@ async def test_resuming_ends_a_pause_of_the_sink_in_all_processes(scene: Scene) 
 
 
 async def test_a_pause_that_a_wrong_clock_has_written_silences_nobody(scene: Scene) -> None:
-    """An older version on a machine whose clock was a month ahead has left it behind."""
+    """A stored pause of a month, written by a process with a wrong clock, does not hold up deliveries."""
     settings = scene.settings("one")
     await scene.registry.sync(filed(settings), now())
     await scene.client.hset(SubscriptionKeys.of("poller").until, "one", milliseconds_of(now() + timedelta(days=30)))
@@ -386,7 +386,7 @@ _LATER = Reply(503, headers=(("Retry-After", "3600"),))
 async def test_what_a_sink_says_after_it_was_replaced_is_not_the_next_one_s(
     scene: Scene, late: Reply, *, noticed: bool
 ) -> None:
-    """A request that is in flight when the subscription gets another sink pauses neither it nor those beside it."""
+    """A late reply from a replaced sink pauses neither the subscription nor others that use its new sink."""
     asked = asyncio.Event()
     scene.sink.answer = lambda request: Held(asked, late) if request.target == "/before" else Reply()
     settings = scene.settings("beside")
@@ -400,18 +400,18 @@ async def test_what_a_sink_says_after_it_was_replaced_is_not_the_next_one_s(
     owner = await scene.owner("run")
     with capture_logs() as said:
         await scene.registry.change("run", msgspec.json.encode(run | {"sink": f"{scene.sink.url}/beside"}))
-        if noticed:  # the delivery to the sink before is ending
-            await until(lambda: any(line["event"] == "share" and line["of"] == 1 for line in said), "it to end")
+        if noticed:  # deliveries to the previous sink are stopping
+            await until(lambda: any(line["event"] == "share" and line["of"] == 1 for line in said), "a stop")
         asked.set()
         await scene.is_begun_anew("run", owner)
     kept = await scene.registry.all()
     assert (kept.until, kept.paused) == ({}, {})
     await scene.add("e2")
-    await scene.sink.until(lambda: scene.got("beside").count("e2") == 2, "the next event, from both")
+    await scene.sink.until(lambda: scene.got("beside").count("e2") == 2, "the next event of both subscriptions")
 
 
 async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: Scene) -> None:
-    """Nothing is begun anew for it."""
+    """A secret replaced in its file signs the next request, without a restart of the deliveries."""
     file = scene.directory / "secret"
     file.write_text(SECRETS[0], "utf-8")
     file.chmod(0o600)
@@ -429,7 +429,7 @@ async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: 
 
 
 def signed(header: Callable[[str], str | None]) -> int:
-    """With which of the secrets; the bodies are known."""
+    """The index of the secret that signed the request, or -1."""
     from standardwebhooks import Webhook  # noqa: PLC0415 -- the oracle, slow to import
 
     names = ("webhook-id", "webhook-timestamp", "webhook-signature")
@@ -445,11 +445,11 @@ def signed(header: Callable[[str], str | None]) -> int:
 
 
 async def test_nothing_is_sent_before_it_was_granted(scene: Scene) -> None:
-    """A sink that does not grant gets no event; one that grants later, as by calling back, gets them then."""
+    """A sink gets no event before it grants permission; when it grants later, it gets the events that waited."""
     scene.sink.answer = Reply(200)
     scene.deliver(scene.settings("one", more="validate = true"))
     await scene.add("e1")
-    await until(lambda: scene.registry.handshake("one"), "the sink to be asked")
+    await until(lambda: scene.registry.handshake("one"), "the handshake to be stored")
     assert scene.got("one") == []
     await scene.registry.note_handshake("one", encoded(Granted(origin(None))))
     await scene.arrives("one", "e1")
@@ -457,7 +457,7 @@ async def test_nothing_is_sent_before_it_was_granted(scene: Scene) -> None:
 
 
 async def test_a_sink_that_grants_at_once_gets_its_events(scene: Scene) -> None:
-    """With its origin named in each request, and the grant kept for the next process."""
+    """Each request names its origin to the sink, and the grant is stored for the next process."""
     scene.sink.answer = Reply(200, headers=(("WebHook-Allowed-Origin", "*"),))
     scene.deliver(scene.settings("one", more="validate = true"))
     await scene.add("e1")
@@ -467,7 +467,7 @@ async def test_a_sink_that_grants_at_once_gets_its_events(scene: Scene) -> None:
 
 
 async def test_told_to_stop_it_leaves_in_time_though_a_sink_hangs(scene: Scene) -> None:
-    """What is in flight has a moment; then it is cut off, and the lease is free."""
+    """A stop gives requests in flight a short time, then cancels them and releases the lease."""
     hang = asyncio.Event()
     scene.sink.answer = Held(hang, Reply())
     scene.deliver(scene.settings("one"))
@@ -480,7 +480,7 @@ async def test_told_to_stop_it_leaves_in_time_though_a_sink_hangs(scene: Scene) 
 
 
 async def test_a_process_with_another_file_silences_nothing(scene: Scene) -> None:
-    """What a live process lists goes on without a pause; it rests with the last one that lists it, and that is told."""
+    """A subscription is active while a live process lists it; when the last one leaves, it is paused and logged."""
     scene.deliver(scene.settings("one"))
     await scene.add("e1")
     await scene.arrives("one", "e1")
@@ -493,8 +493,8 @@ async def test_a_process_with_another_file_silences_nothing(scene: Scene) -> Non
         assert (await scene.registry.version(), events(said).count("subscription paused")) == (version + 1, 0)
         scene.stops[0].set()
         await scene.tasks[0]
-        await until(lambda: paused(scene.registry, "one"), "it to be paused")
-        await until(lambda: events(said).count("subscription paused") == 1, "that to be told")
+        await until(lambda: paused(scene.registry, "one"), "its pause")
+        await until(lambda: events(said).count("subscription paused") == 1, "the pause to be logged")
     scene.deliver(scene.settings("one"))
     await scene.add("e3")
     await scene.arrives("one", "e1", "e2", "e3")
@@ -502,7 +502,7 @@ async def test_a_process_with_another_file_silences_nothing(scene: Scene) -> Non
 
 
 async def test_what_no_file_lists_any_more_is_not_begun(scene: Scene) -> None:
-    """A daemon that starts with a file that lacks a subscription sends nothing for it, not even for a moment."""
+    """A daemon whose file lacks a registered subscription sends nothing for it and logs that it is paused."""
     await scene.registry.sync(filed(scene.settings("gone")), now())
     await scene.add("e1")
     with capture_logs() as said:
@@ -514,20 +514,20 @@ async def test_what_no_file_lists_any_more_is_not_begun(scene: Scene) -> None:
 
 
 async def test_what_an_older_process_has_paused_is_resumed(scene: Scene) -> None:
-    """One that lacks it pauses it when it starts; a process that lists it resumes it within a look."""
+    """A process resumes a subscription of its file that a process of an older version has paused as removed."""
     scene.deliver(scene.settings("one"))
     await scene.add("e1")
     await scene.arrives("one", "e1")
     with capture_logs() as said:
         await scene.registry.pause("one", Paused("removed", "it is not in the configuration file any more", now()))
-        await until(lambda: "subscription resumed" in events(said), "it to be resumed")
+        await until(lambda: "subscription resumed" in events(said), "the subscription to be resumed")
     assert not (await scene.registry.all()).paused
     await scene.add("e2")
     await scene.arrives("one", "e1", "e2")
 
 
 async def test_a_process_that_does_not_say_what_it_lists_keeps_all_going(scene: Scene) -> None:
-    """As one of an older version, which may list any: nothing is paused for its file's sake before it has gone."""
+    """A live process that does not publish its configuration counts as listing every subscription: none is paused."""
     older = Members(scene.client, MemberKeys.of("poller"), name="older", ttl=timedelta(minutes=1), clock=store_clock())
     await older.beat(("deliver",), MemberList())
     await scene.registry.sync(filed(scene.settings("gone")), now())
@@ -536,11 +536,11 @@ async def test_a_process_that_does_not_say_what_it_lists_keeps_all_going(scene: 
     await scene.arrives("one", "e1")
     await scene.arrives("gone", "e1")
     await older.leave(MemberList())
-    await until(lambda: paused(scene.registry, "gone"), "it to be paused")
+    await until(lambda: paused(scene.registry, "gone"), "its pause")
 
 
 async def test_a_process_that_is_missing_in_the_list_pauses_nothing(scene: Scene) -> None:
-    """As one that was stopped for long: what it lists is not in the list either, and it would pause its own."""
+    """A process that is missing from the member list pauses nothing: its own subscriptions are missing there too."""
     settings = scene.settings("one")
     keys, ttl, lacks = MemberKeys.of("poller"), timedelta(minutes=1), stated(scene.settings())
     other = Members(scene.client, keys, name="other", ttl=ttl, clock=store_clock(), configuration=lacks)
@@ -556,7 +556,7 @@ async def test_a_process_that_is_missing_in_the_list_pauses_nothing(scene: Scene
     assert not await filing.reconcile(kept)
     await scene.registry.pause("one", Paused("removed", "so", now()))
     membership.seen = await members.beat(("deliver",), membership.seen)
-    await members.leave(MemberList())  # which is not seen here yet
+    await members.leave(MemberList())  # the membership has not read this yet
     kept = await scene.registry.all()
     assert await filing.reconcile(kept)
     assert await paused(scene.registry, "one")
@@ -566,9 +566,9 @@ async def test_a_process_that_is_missing_in_the_list_pauses_nothing(scene: Scene
 
 
 async def test_a_stop_waits_for_no_reading(scene: Scene) -> None:
-    """A process that waits for the next reading of the list of processes ends before it."""
+    """A process that stops does not wait for the next reading of the member list."""
     other = Members(scene.client, MemberKeys.of("poller"), name="~", ttl=timedelta(minutes=9), clock=store_clock())
-    await other.beat(("deliver",), MemberList())  # beside another one the registry is read with each of them
+    await other.beat(("deliver",), MemberList())  # with two members the registry is read with the list
     scene.deliver(scene.settings("one"), look_seconds=3600)
     await scene.add("e1")
     async with limited():
@@ -577,7 +577,7 @@ async def test_a_stop_waits_for_no_reading(scene: Scene) -> None:
 
 
 async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Scene) -> None:
-    """By whoever looks, not by whoever reads the log alone; over once it can begin."""
+    """A subscription with unusable settings shows as failing in the status until its settings are corrected."""
     settings = scene.settings("file")
     mended = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "sink": f"{scene.sink.url}/run"}
     await scene.registry.add("run", msgspec.json.encode(mended | {"mode": "of a later version"}), (), now())
@@ -587,7 +587,7 @@ async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Sc
         _, one = await subscription_statuses(scene.client, settings, now=now())
         return one.state == "failing" and "this version cannot use" in str(one.error)
 
-    await until(fails, "it to fail")
+    await until(fails, "the failure")
     await scene.registry.change("run", msgspec.json.encode(mended))
     await scene.add("e1")
     await scene.arrives("run", "e1")
@@ -595,7 +595,7 @@ async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Sc
 
 
 async def test_a_certificate_file_that_appears_is_used_without_a_restart(scene: Scene) -> None:
-    """A key that is missing when the daemon starts is a failure that is told once, until the key is there."""
+    """A missing client key is logged once; deliveries start when the key appears."""
     authority = trustme.CA()
     certificate = authority.issue_cert("client.example")
     ca, key, chain = (scene.directory / name for name in ("ca.pem", "client.key", "client.pem"))
@@ -614,16 +614,16 @@ async def test_a_certificate_file_that_appears_is_used_without_a_restart(scene: 
         await scene.add("e1")
         with capture_logs() as said:
             scene.deliver(settings)
-            await until(lambda: "subscription cannot be delivered" in events(said), "it to fail")
+            await until(lambda: "subscription cannot be delivered" in events(said), "the failure")
             certificate.private_key_pem.write_to_path(key)
-            await sink.until(lambda: len(sink.requests) > 0, "the event to come")
+            await sink.until(lambda: len(sink.requests) > 0, "the event to arrive")
         assert events(said).count("subscription cannot be delivered") == 1
         (status,) = await subscription_statuses(scene.client, settings, now=now())
         assert (status.state, status.error) == ("active", None)
 
 
 async def test_types_that_nothing_publishes_here_are_told_and_stop_nothing(scene: Scene) -> None:
-    """A subscription of the store may be meant for another process' feeds: a warning, and the others go on."""
+    """A subscription whose types no feed publishes is logged as a warning and does not affect the others."""
     settings = scene.settings("file")
     table = msgspec.json.decode(filed(settings)[0][1])
     added = table | {"id": "run", "types": ["org.other.thing.created.v1"]}

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.health`: what is amiss is told when it begins and when it ends, and not between."""
+"""Laws of :mod:`poller.daemon.health`: a problem is logged when it begins and when it ends, and not in between."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def now() -> datetime:
 
 
 class Hours:
-    """A clock that stands until it is put on, and pauses that end at once and say how long they were meant to be."""
+    """A clock that the test advances; pauses wait for the test and record how long they would have lasted."""
 
     def __init__(self) -> None:
         self.at = 100.0
@@ -48,7 +48,7 @@ class Hours:
         self.at += seconds
 
     async def paused(self, count: int) -> float:
-        """Wait until it pauses for this time; for how long."""
+        """Wait for the pause of this number; return how long it would have lasted."""
         await until(lambda: len(self.pauses) >= count, "a pause", every=0.0)
         return self.pauses[count - 1]
 
@@ -68,7 +68,7 @@ async def watched(url: str, hours: Hours, durability: Durability = "warn") -> As
 
 
 def test_many_who_fail_are_told_once() -> None:
-    """One warning for all feeds; the text of one of them, and how many others, is the reason."""
+    """Several failing feeds give one warning; its reason is one feed's error and the number of the others."""
     watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=Hours().clock))
     with capture_logs() as logs:
         for feed in ("acme/a", "acme/b", "acme/c", "acme/a"):
@@ -81,7 +81,7 @@ def test_many_who_fail_are_told_once() -> None:
 
 
 def test_before_the_store_has_answered_that_is_the_reason() -> None:
-    """Not ready; and what it said, as soon as it said something."""
+    """A process is not ready before the store has answered; the reason becomes the store's error once it has one."""
     watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=Hours().clock))
     assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
     watch.failed(START, "LOADING")
@@ -89,7 +89,7 @@ def test_before_the_store_has_answered_that_is_the_reason() -> None:
 
 
 async def test_a_finding_is_told_when_it_comes_and_when_it_goes(tmp_path: Path) -> None:
-    """Once each, however often it is looked at; an error is a reason, and looked at more often than each minute."""
+    """A store check is logged once when it fails and once when it passes; a failing check is repeated sooner."""
     hours = Hours()
     with running("valkey", tmp_path) as server, capture_logs() as logs:
         async with commands(server.url) as admin, watched(server.url, hours) as watch:
@@ -104,7 +104,7 @@ async def test_a_finding_is_told_when_it_comes_and_when_it_goes(tmp_path: Path) 
 
 @pytest.mark.parametrize(("durability", "reasons"), [("warn", []), ("ignore", []), ("require", ["aof"])])
 async def test_durability_decides_what_is_a_reason(durability: Durability, reasons: list[str], tmp_path: Path) -> None:
-    """A store that became less durable than is required is a reason, and never the end."""
+    """A store that loses its required durability makes the process unready but does not stop it."""
     hours = Hours()
     with running("valkey", tmp_path) as server:
         async with commands(server.url) as admin, watched(server.url, hours, durability) as watch:
@@ -116,14 +116,14 @@ async def test_durability_decides_what_is_a_reason(durability: Durability, reaso
 
 
 async def test_whoever_asks_hears_of_a_store_that_went(tmp_path: Path) -> None:
-    """Without waiting for the next minute, or for a server that hangs; when it is back, that is told, once."""
+    """A readiness request finds a hanging store within a second; loss and return of the store are logged once each."""
     hours = Hours()
     with running("valkey", tmp_path) as server, capture_logs() as logs:
         async with watched(server.url, hours) as watch:
             await hours.paused(1)
             assert await watch.fresh() == []
             os.kill(server.pid, signal.SIGSTOP)
-            assert await watch.fresh() == []  # known well enough
+            assert await watch.fresh() == []  # the last answer is fresh enough
             hours.at += FRESH
             assert [one.text for one in await watch.fresh()] == ["does not answer within 0.8 s"]
 
@@ -131,7 +131,7 @@ async def test_whoever_asks_hears_of_a_store_that_went(tmp_path: Path) -> None:
                 await watch.fresh()
                 return watch.away
 
-            await until(away, "the look to fail")
+            await until(away, "the check to fail")
             assert "Timeout" in watch.reasons()[0].text
             os.kill(server.pid, signal.SIGCONT)
             for _ in range(4):
@@ -142,7 +142,7 @@ async def test_whoever_asks_hears_of_a_store_that_went(tmp_path: Path) -> None:
 
 
 async def test_after_the_end_nothing_is_asked_any_more(tmp_path: Path) -> None:
-    """What is known is kept: a store that was closed by us is not away."""
+    """A monitor that has ended asks the store nothing more and logs nothing."""
     hours = Hours()
     with running("valkey", tmp_path) as server, capture_logs() as logs:
         async with watched(server.url, hours) as watch:
@@ -153,7 +153,7 @@ async def test_after_the_end_nothing_is_asked_any_more(tmp_path: Path) -> None:
 
 
 def test_one_that_slept_blames_nobody() -> None:
-    """What fails in the moment of waking up is not told, and no reason; what fails again a moment later is both."""
+    """A failure right after the process slept is ignored; a failure a moment later is logged and counted."""
     hours = Hours()
     watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=hours.clock))
     before = grown("poller_store_failures_total")

@@ -1,4 +1,4 @@
-"""The manual's tables of what rounds and attempts say in the log are what they say: every field, and no other."""
+"""The manual's tables of the round and attempt logs list every field that is logged, and no other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARED: Final = {"event", "log_level"}
 
 
 def table(name: str) -> list[tuple[set[str], str]]:
-    """Its rows: the names in their first column, and what is said of them."""
+    """Rows of the manual's table of this name: the names in the first column, and the rest."""
     found = re.search(rf"^\| `{name}` \| \|\n\|---\|---\|\n((?:\|.*\n)+)", MANUAL, re.MULTILINE)
     assert found, f"deploy/README.md has no table of {name}"
     rows = [line.strip("|").split(" | ", 1) for line in found[1].splitlines()]
@@ -44,7 +44,7 @@ def spoken() -> Iterator[None]:
 
 
 def test_of_rounds() -> None:
-    """And each mode is explained."""
+    """The table of `round` lists each logged field and explains each mode."""
     with capture_logs() as logs:
         _report(RoundResult(feed="a/x", mode=RoundMode.DELTA, ok=True), RoundCosts(), stream="s")
     rows = table("round")
@@ -56,7 +56,7 @@ def test_of_rounds() -> None:
 
 @pytest.mark.usefixtures("spoken")
 def test_of_attempts() -> None:
-    """And each step and each failure is named."""
+    """The table of `attempt` lists each logged field and names each step and each failure."""
     wait = timedelta(seconds=5)
     steps: list[Step] = [Delivered(), PauseSink(wait, wait), DeadLetter("gone")]
     with capture_logs() as logs:
@@ -72,6 +72,6 @@ def test_of_attempts() -> None:
 
 @pytest.mark.parametrize("name", ["round", "attempt"])
 def test_no_field_is_taken_for_a_secret(name: str) -> None:
-    """Law: what is documented is seen; a name like that of a secret would have its value hidden."""
+    """No documented field has a name that the redaction takes for a secret."""
     fields = {field: "seen" for names, _ in table(name) for field in names}
     assert redacted(fields) == fields

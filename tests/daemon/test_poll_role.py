@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.poll_role`: a feed is polled here while its lease is ours, and not a moment longer."""
+"""Laws of :mod:`poller.daemon.poll_role`: a process polls a feed only while it holds the feed's lease."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def now() -> datetime:
 
 @dataclass
 class Rounds:
-    """The feeds of one source: what was polled and let go, in order; rounds wait until they are let on."""
+    """The feeds of one source; logs rounds and releases in order, and holds each round until the test sets `on`."""
 
     log: list[str] = field(default_factory=list)
     rested: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ async def schedule() -> AsyncIterator[Schedule]:
 
 
 def lots(rounds: Rounds, schedule: Schedule) -> list[FeedLease]:
-    """A feed, and one that learns from it."""
+    """Leases of a feed and of a follower, whose substreams come from that feed."""
     clock = asyncio.get_running_loop().time
     watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
     feeds = [rounds.polled("follower", discover=True), rounds.polled("one")]
@@ -99,7 +99,7 @@ def lots(rounds: Rounds, schedule: Schedule) -> list[FeedLease]:
 
 
 async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: busy while its round runs, which is told at its end; with its part of the source's limits."""
+    """A feed is polled as soon as its lease is held, with a share of the source's limits, and is busy meanwhile."""
     _, one = lots(rounds, schedule)
     one.start()
     await rounds.said("one begins")
@@ -117,7 +117,7 @@ async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: S
 async def test_what_is_held_back_is_looked_at_before_the_next_turn(
     rounds: Rounds, schedule: Schedule, *, ok: bool
 ) -> None:
-    """A round that wants a second reading in a minute has it before its turn in an hour; one that failed does not."""
+    """A successful round that asks for a second reading in a minute gets it; a failed round waits for its interval."""
     rounds.second_look, rounds.ok = timedelta(minutes=1), ok
     _, one = lots(rounds, schedule)
     one.start()
@@ -137,18 +137,18 @@ async def test_what_is_held_back_is_looked_at_before_the_next_turn(
 
 
 async def test_no_round_begins_after_it_was_handed_back(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: whatever was about to start: a round takes the lease, and so would take it back."""
+    """No round starts after the lease was handed back, since a round acquires the lease again."""
     _, one = lots(rounds, schedule)
     rounds.on.set()
     one.start()
-    await turns()  # it is in the schedule now, and due
+    await turns()  # the round is scheduled and due now
     await one.hand_back()
     assert await one._round() is None
     await rounds.said("one let go")
 
 
 async def test_a_follower_begins_after_the_first_rounds_that_are_here(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: though its lease was taken first; and at once where what it waited for goes elsewhere."""
+    """A follower waits for the first round of the feed that it depends on, even if its own lease was acquired first."""
     follower, one = lots(rounds, schedule)
     follower.start()
     one.start()
@@ -158,7 +158,7 @@ async def test_a_follower_begins_after_the_first_rounds_that_are_here(rounds: Ro
 
 
 async def test_a_follower_does_not_wait_for_what_is_lost(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: a feed whose lease is lost before its first round holds up nobody here."""
+    """A feed whose lease is lost before its first round does not hold up its follower."""
     follower, one = lots(rounds, schedule)
     follower.start()
     one.start()
@@ -169,7 +169,7 @@ async def test_a_follower_does_not_wait_for_what_is_lost(rounds: Rounds, schedul
 
 
 async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: it has ended when that is answered, and the feed is polled on, at its times and by whoever asks."""
+    """`broken_off` returns after the running round has ended; the feed stays scheduled and can be polled again."""
     _, one = lots(rounds, schedule)
     assert not await one.broken_off()
     one.start()
@@ -182,7 +182,7 @@ async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule
 
 
 async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: of the round that is under way, where one is; another begins as soon as it has ended, if that is wanted."""
+    """`round_ended` gives the result of the running round; a round asked for meanwhile follows it."""
     _, one = lots(rounds, schedule)
     one.start()
     await rounds.said("one begins")
@@ -195,7 +195,7 @@ async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Sched
 
 
 async def test_who_waits_for_a_feed_that_goes_is_told(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: no round ends here any more, so nobody waits for one."""
+    """Handing back the lease cancels what `round_ended` returned."""
     _, one = lots(rounds, schedule)
     one.start()
     await rounds.said("one begins")
@@ -206,7 +206,7 @@ async def test_who_waits_for_a_feed_that_goes_is_told(rounds: Rounds, schedule: 
 
 
 async def test_what_was_asked_while_a_round_is_broken_off_is_not_forgotten(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: who resumes a feed that is just being paused gets the round that was promised."""
+    """A round that is asked for while another is being cancelled runs afterwards."""
     _, one = lots(rounds, schedule)
     one.start()
     await rounds.said("one begins")
@@ -220,7 +220,7 @@ async def test_what_was_asked_while_a_round_is_broken_off_is_not_forgotten(round
 
 
 async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: what failed in it is the next process's to say, and nothing here would ever take it back."""
+    """A round that ends after its lease was lost reports nothing: neither a store failure nor a metric."""
     watch = StoreMonitor("warn", clock=StubClock(now=now))
     readiness, polled = Readiness(watch), rounds.polled("one")
     ending = polled.round
@@ -229,7 +229,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
         await ending(due=due, began=began)
         return RoundResult(feed="s/one", mode=RoundMode.DELTA, ok=False, error="away", away=True)
 
-    polled.round = failing  # type: ignore[assignment,method-assign]  # it is no real one
+    polled.round = failing  # type: ignore[assignment,method-assign]  # a stub
     (one,) = leases_of([polled], schedule, rounds.rests, RoundObserver(watch, readiness), StubClock(now=now))
     one.start()
     await rounds.said("one begins")
@@ -242,7 +242,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
 
 
 async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds, schedule: Schedule) -> None:
-    """Law: whatever the one before has told of a store that was away is taken back, and not in the next turn only."""
+    """A cancelled round is followed by another, so that an earlier store failure of the feed does not stay reported."""
     watch = StoreMonitor("warn", clock=StubClock(now=now))
     (one,) = leases_of(
         [rounds.polled("one")], schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), StubClock(now=now)
@@ -253,10 +253,10 @@ async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds
     assert await one.broken_off()
     rounds.on.set()
     await rounds.said("one begins", "one begins", "one ends")
-    await until(lambda: not watch._failing, "the store to be called well")
+    await until(lambda: not watch._failing, "the store to be reported as available")
 
 
-# Laws of :mod:`poller.daemon.poll_role`.
+# Laws of :class:`poller.daemon.poll_role.SourceGroup`.
 
 
 def feed(name: str, *, discover: bool = False) -> Feed:
@@ -278,7 +278,7 @@ def siblings(parts: list[Fraction]) -> SourceGroup:
 
 
 def test_a_follower_begins_when_those_that_are_here_were_polled(siblings: SourceGroup) -> None:
-    """Law: in whichever order they came; the others begin at once."""
+    """A follower starts after the other feeds were polled, whatever the order of adding; the others start at once."""
     for one in (FOLLOWER, ONE, OTHER):
         siblings.add(one)
     assert [siblings.begins_at_once(one) for one in (FOLLOWER, ONE, OTHER)] == [False, True, True]
@@ -289,7 +289,7 @@ def test_a_follower_begins_when_those_that_are_here_were_polled(siblings: Source
 
 
 def test_nobody_waits_for_what_is_polled_elsewhere(siblings: SourceGroup) -> None:
-    """Law: neither for a sibling that never came nor for one that went before it was polled."""
+    """A follower waits neither for a feed that was never added nor for one removed before its first round."""
     siblings.add(FOLLOWER)
     assert siblings.begins_at_once(FOLLOWER)
     siblings.add(ONE)
@@ -299,7 +299,7 @@ def test_nobody_waits_for_what_is_polled_elsewhere(siblings: SourceGroup) -> Non
 
 
 def test_the_part_of_the_source_that_is_used_here(siblings: SourceGroup, parts: list[Fraction]) -> None:
-    """Law: as many of all as are polled here; the last one leaves it as it is, for nothing is asked any more."""
+    """The share of a source's limits is that of the feeds polled here; removing the last feed does not change it."""
     for one in (ONE, OTHER):
         siblings.add(one)
     siblings.remove(ONE)
@@ -308,7 +308,7 @@ def test_the_part_of_the_source_that_is_used_here(siblings: SourceGroup, parts: 
 
 
 def test_a_round_that_found_no_qualification_is_repeated_soon(siblings: SourceGroup) -> None:
-    """Law: with growing waits, for others may be naming the first ones; not where something was found, or for ever."""
+    """A follower that found no qualification is polled again with growing waits, for a limited number of times."""
     siblings.add(FOLLOWER)
     waits = [siblings.again(FOLLOWER, NOTHING) for _ in range(14)]
     assert waits[:3] == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4)]

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.retention_role`: when a stream is looked at, for whom, and who is told."""
+"""Laws of :mod:`poller.daemon.retention_role`: when a stream is trimmed, for which consumers, and what is announced."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def published(client: Redis, count: int, *, first: int = 1) -> None:
 
 
 async def test_who_has_the_lease_looks_every_minute_and_when_much_was_published(valkey: Redis, tmp_path: Path) -> None:
-    """Law: a feed is looked at each minute, or when a twentieth of max_bytes came; one that is not ours, never."""
+    """Law: the holder of a feed's lease trims its stream each minute and after each twentieth of `max_bytes`."""
     store, clock = Store(held=False), Clock()
     trimming = retaining(limited(tmp_path, max_bytes=SMALL), valkey, store, clock)
     for number, (held, moment, appended, left) in enumerate(
@@ -99,7 +99,7 @@ async def test_who_has_the_lease_looks_every_minute_and_when_much_was_published(
 
 
 async def test_an_overrun_is_announced_and_logged_once(valkey: Redis, tmp_path: Path) -> None:
-    """Law: subject is the subscription, or the feed where the group is somebody else's; the group is named."""
+    """Law: an overrun is announced once, with its group; its subject is the subscription, or the feed if none."""
     settings, store, clock = limited(tmp_path, max_bytes=SMALL), Store(), Clock()
     await added(valkey, settings, "a")
     trimming = retaining(settings, valkey, store, clock)
@@ -124,7 +124,7 @@ async def test_an_overrun_is_announced_and_logged_once(valkey: Redis, tmp_path: 
 
 
 async def test_who_died_before_telling_is_made_good(valkey: Redis, tmp_path: Path) -> None:
-    """Law: an overrun that is on record and was announced to nobody is announced with the next look."""
+    """Law: an overrun that is recorded but was not announced is announced once at the next trimming."""
     settings = limited(tmp_path)
     await valkey.hset(KEYS.overruns, "sub:a", "0 1772439300000 1 1-0 7 1 7 8-0 9-0")
     await valkey.hset(KEYS.overruns, "sub:b", "another version's")
@@ -138,7 +138,7 @@ async def test_who_died_before_telling_is_made_good(valkey: Redis, tmp_path: Pat
 
 
 async def test_trouble_is_said_once_and_tried_again(valkey: Redis, tmp_path: Path) -> None:
-    """Law: a store that refuses costs one line as long as it says the same, and nothing else."""
+    """Law: a trimming that keeps failing with the same error is logged once."""
     await valkey.set(KEYS.events, "no stream")
     trimming = retaining(limited(tmp_path), valkey, Store(), clock := Clock())
     with capture_logs() as logs:
@@ -149,7 +149,7 @@ async def test_trouble_is_said_once_and_tried_again(valkey: Redis, tmp_path: Pat
 
 
 async def test_it_ends_when_told(valkey: Redis, tmp_path: Path) -> None:
-    """Law: it looks by itself, and ends at once when it is told to stop."""
+    """Law: the role trims without being asked and ends as soon as it is told to stop."""
     await published(valkey, 3)
     stop = asyncio.Event()
     task = asyncio.create_task(retaining(limited(tmp_path), valkey, Store(), Clock()).run(stop))
@@ -161,7 +161,7 @@ async def test_it_ends_when_told(valkey: Redis, tmp_path: Path) -> None:
 
 
 async def test_who_holds_a_stream_is_shown(valkey: Redis, tmp_path: Path) -> None:
-    """Law: status tells how large a stream is, how far it goes back, and for whom it stays beyond its age."""
+    """Law: the status shows a stream's size, its oldest entry, and the group that keeps entries beyond their age."""
     settings = limited(tmp_path, "a")
     await published(valkey, 9)
     await valkey.xgroup_create(KEYS.events, "theirs", id="4-0")
@@ -180,7 +180,7 @@ async def test_who_holds_a_stream_is_shown(valkey: Redis, tmp_path: Path) -> Non
 
 
 async def test_whom_a_feed_has(valkey: Redis, tmp_path: Path) -> None:
-    """Law: registered or in the file, paused or not; for this feed; what cannot be read is taken to want everything."""
+    """Law: a feed has the consumers of registry and file, paused or not; unreadable settings count as `earliest`."""
     settings = configured(tmp_path, "file")
     await added(valkey, settings, "run")
     kept = await registry_of(settings, valkey).all()

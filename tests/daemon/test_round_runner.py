@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.round_runner`: what an absent store has cost is made up for, soon and not too often."""
+"""Laws of :mod:`poller.daemon.round_runner`: rounds that an absent store failed are retried soon, but not too often."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def result(*, away: bool = False, error: str | None = None, wait: timedelta | No
 
 
 async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None:
-    """From a second to ten, and from the start after the next round that it took part in."""
+    """Retries wait from one second up to ten, and one second again after a round that reached the store."""
     watch = StoreMonitor("warn", clock=Clock())
     after = RoundObserver(watch, Readiness(watch))
     pauses = [after(result(away=True, error="away")) for _ in range(6)]
@@ -32,17 +32,17 @@ async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None
 
 
 async def test_a_store_that_lets_a_round_begin_is_there() -> None:
-    """Law: a first reading that takes an hour is no hour of a store that is said to be away."""
+    """A store counts as available as soon as a round has started, not only when a long round ends."""
     watch = StoreMonitor("warn", clock=Clock())
     after = RoundObserver(watch, Readiness(watch))
     after(result(away=True, error="away"))
     after.began("acme/a")
     assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
-    assert after(result(away=True, error="away")) == timedelta(seconds=2)  # one that goes again is spared as before
+    assert after(result(away=True, error="away")) == timedelta(seconds=2)  # the wait goes on growing
 
 
 async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
-    """Its feed is named for as long as its rounds fail, and its next round comes in its turn."""
+    """A failing feed is reported while its rounds fail; neither its next round nor the store's state changes."""
     watch = StoreMonitor("warn", clock=Clock())
     readiness = Readiness(watch)
     after = RoundObserver(watch, readiness)
@@ -54,7 +54,7 @@ async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
 
 
 async def test_rounds_are_counted_while_the_feed_is_polled_here() -> None:
-    """By how they ended, one that another process had left out; of a feed that went nothing stays."""
+    """Rounds are counted by mode and result, skipped ones too; a feed that is gone leaves no series."""
     watch = StoreMonitor("warn", clock=Clock())
     after = RoundObserver(watch, Readiness(watch))
     feed = "counted/a"

@@ -1,4 +1,4 @@
-"""Rounds come when they are due, one at a time, and stop in order."""
+"""Laws of :mod:`poller.daemon.schedule`: rounds start when they are due, one at a time, and stop in order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Rounds:
 
 
 async def test_the_first_round_comes_at_once_and_others_follow(schedule: Schedule) -> None:
-    """Law: a feed does not wait for its first interval, and is polled again and again."""
+    """Law: the first round starts at once, without waiting for the interval, and others follow."""
     rounds = Rounds(until=3)
     schedule.add("a", rounds, OFTEN)
     schedule.start()
@@ -64,7 +64,7 @@ async def test_the_first_round_comes_at_once_and_others_follow(schedule: Schedul
 
 
 async def test_rounds_of_one_feed_never_overlap(schedule: Schedule) -> None:
-    """Law: a round that takes longer than the interval is not joined by the next."""
+    """Law: a feed's next round does not start while a round longer than the interval is running."""
     rounds = Rounds(until=4)
     schedule.add("a", rounds, OFTEN)
     schedule.start()
@@ -73,7 +73,7 @@ async def test_rounds_of_one_feed_never_overlap(schedule: Schedule) -> None:
 
 
 async def test_a_slow_feed_does_not_hold_up_another(schedule: Schedule) -> None:
-    """Law: feeds run side by side."""
+    """Law: a feed whose round hangs does not delay another feed."""
     stuck, rounds = asyncio.Event(), Rounds(until=3)
 
     async def hangs() -> None:
@@ -86,7 +86,7 @@ async def test_a_slow_feed_does_not_hold_up_another(schedule: Schedule) -> None:
 
 
 async def test_a_feed_may_wait_to_be_hastened(schedule: Schedule) -> None:
-    """Law: not at once means in its turn, unless it is hastened; hastening never makes it later."""
+    """Law: without `at_once` the first round waits for its turn; hastening makes a round earlier, never later."""
     rounds = Rounds()
     schedule.add("a", rounds, SELDOM, at_once=False)
     schedule.start()
@@ -100,7 +100,7 @@ async def test_a_feed_may_wait_to_be_hastened(schedule: Schedule) -> None:
 
 
 async def test_a_round_may_ask_for_the_next_one_sooner(schedule: Schedule) -> None:
-    """Law: a round that was skipped because of a lease is tried again when that may have run out."""
+    """Law: a round may ask for an earlier next round, as one that was skipped for another process's lease does."""
     rounds = Rounds(until=2, answer=timedelta(milliseconds=10))
     schedule.add("a", rounds, SELDOM)
     schedule.start()
@@ -108,7 +108,7 @@ async def test_a_round_may_ask_for_the_next_one_sooner(schedule: Schedule) -> No
 
 
 async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
-    """Law: told to stop, a running round is cancelled and waited for, with what it still has to finish."""
+    """Law: draining cancels the running round and waits until its cleanup is done."""
     schedule = Schedule(clock=StubClock(now=now))
     running, finished = asyncio.Event(), []
 
@@ -129,7 +129,7 @@ async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
 
 @pytest.mark.parametrize("after", range(6))
 async def test_nothing_begins_after_draining(after: int) -> None:
-    """Law: whatever APScheduler was about to start when the end came, no round begins once draining is over."""
+    """Law: no round starts after draining, even one that APScheduler was about to start."""
     schedule, begun = Schedule(clock=StubClock(now=now)), []
 
     async def round_() -> None:
@@ -138,7 +138,7 @@ async def test_nothing_begins_after_draining(after: int) -> None:
 
     schedule.add("a", round_, OFTEN)
     schedule.start()
-    await turns(after)  # for the end may come at any of them
+    await turns(after)  # the drain may come at any of these steps
     await schedule.drain()
     before = len(begun)
     await turns(10)
@@ -146,7 +146,7 @@ async def test_nothing_begins_after_draining(after: int) -> None:
 
 
 async def test_at_once_is_not_lost(schedule: Schedule) -> None:
-    """Law: a round that asks for the next one at once gets it, although it still counts as running when it asks."""
+    """Law: a round that asks for another one at once gets it, although it still counts as running when it asks."""
     rounds = Rounds(until=2, answer=timedelta(0))
     schedule.add("a", rounds, SELDOM)
     schedule.start()
@@ -154,7 +154,7 @@ async def test_at_once_is_not_lost(schedule: Schedule) -> None:
 
 
 async def test_a_long_round_is_no_warning(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
-    """Law: intervals that a long round covers are passed over in silence; what else APScheduler warns of is heard."""
+    """Law: intervals that pass during a long round are not warned of; other warnings of APScheduler are kept."""
     rounds = Rounds(until=3)
     schedule.add("a", rounds, OFTEN)
     schedule.start()
@@ -164,7 +164,7 @@ async def test_a_long_round_is_no_warning(schedule: Schedule, caplog: pytest.Log
 
 
 async def test_a_failing_round_does_not_end_the_feed(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
-    """Law: even an error that nobody foresaw costs one round, is logged, and the next one comes."""
+    """Law: an unexpected error in a round is logged, and the next round starts."""
     seen, again = [], asyncio.Event()
 
     async def round_() -> None:
@@ -187,7 +187,7 @@ def test_cron_is_read_in_utc() -> None:
 
 
 def test_cron_counts_weekdays_as_cron_does() -> None:
-    """Law: the schedule and the configuration read the same expression alike: 1 is Monday."""
+    """Law: the schedule counts weekdays of a cron expression as the configuration does: 1 is Monday."""
     due = (
         PollTiming(None, "0 6 * * 1", timedelta()).trigger().get_next_fire_time(None, datetime(2026, 3, 1, tzinfo=UTC))
     )
@@ -195,13 +195,13 @@ def test_cron_counts_weekdays_as_cron_does() -> None:
 
 
 def test_neither_interval_nor_cron_is_refused() -> None:
-    """Law: a feed without a time is a mistake, not a default."""
+    """Law: a timing with neither interval nor cron expression is an error."""
     with pytest.raises(ValueError, match="interval or by cron"):
         PollTiming(None, None, timedelta()).trigger()
 
 
 class Clocks:
-    """A store's clock and a wall clock, each of which can be set. APScheduler sees the machine's own."""
+    """A store clock and a wall clock that the test sets. APScheduler sees the machine's own."""
 
     def __init__(self) -> None:
         self.store = timedelta()
@@ -216,9 +216,9 @@ class Clocks:
         )
 
     async def seen(self) -> None:
-        """Wait until the schedule has looked at what the clocks show now."""
-        enough = self._looks + 4  # a look reads the wall clock twice, and one may be under way
-        await until(lambda: self._looks >= enough, "the clocks to be looked at")
+        """Wait until the schedule has read the clocks as they are set now."""
+        enough = self._looks + 4  # a check reads the wall clock twice; one may be running
+        await until(lambda: self._looks >= enough, "the clocks to be read")
 
     def _shown(self) -> datetime:
         self._looks += 1
@@ -235,11 +235,11 @@ async def started(schedule: Schedule) -> AsyncIterator[Schedule]:
 
 
 async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
-    """Law: a wall clock that went an hour ahead and came back does not keep a feed waiting for that hour."""
+    """Law: a wall clock that was an hour ahead and is set back does not delay a feed by that hour."""
     clocks, rounds = Clocks(), Rounds()
     clocks.wall = timedelta(hours=1)
     schedule = clocks.schedule()
-    schedule.add("a", rounds, OFTEN)  # due now, by a wall clock that is an hour ahead
+    schedule.add("a", rounds, OFTEN)  # due now by the wall clock, which is an hour ahead
     async with started(schedule):
         await clocks.seen()
         clocks.wall = timedelta()
@@ -248,7 +248,7 @@ async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
 
 @pytest.mark.parametrize("off", [-HOURS, HOURS], ids=["behind", "ahead"])
 async def test_cron_goes_by_the_clock_of_the_store(off: timedelta) -> None:
-    """Law: a cron feed's moments are those of the store, however far the wall clock is from it."""
+    """Law: a cron feed's rounds follow the store's clock, however far the wall clock is from it."""
     clocks = Clocks()
     clocks.store = off
     async with started(clocks.schedule()) as schedule:
@@ -260,7 +260,7 @@ async def test_cron_goes_by_the_clock_of_the_store(off: timedelta) -> None:
 
 
 async def test_a_store_whose_clock_is_set_back_keeps_no_cron_feed_waiting() -> None:
-    """Law: a cron feed is due with the next moment of its expression by the clock that the store has now."""
+    """Law: after the store's clock is set back, a cron feed is due at its next time by the new clock."""
     clocks = Clocks()
     clocks.store = timedelta(days=30)
     async with started(clocks.schedule()) as schedule:
@@ -273,7 +273,7 @@ async def test_a_store_whose_clock_is_set_back_keeps_no_cron_feed_waiting() -> N
 
 
 async def test_a_feed_that_is_taken_again_does_not_wait_for_a_clock_that_was_ahead() -> None:
-    """Law: the first round of a feed comes within moments, whatever the store's clock showed at an earlier one."""
+    """Law: a feed that is added again starts its first round at once, even if the store's clock was ahead before."""
     clocks, rounds = Clocks(), Rounds()
     clocks.store = timedelta(days=400)
     async with started(clocks.schedule()) as schedule:
@@ -286,7 +286,7 @@ async def test_a_feed_that_is_taken_again_does_not_wait_for_a_clock_that_was_ahe
 
 
 async def test_a_feed_that_comes_as_the_clock_is_set_hides_that_from_no_other() -> None:
-    """Law: a cron feed follows the store's clock, though another feed was the first to see that it was set."""
+    """Law: a cron feed follows a change of the store's clock even if adding another feed read the new clock first."""
     clocks = Clocks()
     clocks.store = -HOURS
     async with started(clocks.schedule()) as schedule:
@@ -300,7 +300,7 @@ async def test_a_feed_that_comes_as_the_clock_is_set_hides_that_from_no_other() 
 
 
 async def test_a_wall_clock_that_jumps_ahead_keeps_nothing_busy() -> None:
-    """Law: the turns that a jump of years has passed are one round that is due, and not counted one by one."""
+    """Law: intervals that a clock jump of years has skipped become one due round and are not counted one by one."""
     schedule, rounds = Schedule(clock=StubClock(now=now)), Rounds()
     schedule.add("a", rounds, OFTEN, at_once=False)
     async with started(schedule):
@@ -312,7 +312,7 @@ async def test_a_wall_clock_that_jumps_ahead_keeps_nothing_busy() -> None:
 
 
 async def test_one_moment_of_cron_comes_once_though_clocks_come_nearer() -> None:
-    """Law: a store's clock that falls behind by a little does not bring the same moment again."""
+    """Law: a store's clock that falls behind a little does not repeat a cron time that has had its round."""
     ahead = timedelta()
     trigger = _StoreCron(DAILY.trigger(), lambda: ahead)
     due = trigger.get_next_fire_time(None, datetime(2026, 1, 1, tzinfo=UTC))
@@ -322,7 +322,7 @@ async def test_one_moment_of_cron_comes_once_though_clocks_come_nearer() -> None
 
 
 async def test_a_clock_that_runs_as_it_should_changes_nothing() -> None:
-    """Law: looking whether the clock was set moves no round."""
+    """Law: checking the clock does not move a round as long as the clock was not set."""
     schedule = Schedule(clock=StubClock(now=now), look=timedelta(milliseconds=1))
     schedule.add("a", Rounds(), SELDOM, at_once=False)
     schedule.start()

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.startup`: what is missing is told at once, by its name alone."""
+"""Laws of :mod:`poller.daemon.startup`: what a daemon reports when it starts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OAUTH2 = '{{ oauth2 = {{ token_url = "http://127.0.0.1:9", client_id = "me", cli
 
 
 async def told(directory: Path, auth: str, **environ: str) -> list[tuple[str, str, str]]:
-    """Level, error and advice of each line about a source with this ``auth``."""
+    """Level, error and advice of each line that is logged about a source with this `auth`."""
     file = directory / "poller.toml"
     file.write_text(SOURCE.format(auth=auth) + FEED, "utf-8")
     with capture_logs() as said:
@@ -38,7 +38,7 @@ async def told(directory: Path, auth: str, **environ: str) -> list[tuple[str, st
 
 
 async def test_a_variable_that_is_not_set(tmp_path: Path) -> None:
-    """It is named, and that a restart is needed; one that is empty is as good as none."""
+    """A missing or blank environment variable is named, and the advice is to restart."""
     for environ in ({}, {"ACME_TOKEN": " "}):
         ((level, error, advice),) = await told(tmp_path, '{ token_env = "ACME_TOKEN" }', **environ)
         assert (level, error) == ("error", "the environment variable ACME_TOKEN holds no token")
@@ -47,7 +47,7 @@ async def test_a_variable_that_is_not_set(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("auth", "what"), [('{{ token_file = "{secret}" }}', "token"), (OAUTH2, "client secret")])
 async def test_a_file_that_cannot_be_used(tmp_path: Path, auth: str, what: str) -> None:
-    """It is named with the reason, be it that it is missing or that everybody may read it."""
+    """A credential file that is missing or readable by others is named with the reason, and no restart is needed."""
     secret = tmp_path / "secret"
     ((_, missing, advice),) = await told(tmp_path, auth.format(secret=secret))
     secret.write_text("hush")
@@ -63,12 +63,12 @@ async def test_a_file_that_cannot_be_used(tmp_path: Path, auth: str, what: str) 
 
 @pytest.mark.parametrize("auth", ["{ none = true }", '{ command = ["/nowhere"] }'])
 async def test_what_is_not_ours_to_look_at(tmp_path: Path, auth: str) -> None:
-    """Where none is needed, or a program has to be run for it, nothing is said."""
+    """Nothing is reported for a source that needs no credential, or whose credential comes from a command."""
     assert await told(tmp_path, auth) == []
 
 
 async def test_the_daemon_says_it_first(tmp_path: Path) -> None:
-    """Before the store has answered, and it runs on; a process that does not poll needs none."""
+    """A polling daemon logs a missing credential before it reaches the store and runs on; other roles log none."""
     wanted = settings(tmp_path, url="http://127.0.0.1:9", store='redis = { url = "unix:///nowhere" }')
     for roles, events in ((frozenset({"poll"}), ["source without a credential"]), (frozenset({"deliver"}), [])):
         stop = asyncio.Event()
@@ -80,11 +80,11 @@ async def test_the_daemon_says_it_first(tmp_path: Path) -> None:
         assert [line["event"] for line in said][: len(events)] == events
 
 
-# Laws of :mod:`poller.daemon.startup`: an empty store is told of, and a prefix that was changed.
+# Laws of an empty store and of a changed prefix.
 
 
 async def test_an_empty_store_is_a_first_start(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """It is told as what it is, and is no warning; what others keep there does not matter."""
+    """A store without any feed's state is logged as a first start, at level `info`, despite other programs' keys."""
     await client.set("session:{a/b}:state", "of somebody else")
     with capture_logs() as said:
         await report_empty_store(client, configured(tmp_path))
@@ -94,7 +94,7 @@ async def test_an_empty_store_is_a_first_start(client: FakeAsyncRedis, tmp_path:
 
 
 async def test_a_store_that_knows_a_feed_is_not_talked_about(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Neither one that knows it, nor one that only remembers it: then the round tells what is lost."""
+    """A store with a feed's state, or with its high-water mark alone, is not reported; the round reports the loss."""
     settings = configured(tmp_path)
     await client.hset(keys_of(settings, FEEDS[1]).state, "generation", "g")
     with capture_logs() as said:
@@ -106,7 +106,7 @@ async def test_a_store_that_knows_a_feed_is_not_talked_about(client: FakeAsyncRe
 
 
 async def test_the_feeds_under_another_prefix_are_named(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Who changed the prefix by mistake reads the one that it was."""
+    """When the feeds have state under another prefix, a warning names that prefix."""
     await client.hset(FeedKeys.of("staging:one", FEEDS[0]).state, "generation", "g")
     await client.hset(ConsumerKeys.of("other", FEEDS[0], "a").state, "place", "0-0")
     with capture_logs() as said:
@@ -116,7 +116,7 @@ async def test_the_feeds_under_another_prefix_are_named(client: FakeAsyncRedis, 
 
 
 class Endless:
-    """A store in which the search never comes to an end."""
+    """A store whose scan never ends."""
 
     async def scan_iter(self, **_: object) -> AsyncIterator[bytes]:
         yield FeedKeys.of("there", FEEDS[0]).state.encode()
@@ -124,5 +124,5 @@ class Endless:
 
 
 async def test_the_search_ends_in_time() -> None:
-    """However much there is, it takes no longer than it may; what was found by then counts."""
+    """The search for prefixes stops at its time limit and returns what it has found."""
     assert await prefixes_of(cast("Any", Endless()), FEEDS, within=0.01) == {"there"}

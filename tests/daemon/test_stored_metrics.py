@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.stored_metrics`: what is known becomes series, and what is not known none."""
+"""Laws of :mod:`poller.daemon.stored_metrics`: a known figure has a series, and an unknown figure has none."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def exported(figures: StoredFigures) -> dict[Key, float]:
 
 
 def test_what_is_not_known_has_no_series() -> None:
-    """Law: a moment that never was, a lag without a group: absent, which is not 0."""
+    """A moment that never came and a lag without a consumer group have no series, rather than the value 0."""
     found = exported(StoredFigures([FEED], [SUBSCRIPTION], members=2))
     expected = {key(name, feed="a/x"): value for name, value in OF_FEED.items()}
     expected |= {key(name, subscription="s"): value for name, value in OF_SUBSCRIPTION.items()}
@@ -99,7 +99,7 @@ def test_what_is_not_known_has_no_series() -> None:
 
 
 def test_what_is_known_has_a_series() -> None:
-    """Law: each figure is exported under a name of its own."""
+    """Each known figure is exported under its own name."""
     state = msgspec.structs.replace(FEED.state, good_at=NOW, delta_token_at=NOW)
     whole = msgspec.structs.replace(FEED, state=state)
     lagging = msgspec.structs.replace(SUBSCRIPTION, lag_seconds=1.5, lag_entries=5)
@@ -114,7 +114,7 @@ def test_what_is_known_has_a_series() -> None:
     assert found == expected | {key("poller_members"): 0, key("poller_configuration_differences"): 0}
 
 
-# Laws of :mod:`poller.daemon.stored_metrics`: read seldom, by one for all, and never from a store that is away.
+# Readings: seldom, shared by all requests, and never from a store that is unavailable.
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ class Clock:
 
 
 async def test_what_its_sink_has_not_granted_is_failing(client: Redis, settings: Settings) -> None:
-    """With a metric of its own, whose absence says that no permission is asked for."""
+    """A subscription without its sink's grant is failing; the metric is absent where no grant is asked for."""
     registry = registry_of(settings, client)
     for name, validate in (("asked", True), ("granted", True), ("unasked", False)):
         values = {"id": name, "sink": "https://sink.example.org/", "validate": validate}
@@ -154,7 +154,7 @@ async def test_what_its_sink_has_not_granted_is_failing(client: Redis, settings:
 
 
 async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -> None:
-    """Of a feed that failed and is held, of one that was never read, and of subscriptions that rest, fail and lag."""
+    """Figures match the store: a failing held feed, a feed never read, a paused and a failing subscription."""
     keys = FeedKeys.of("poller", FEEDS[0])
     moments = dict.fromkeys((ROUND_AT, GOOD_AT, DELTA_TOKEN_AT), NOW.isoformat())
     read = (NOW - timedelta(hours=1)).isoformat()
@@ -188,7 +188,7 @@ async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -
 
 
 async def test_many_who_ask_make_one_reading(client: Redis, settings: Settings) -> None:
-    """All of them get the same; the next one is made when that is old."""
+    """Concurrent requests share one reading; a new one is made when it is no longer fresh."""
     clock = Clock()
     readings = clock.readings(settings)
     assert await readings.latest() is None
@@ -207,7 +207,7 @@ async def test_many_who_ask_make_one_reading(client: Redis, settings: Settings) 
 
 
 async def test_a_store_that_is_away_is_not_asked(client: Redis, settings: Settings) -> None:
-    """Nothing is said then, whatever was said before; and one that refuses is no reason to fail."""
+    """An unavailable store is not read, and a fresh reading is not reused; a refused read does not raise."""
     clock = Clock()
     readings = clock.readings(settings)
     readings.attach(client)
@@ -223,7 +223,7 @@ async def test_a_store_that_is_away_is_not_asked(client: Redis, settings: Settin
 
 
 async def test_a_reading_that_fails_is_told_and_not_held_against_the_store(settings: Settings) -> None:
-    """Law: while it counts as away nothing is read, so it is for others to say that it is back."""
+    """A reading that cannot connect marks the store as unavailable, but does not make the process unready."""
     clock = Clock()
     readings = clock.readings(settings)
     async with commands("unix:///nowhere/valkey.sock") as away:
@@ -235,7 +235,7 @@ async def test_a_reading_that_fails_is_told_and_not_held_against_the_store(setti
 
 
 def test_how_long_a_feed_is_left_alone(tmp_path: Path) -> None:
-    """As configured, with its jitter; of a cron expression the longest gap."""
+    """A feed's interval includes its jitter; that of a cron expression is its longest gap."""
     file = tmp_path / "poller.toml"
     source = '[[sources]]\nname = "a"\nbase_url = "https://api.example.org"\nauth = { none = true }\n'
     feeds = 'name = "x"\ninterval = "50s"\njitter = "1s"', 'name = "y"\ncron = "0 8 * * 1-5"\njitter = "0s"'

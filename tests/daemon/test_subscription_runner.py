@@ -1,4 +1,4 @@
-"""Laws of :func:`poller.daemon.deliver_role.restore`: what comes back, and what is told."""
+"""Laws of :func:`poller.daemon.deliver_role.restore`: which subscriptions a lost registry gets back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATER = NOW + timedelta(days=1)
 
 
 async def test_the_files_come_back_and_the_others_are_told_by_name(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """One of the file is as old and as paused as it was; one that was added at run time is gone, and said to be."""
+    """File subscriptions keep their age and pause; one added at run time is lost, which is announced and logged."""
     settings = configured(tmp_path, "file", "resting")
     registry, told = registry_of(settings, client), []
     await registry.sync(filed(settings), NOW)
@@ -40,7 +40,7 @@ async def test_the_files_come_back_and_the_others_are_told_by_name(client: FakeA
 
 
 async def test_one_that_is_new_in_the_file_is_as_new_as_it_is(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """What was never there before has no past."""
+    """A subscription that was not registered before begins at the time of registration."""
     settings = configured(tmp_path, "fresh")
     registry = registry_of(settings, client)
     await registry.sync(filed(settings), LATER, await registry.all())
@@ -50,7 +50,7 @@ async def test_one_that_is_new_in_the_file_is_as_new_as_it_is(client: FakeAsyncR
 async def test_an_older_registry_with_the_id_of_one_in_the_file_ends_nothing(
     client: FakeAsyncRedis, tmp_path: Path
 ) -> None:
-    """That it cannot be brought back is told; the daemon goes on with what is there."""
+    """A file subscription whose id a registered one has is not restored; the daemon logs this and goes on."""
     settings = configured(tmp_path, "one")
     registry = registry_of(settings, client)
     await added(client, configured(tmp_path), "one")

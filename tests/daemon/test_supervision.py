@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.health`: what is late is measured, and one who slept is told so first."""
+"""Laws of :mod:`poller.daemon.health`: how late the event loop is, and what the supervisor is told."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.test_app import settings
 
 
 async def test_a_loop_that_was_kept_busy_is_late_by_so_long() -> None:
-    """By the clock that is given; a loop that runs is hardly late, and nothing is measured after the block."""
+    """The event loop's delay is measured until the block ends, and a delay longer than `ASLEEP` counts as sleep."""
     seen: list[float] = []
     slept: list[int] = []
     looked = asyncio.Event()
@@ -61,18 +61,18 @@ async def test_a_loop_that_was_kept_busy_is_late_by_so_long() -> None:
     assert len(seen) == count
 
 
-# What a supervisor hears, on a real datagram socket of either kind.
+# What the supervisor receives, on a real datagram socket of either kind.
 
 
 class Ear:
-    """The supervisor's end: what it has heard, one datagram after the other."""
+    """The supervisor's end of the socket and the datagrams that it received."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.heard: list[str] = []
         self._listener = listener
 
     def hear(self) -> list[str]:
-        """All that has come by now."""
+        """All datagrams received so far."""
         while True:
             try:
                 self.heard.append(self._listener.recv(4096).decode())
@@ -80,8 +80,8 @@ class Ear:
                 return self.heard
 
     async def next(self) -> str:
-        """The next one; waits for it."""
-        async with patience("a word to the supervisor"):
+        """Wait for the next datagram."""
+        async with patience("a datagram to the supervisor"):
             self.heard.append((await asyncio.get_running_loop().sock_recv(self._listener, 4096)).decode())
         return self.heard[-1]
 
@@ -100,12 +100,12 @@ def readiness(*, away: str = "") -> Readiness:
     if away:
         watch.failed("a feed", away)
     else:
-        watch.reasons = list  # type: ignore[method-assign] # a store that is well
+        watch.reasons = list  # type: ignore[method-assign] # a healthy store
     return made
 
 
 class Steps:
-    """Pauses that last until the test has looked, and for how long they would have been."""
+    """Pauses that last until the test calls `next`, and the seconds each would have lasted."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -142,7 +142,7 @@ async def told(environ: dict[str, str], one: Readiness) -> AsyncIterator[tuple[S
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
 async def test_from_ready_to_over(kind: str, tmp_path: Path) -> None:
-    """Law: ready once, alive twice in each time that is asked for, stopping once and alive until the work is over."""
+    """The supervisor is told READY once, WATCHDOG twice per interval until the work is over, and STOPPING once."""
     address = str(tmp_path / "notify") if kind == "path" else f"@{tmp_path}"
     with listening(address) as ear:
         environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
@@ -165,7 +165,7 @@ async def test_from_ready_to_over(kind: str, tmp_path: Path) -> None:
 
 
 async def test_not_before_it_is_ready(tmp_path: Path) -> None:
-    """Law: what keeps it from being ready is told, but neither that it is ready nor, before that, that it is alive."""
+    """Before it is ready, a process sends its status with the reason, but neither READY nor WATCHDOG."""
     with listening(str(tmp_path / "notify")) as ear:
         environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
         async with told(environ, readiness(away="no such host")) as (steps, _, _):
@@ -176,7 +176,7 @@ async def test_not_before_it_is_ready(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
-    """Law: once ready, a store that is away changes the status alone: the watchdog goes on being told."""
+    """After READY, an unavailable store changes only the status; WATCHDOG is still sent."""
     one = readiness()
     with listening(str(tmp_path / "notify")) as ear:
         environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
@@ -188,7 +188,7 @@ async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
             steps.next()
             await turns(6)
             assert ear.hear()[3:] == ["WATCHDOG=1"]
-            one._watch.reasons = list  # type: ignore[method-assign] # it is back, which is no second start
+            one._watch.reasons = list  # type: ignore[method-assign] # the store is back, which is no second start
             steps.next()
             await turns(6)
             assert ear.hear()[4:] == ["WATCHDOG=1", "STATUS=2 feeds; all is well"]
@@ -200,19 +200,19 @@ async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
     ids=["nothing", "empty", "unknown", "watchdog alone"],
 )
 async def test_nobody_asks(environ: dict[str, str]) -> None:
-    """Law: without an address that is known nothing is done, not even waited."""
+    """Without a usable NOTIFY_SOCKET the notifier does nothing and does not wait."""
     async with told(environ, readiness()) as (steps, _, _):
         assert steps.seconds == []
 
 
 async def test_nobody_listens_any_more(tmp_path: Path) -> None:
-    """Law: a supervisor that is gone, or does not read, is no failure."""
+    """A supervisor that is gone or does not read its socket causes no error."""
     address = str(tmp_path / "notify")
     supervisor = SupervisorNotifier({"NOTIFY_SOCKET": address})
     supervisor.notify("READY=1")
     with listening(address) as ear:
         for _ in range(2000):
-            supervisor.notify("WATCHDOG=1")  # more than any queue takes: it would wait for ever
+            supervisor.notify("WATCHDOG=1")  # more than any queue holds: a blocking send would hang
         assert ear.hear()
 
 
@@ -228,12 +228,12 @@ async def test_nobody_listens_any_more(tmp_path: Path) -> None:
     ],
 )
 def test_whose_watchdog(environ: dict[str, str], seconds: float | None) -> None:
-    """Law: the watchdog is this process's unless it names another, and what is no number is none."""
+    """The watchdog applies unless WATCHDOG_PID names another process; an invalid interval means no watchdog."""
     assert SupervisorNotifier(environ, pid=7).watchdog == seconds
 
 
 def test_the_status_is_one_short_line() -> None:
-    """Law: what is amiss stands in it, on one line, and not at any length."""
+    """The status names each problem on one line of limited length."""
     failing = {"acme/contractTypes": "503\nService Unavailable"}
     report = ReadinessReport(ready=False, reasons=(ReadinessProblem("store", "is away"),), failing=failing, store=())
     said = status(report, counted(1, "feed"))
@@ -245,7 +245,7 @@ def test_the_status_is_one_short_line() -> None:
 
 
 async def test_the_daemon(tmp_path: Path) -> None:
-    """Law: a daemon tells that it is ready when its store is there, what it does, and that it stops."""
+    """A daemon sends its status, READY once its store is available, and STOPPING when it stops."""
     stop = asyncio.Event()
     environ: dict[str, Any] = {"TOKEN": "sandbox", "NOTIFY_SOCKET": str(tmp_path / "notify")}
     with listening(environ["NOTIFY_SOCKET"]) as ear:
@@ -265,7 +265,7 @@ async def test_the_daemon(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_told_as_well_as_can_be(tmp_path: Path) -> None:
-    """Law: telling never fails; a status may name a file whose name is no text."""
+    """A status that is not valid text, such as a file name, is escaped and sent."""
     with listening(str(tmp_path / "notify")) as ear:
         SupervisorNotifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}).notify("STATUS=cannot read /run/\udcff")
         assert ear.hear() == ["STATUS=cannot read /run/\\udcff"]

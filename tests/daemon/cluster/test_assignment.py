@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.cluster.assignment`, and of any number of processes that go by it."""
+"""Laws of :mod:`poller.daemon.cluster.assignment` for any number of processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from poller.daemon.cluster.assignment import LeaseMoves, SurplusLease, moves, offers_counted, preferred, share
 
 _PATIENCE = 3.0
-_MOST_MOVES = 2 * 5  # of a process in 300 s: to and fro after terms of 9, 18, 36, 72 and 144 s
+_MOST_MOVES = 2 * 5  # per process in 300 s: back and forth after terms of 9, 18, 36, 72 and 144 s
 COUNTS, MEMBERS = st.integers(0, 30), st.integers(1, 7)
 
 
 @given(COUNTS, MEMBERS)
 def test_shares_add_up(count: int, members: int) -> None:
-    """Law: to all there are, and no two differ by more than one."""
+    """Law: the shares of all processes add up to the number of leases, and differ by at most one."""
     shares = [share(count, place, members) for place in range(members)]
     assert sum(shares) == count
     assert max(shares) - min(shares) <= 1
@@ -26,7 +26,7 @@ def test_shares_add_up(count: int, members: int) -> None:
 
 @given(COUNTS, MEMBERS)
 def test_nobody_reaches_for_what_another_takes_first(count: int, members: int) -> None:
-    """Law: the first choices of all processes are all leases, each once."""
+    """Law: the first choices of all processes together contain each lease exactly once."""
     names = [f"{number:02}" for number in range(count)]
     chosen = [preferred(names, place, members)[: share(count, place, members)] for place in range(members)]
     assert sorted(name for one in chosen for name in one) == names
@@ -34,7 +34,7 @@ def test_nobody_reaches_for_what_another_takes_first(count: int, members: int) -
 
 @given(COUNTS)
 def test_a_process_alone_takes_all_and_hands_back_nothing(count: int) -> None:
-    """Law: with one process sharing changes nothing."""
+    """Law: a single process acquires every lease and hands none back."""
     names = [f"{number:02}" for number in range(count)]
     alone = {"place": 0, "members": 1, "patience": _PATIENCE}
     found = moves(names, own=(), busy=(), free=dict.fromkeys(names, 0.0), **alone)  # type: ignore[arg-type] # as given
@@ -43,7 +43,7 @@ def test_a_process_alone_takes_all_and_hands_back_nothing(count: int) -> None:
 
 
 def test_what_is_busy_is_not_handed_back() -> None:
-    """Law: never in the middle of a round; the rest waits for its end."""
+    """Law: a surplus lease is handed back after its round has ended, never during it."""
     known = {"names": "abcd", "own": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
     assert moves(**known, busy="abcd") == LeaseMoves(over=True)  # type: ignore[arg-type] # as given
     assert moves(**known, busy="bd") == LeaseMoves(hand=("a", "c"))  # type: ignore[arg-type] # as given
@@ -51,13 +51,13 @@ def test_what_is_busy_is_not_handed_back() -> None:
 
 
 def test_what_nobody_takes_is_taken_beyond_the_share() -> None:
-    """Law: after the others had their time."""
+    """Law: a process acquires a lease beyond its share after the others had time to acquire it."""
     known = {"names": "abcd", "busy": "", "place": 0, "members": 2, "patience": _PATIENCE}
     assert moves(**known, own="ac", free={"b": 2.9, "d": 3.0}) == LeaseMoves(beyond=("d",))  # type: ignore[arg-type] # as given
 
 
 def test_an_extra_is_offered_after_a_term_that_doubles() -> None:
-    """Law: three times the patience, then six times, then twelve times; before that it stays."""
+    """Law: a surplus lease is handed back after three times the patience, then six times, then twelve times."""
     known = {"names": "abcd", "busy": "", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
     for offers, term in enumerate((9.0, 18.0, 36.0)):
         for seconds, found in ((term - 0.1, LeaseMoves()), (term, LeaseMoves(hand=("d",)))):
@@ -66,7 +66,7 @@ def test_an_extra_is_offered_after_a_term_that_doubles() -> None:
 
 
 def test_what_only_this_process_lists_is_never_offered() -> None:
-    """Law: an extra that no other process lists stays, however long that is; nothing else goes in its place."""
+    """Law: a surplus lease that no other process lists is never handed back, nor another lease in its place."""
     known = {"names": "abcd", "busy": "", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
     extra = {"d": SurplusLease(1e9, listed=False)}
     assert moves(**known, own="acd", extras=extra) == LeaseMoves()  # type: ignore[arg-type] # as given
@@ -75,7 +75,7 @@ def test_what_only_this_process_lists_is_never_offered() -> None:
 
 
 def test_an_offer_hands_back_extras_alone() -> None:
-    """Law: extras that are due go before leases within the share, and one that is busy waits for its end."""
+    """Law: surplus leases that are due are handed back before those in the share, and busy ones after their round."""
     known = {"names": "abcd", "own": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
     extra = {"a": SurplusLease(9.0), "c": SurplusLease(9.0)}
     assert moves(**known, busy="", extras=extra) == LeaseMoves(hand=("a", "c"))  # type: ignore[arg-type] # as given
@@ -84,26 +84,26 @@ def test_an_offer_hands_back_extras_alone() -> None:
 
 
 def test_offers_of_long_ago_do_not_count() -> None:
-    """Law: the term is short again once others had the lease for twice as long as it would have been kept."""
+    """Law: the term is short again once other processes had the lease for twice as long as the next term."""
     assert [offers_counted(2, seconds, _PATIENCE) for seconds in (3.0, 72.0, 72.1)] == [2, 2, 0]
     assert offers_counted(0, math.inf, _PATIENCE) == 0
 
 
 @dataclass
 class Process:
-    """One that knows some leases and has some of them."""
+    """A process: the leases that it knows and the leases that it holds."""
 
     name: str
     knows: tuple[str, ...]
     own: set[str] = field(default_factory=set)
-    extra: dict[str, float] = field(default_factory=dict)  # and when each was taken
-    offers: dict[str, tuple[int, float]] = field(default_factory=dict)  # of each, and when the last was
+    extra: dict[str, float] = field(default_factory=dict)  # and when each was acquired
+    offers: dict[str, tuple[int, float]] = field(default_factory=dict)  # count for each, and time of the last
     saw: tuple[str, ...] = ()
 
 
 @dataclass
 class World:
-    """Processes that go by the rules, one after the other, in any order."""
+    """Processes that follow the assignment, one after the other, in any order."""
 
     processes: list[Process]
     free: dict[str, float] = field(default_factory=dict)  # and since when
@@ -145,7 +145,7 @@ class World:
         self.moved.update((*found.hand, *found.take, *found.beyond))
 
     def settle(self, *, seconds: int = 10) -> None:
-        """Let time pass while all processes are quick."""
+        """Let some seconds pass in which every process takes its turns."""
         for _ in range(seconds):
             for process in self.processes:
                 self.turn(process)
@@ -163,7 +163,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["join", "gone", "turn", "time"]), st
 def test_whatever_happens_all_is_held_evenly_in_the_end(
     count: int, steps: list[tuple[str, int, int]], data: st.DataObject
 ) -> None:
-    """Law: after joins, crashes, long rounds, slow processes, nothing is free, shares are even, all is still."""
+    """Law: after joins, crashes, long rounds and delays all leases are held, shares are even, and nothing moves."""
     leases = tuple(f"{number:02}" for number in range(count))
     world = World([Process("first", leases)], dict.fromkeys(leases, 0.0))
     names = [f"p{number}" for number in range(7)]
@@ -180,7 +180,7 @@ def test_whatever_happens_all_is_held_evenly_in_the_end(
         elif what == "time":
             world.now += 1.0 + number
     world.settle()
-    world.now += 1e6  # by then each extra is due
+    world.now += 1e6  # every surplus lease is due by then
     world.settle()
     counts = [len(process.own) for process in world.processes]
     assert not world.free
@@ -194,7 +194,7 @@ def test_whatever_happens_all_is_held_evenly_in_the_end(
 
 @given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), min_size=1, max_size=4))
 def test_what_only_some_know_is_held_all_the_same(known: list[set[str]]) -> None:
-    """Law: where processes know different leases, all are held; what one alone knows stays, the rest moves rarely."""
+    """Law: all leases are held though processes know different ones; a lease that one process knows never moves."""
     processes = [Process(f"p{number}", tuple(sorted(one))) for number, one in enumerate(known)]
     world = World(processes, dict.fromkeys(sorted(set().union(*known)), 0.0))
     world.settle()

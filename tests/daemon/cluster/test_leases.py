@@ -28,7 +28,7 @@ from tests.telemetry.series import grown
 
 
 class Watch:
-    """What was told of the store, in order."""
+    """Store failures and recoveries that were reported, in order."""
 
     away = False
 
@@ -43,7 +43,7 @@ class Watch:
 
 
 class Script:
-    """A lease and its runs: each turn goes as it is told; after the last one they go on until they are stopped."""
+    """A lease and its runs: each run ends as scripted; after the last scripted one a run lasts until it is stopped."""
 
     feed = "acme/a"
     key = ConsumerKeys.of("p", "acme/a", "s").lease
@@ -120,7 +120,7 @@ async def owned(script: Script) -> AsyncIterator[LeaseKeeper]:
     try:
         yield one
         one.stop()
-        async with patience("its end"):
+        async with patience("the keeper to end"):
             await task
     finally:
         await ended(task)
@@ -133,7 +133,7 @@ async def taken(one: LeaseKeeper) -> None:
 
 @pytest.mark.parametrize(("fault", "wait"), [(StoreUnavailable("away"), 1.0), (RuntimeError("a fault of ours"), 5.0)])
 async def test_after_whatever_happened_it_is_taken_up_again(fault: Exception, wait: float) -> None:
-    """A store that is away, a fault of ours: never without a pause, and the lease is kept, and let go in the end."""
+    """After a store failure or an internal error the run starts again after a pause, and the lease is kept."""
     script = Script(fault)
     async with owned(script) as one:
         await taken(one)
@@ -144,7 +144,7 @@ async def test_after_whatever_happened_it_is_taken_up_again(fault: Exception, wa
 
 
 async def test_a_store_that_is_away_is_told_to_who_tells_it_once_for_all() -> None:
-    """By the name of the pair, and that it works again; in the end there is nobody of that name who could wait."""
+    """The keeper reports store failures under the feed consumer's name, and reports recovery at its end at latest."""
     script = Script(StoreUnavailable("away"))
     async with owned(script) as one:
         await taken(one)
@@ -153,7 +153,7 @@ async def test_a_store_that_is_away_is_told_to_who_tells_it_once_for_all() -> No
 
 
 async def test_a_lease_that_is_lost_is_waited_for() -> None:
-    """After a pause in which it is not to be taken, it is another's until it is taken anew."""
+    """After a lost lease the keeper pauses, and runs again only when the lease is acquired anew."""
     script = Script(Fenced("lost"))
     async with owned(script) as one:
         await taken(one)
@@ -166,7 +166,7 @@ async def test_a_lease_that_is_lost_is_waited_for() -> None:
 
 
 async def test_handed_back_when_what_is_in_flight_has_ended() -> None:
-    """Law: the lease is let go after the run, never within it; taken once more, it is run once more."""
+    """A lease is released after its run has ended; acquired again, it gets another run."""
     script = Script()
     async with owned(script) as one:
         await taken(one)
@@ -179,7 +179,7 @@ async def test_handed_back_when_what_is_in_flight_has_ended() -> None:
 
 
 async def test_handed_back_before_it_began() -> None:
-    """Law: what was begun and ended in one breath is not run."""
+    """A lease that is handed back right after it was acquired gets no run."""
     script = Script()
     async with owned(script) as one:
         await taken(one)
@@ -190,7 +190,7 @@ async def test_handed_back_before_it_began() -> None:
 
 
 async def test_told_to_stop_it_waits_no_longer() -> None:
-    """Neither for a turn nor for its own pause; what it never had it does not give back."""
+    """A keeper that never held its lease stops at once and releases nothing."""
     script = Script()
     async with owned(script):
         pass
@@ -198,7 +198,7 @@ async def test_told_to_stop_it_waits_no_longer() -> None:
 
 
 async def test_cancelled_it_lets_the_lease_go() -> None:
-    """So that another process can go on at once; one that may have been granted, too."""
+    """A cancelled keeper releases its lease, so that another process can continue at once."""
     script = Script()
     one = LeaseKeeper(
         script, script, subscription="s", watch=script.watch, changed=lambda: None, let_go=script.let_go, clock=Clock()
@@ -210,8 +210,8 @@ async def test_cancelled_it_lets_the_lease_go() -> None:
     assert script.log == ["run", "release", "let go"]
 
 
-# Laws of :mod:`poller.daemon.cluster.leases` and :mod:`poller.daemon.cluster.membership`, on a real store: several in
-# one loop.
+# Laws of :mod:`poller.daemon.cluster.leases` and :mod:`poller.daemon.cluster.membership` on a real store: several
+# processes in one event loop.
 
 LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=600) * strain()
 NAMES = tuple(f"s/{letter}" for letter in "abcdefg")
@@ -222,7 +222,7 @@ def now() -> datetime:
 
 
 class Lot:
-    """A lease under which nothing is done but that it is written down."""
+    """A lease that only records whether work runs under it."""
 
     def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
         self.name = self.feed = name
@@ -240,7 +240,7 @@ class Lot:
         self.busy = False
         self.begun = 0
         self.working = False
-        self.quick = asyncio.Event()  # while it is not set, whoever wants to take the lease does not come to it
+        self.quick = asyncio.Event()  # while it is not set, the lease cannot be acquired
         self.quick.set()
         self._changed = changed
 
@@ -254,7 +254,7 @@ class Lot:
 
     def start(self) -> None:
         assert self.held
-        assert not self.working, "what was done under a lease that was lost has to end first"
+        assert not self.working, "work under a lost lease has to end before it starts again"
         self.working = True
         self.begun += 1
         self._changed()
@@ -273,7 +273,7 @@ class Lot:
 
 
 class Awkward(Lot):
-    """A lease with which something happens while it is taken or handed back."""
+    """A lease whose acquisition or release the test can delay or fail."""
 
     def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
         super().__init__(name, client, member, ttl, changed)
@@ -281,8 +281,8 @@ class Awkward(Lot):
         self.answered = 0
         self.ends = 0
         self.ended = False
-        self.unanswered: list[StoreError] = []  # by the next takes, which the store carries out all the same
-        self.refused: list[StoreError] = []  # by the next takes and ends
+        self.unanswered: list[StoreError] = []  # raised after the next acquisitions, which the store has made
+        self.refused: list[StoreError] = []  # raised before the next acquisitions and releases
         self.taking = asyncio.Event()
         self.go_on = asyncio.Event()
         self.go_on.set()
@@ -315,7 +315,7 @@ class Awkward(Lot):
 
 @dataclass
 class World:
-    """Some processes that share some leases."""
+    """Processes that share leases."""
 
     client: Redis
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -323,7 +323,7 @@ class World:
 
     @asynccontextmanager
     async def awkward(self, name: str, *others: str) -> AsyncIterator[tuple[LeaseBalancer, list[Awkward]]]:
-        """A process with leases that are awkward; it does not let go of what it has at its end."""
+        """A process with :class:`Awkward` leases; it does not release them at its end."""
         clock = asyncio.get_running_loop().time
         watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
         members = Members(self.client, MemberKeys.of("poller"), name="a", ttl=LONG, clock=store_clock())
@@ -352,14 +352,14 @@ class World:
         crash: asyncio.Event | None = None,
         slow: bool = False,
     ) -> AsyncIterator[list[Lot]]:
-        """A process for the time of the block; it leaves in order, unless it has crashed before.
+        """A process that runs during the block; it leaves in order unless it has crashed.
 
         Args:
-            name: among the others.
+            name: in the member list.
             ttl: how long its leases live.
-            names: of the leases that it knows.
-            crash: where it is set by the end of the block, the process says nothing when it ends.
-            slow: whether it is there, but takes no lease until each is ``quick``.
+            names: the leases that it knows.
+            crash: if set by the end of the block, the process ends without leaving the member list.
+            slow: whether it acquires no lease until the test sets its ``quick``.
         """
         clock = asyncio.get_running_loop().time
         watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
@@ -385,7 +385,7 @@ class World:
         finally:
             await ended(taking, renewing)
             if crash is not None and crash.is_set():
-                membership._members.leave = _silent  # type: ignore[assignment,method-assign] # a dead one says nothing
+                membership._members.leave = _silent  # type: ignore[assignment,method-assign] # a crashed process does not leave
             else:
                 for lot in lots:
                     if lot.held:
@@ -394,14 +394,14 @@ class World:
             await present.__aexit__(None, None, None)
 
     def counts(self) -> list[int]:
-        """How many each has."""
+        """How many leases each process works under."""
         return sorted((sum(lot.working for lot in lots) for lots in self.lots.values()), reverse=True)
 
     def owners(self, name: str) -> list[str]:
         return [process for process, lots in self.lots.items() for lot in lots if lot.name == name and lot.working]
 
     async def until(self, *counts: int) -> None:
-        """Wait until each has so many; nothing has two owners on the way."""
+        """Wait until the processes hold these numbers of leases; no lease has two owners meanwhile."""
         async with patience(f"{counts}, not {self.counts()}"):
             while self.counts() != list(counts):
                 self.changed.clear()
@@ -424,7 +424,7 @@ async def world(store_url: str) -> AsyncIterator[World]:
 
 
 async def test_all_share_evenly_as_they_come_and_go(world: World) -> None:
-    """Law: alone one has all; with each that comes or leaves in order shares are even, and nothing has two owners."""
+    """A single process holds every lease; as others join and leave, shares are even and no lease has two owners."""
     async with world.process("a"):
         await world.until(7)
         async with world.process("b"):
@@ -436,13 +436,13 @@ async def test_all_share_evenly_as_they_come_and_go(world: World) -> None:
 
 
 async def test_what_is_busy_stays_until_it_is_not(world: World) -> None:
-    """Law: nothing is handed back in the middle of a round; at its end it is."""
+    """A busy lease is handed back when its round has ended, not during it."""
     async with world.process("a") as lots:
         await world.until(7)
         for lot in lots:
             lot.busy = True
         async with world.process("b") as others:
-            await until(lambda: there(world.client, "b"), "the other to look")
+            await until(lambda: there(world.client, "b"), "the other process to join")
             for lot in lots[:3]:
                 lot.busy = False
             released = grown("poller_lease_changes_total", kind="feed", change="released")
@@ -454,7 +454,7 @@ async def test_what_is_busy_stays_until_it_is_not(world: World) -> None:
 
 
 async def test_of_one_that_dies_the_leases_are_taken_when_they_end(world: World) -> None:
-    """Law: within the lifetime of its leases, and evenly; what it had is begun anew elsewhere."""
+    """The leases of a crashed process are shared evenly by the others as soon as they expire."""
     crash, clock = asyncio.Event(), asyncio.get_running_loop().time
     async with world.process("a", SHORT), world.process("b", SHORT):
         async with world.process("c", SHORT, crash=crash):
@@ -466,27 +466,27 @@ async def test_of_one_that_dies_the_leases_are_taken_when_they_end(world: World)
 
 
 async def test_a_lease_that_is_lost_is_taken_again(world: World) -> None:
-    """Law: whoever loses one learns of it, ends what it did, and takes it like everybody else."""
+    """A process notices a lost lease, ends the work under it, and acquires it again."""
     async with world.process("a", SHORT) as lots:
         await world.until(7)
         lost, taken = (grown("poller_lease_changes_total", kind="feed", change=one) for one in ("lost", "taken"))
         for lot in lots[:2]:
             await world.client.delete(lot.lease)
-        async with patience("them to be begun anew"):
+        async with patience("work under both to start again"):
             while [lot.begun for lot in lots[:2]] != [2, 2]:
                 world.changed.clear()
                 await world.changed.wait()
         await world.until(7)
         assert grown("poller_lease_changes_total", kind="feed", change="lost") == lost + 2
         assert grown("poller_lease_changes_total", kind="feed", change="taken") == taken + 2
-        await until(lambda: grown("poller_leases_held", kind="feed") == 7, "all to be counted")
+        await until(lambda: grown("poller_leases_held", kind="feed") == 7, "all leases to be counted")
 
 
 async def test_what_others_do_not_know_is_taken_all_the_same(world: World) -> None:
-    """Law: a lease that nobody else takes is taken beyond the share, after its lifetime."""
+    """A lease that no other process acquires is acquired beyond the share after its lifetime."""
     async with world.process("b", SHORT, names=NAMES[:2]):
         await world.until(2)
-        async with world.process("a", SHORT), patience("all to be taken"):
+        async with world.process("a", SHORT), patience("all leases to be acquired"):
             while sum(world.counts()) != len(NAMES):
                 world.changed.clear()
                 await world.changed.wait()
@@ -494,11 +494,11 @@ async def test_what_others_do_not_know_is_taken_all_the_same(world: World) -> No
 
 
 async def test_shares_are_even_again_after_a_process_was_slow(world: World) -> None:
-    """Law: what was taken beyond the share while the others were slow is offered to them again."""
+    """Leases that were acquired beyond the share while another process was slow are offered to it again."""
     async with world.process("a", SHORT) as lots:
         await world.until(7)
         async with world.process("b", SHORT, slow=True) as others:
-            async with patience("what was handed back to be taken again"):
+            async with patience("the leases handed back to be acquired again"):
                 while sum(lot.begun for lot in lots) < len(NAMES) + 3:
                     world.changed.clear()
                     await world.changed.wait()
@@ -508,7 +508,7 @@ async def test_shares_are_even_again_after_a_process_was_slow(world: World) -> N
 
 
 async def test_a_stranger_is_waited_for(world: World) -> None:
-    """Law: a lease that no process of the list has, as that of a single round, is taken when it ends."""
+    """A lease held by a process outside the member list, such as a single round, is acquired when it expires."""
     lease = FeedKeys.of("poller", NAMES[0]).lease
     await world.client.set(lease, nonce_of("once-1-ab", Clock()), px=300)
     async with world.process("a") as lots:
@@ -517,7 +517,7 @@ async def test_a_stranger_is_waited_for(world: World) -> None:
 
 
 async def test_one_that_has_joined_is_seen(world: World) -> None:
-    """Whoever waits until it has joined is in everybody's list; before it is, the wait goes on."""
+    """`joined` returns once the process is in the member list, not before."""
     clock = asyncio.get_running_loop().time
     watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
     members = Members(world.client, MemberKeys.of("poller"), name="one", ttl=LONG, clock=store_clock())
@@ -526,13 +526,13 @@ async def test_one_that_has_joined_is_seen(world: World) -> None:
     waiting = asyncio.create_task(membership.joined("poll"))
     assert not await there(world.client, "one")
     assert not waiting.done()
-    async with membership.running(), patience("it to have joined"):
+    async with membership.running(), patience("the process to join"):
         await waiting
         assert await there(world.client, "one")
 
 
 async def test_a_lease_from_before_the_stores_clock_was_set_back_is_taken(world: World) -> None:
-    """Law: what a process that is gone has left for a day is had after a term, not after that day."""
+    """A lease that a gone process left with a lifetime of a day is acquired after one term."""
     for name in NAMES[:2]:
         await world.client.set(FeedKeys.of("poller", name).lease, nonce_of("gone", Clock()), ex=86_400)
     async with world.process("a", SHORT):
@@ -540,61 +540,61 @@ async def test_a_lease_from_before_the_stores_clock_was_set_back_is_taken(world:
 
 
 async def test_what_was_taken_beside_one_that_failed_is_begun(world: World) -> None:
-    """Law: a store that is away for one lease holds up none that was taken in the same turn."""
+    """A store failure for one lease does not delay the work of leases acquired in the same turn."""
     async with world.awkward("s/a", "s/b", "s/c") as (_, (failing, *others)):
         failing.refused = [StoreUnavailable("away")]
-        await until(lambda: failing.working, "the one that failed to be taken later")
+        await until(lambda: failing.working, "the failed lease to be acquired later")
         assert [lot.takes for lot in others] == [1, 1]
         assert [lot.begun for lot in others] == [1, 1]
 
 
 async def test_a_lease_whose_taking_was_not_answered_is_had_at_once(world: World) -> None:
-    """Law: what stands in the store as ours is begun without waiting for its end, though the answer was lost."""
+    """Work starts at once under a lease that was granted though the reply was lost, without waiting for its expiry."""
     async with world.awkward("s/a") as (sharing, (lot,)):
         lot.unanswered = [StoreUnavailable("the answer is lost")]
         await lot.taking.wait()
-        sharing.announce_release()  # so that all leases are looked at before this one is tried again
-        await until(lambda: lot.working, "it to be begun", seconds=10)
+        sharing.announce_release()  # so that all leases are read before this one is retried
+        await until(lambda: lot.working, "work under the lease", seconds=10)
 
 
 async def test_what_is_dropped_while_it_is_taken_is_handed_back(world: World) -> None:
-    """Law: a lease that is shared no more is not begun, and does not stay with this process."""
+    """A lease that is dropped while it is being acquired is handed back without any work."""
     async with world.awkward("s/a") as (sharing, (lot,)):
         lot.go_on.clear()
         await lot.taking.wait()
         sharing.drop(lot)
         lot.go_on.set()
-        await until(lambda: lot.ended, "it to be handed back")
+        await until(lambda: lot.ended, "the release")
         assert (lot.begun, await world.client.exists(lot.lease)) == (0, 0)
 
 
 async def test_handing_back_goes_on_when_the_store_is_back(world: World) -> None:
-    """Law: a lease that could not be let go of is tried again, so that the others need not wait for its end."""
+    """A release that the store failed is tried again, so that other processes need not wait for the expiry."""
     async with world.awkward("s/a") as (sharing, (lot,)):
         lot.go_on.clear()
         await lot.taking.wait()
         lot.refused = [StoreUnavailable("away")]
         sharing.drop(lot)
         lot.go_on.set()
-        await until(lambda: lot.ended, "it to be handed back")
+        await until(lambda: lot.ended, "the release")
         assert lot.ends == 2
 
 
 async def test_what_is_being_handed_back_at_the_end_is_finished(world: World) -> None:
-    """Law: a process that stops lets go in order of what it has begun to hand back."""
+    """A process that stops finishes the release that it has begun."""
     async with world.awkward("s/a") as (sharing, (lot,)):
         lot.go_on.clear()
         await lot.taking.wait()
         sharing.drop(lot)
         lot.let_go.clear()
         lot.go_on.set()
-        await until(lambda: lot.ends, "it to be handed back")
+        await until(lambda: lot.ends, "the start of the release")
         asyncio.get_running_loop().call_later(0.25, lot.let_go.set)  # later than the next cancellation
     assert lot.ended
 
 
 async def test_what_is_being_taken_at_the_end_is_answered(world: World) -> None:
-    """Law: a process that stops waits for a lease that it has asked for, so that it can let go of it."""
+    """A process that stops waits for the reply to its request for a lease, so that it can release the lease."""
     async with world.awkward("s/a") as (_, (lot,)):
         lot.go_on.clear()
         await lot.taking.wait()
@@ -603,12 +603,12 @@ async def test_what_is_being_taken_at_the_end_is_answered(world: World) -> None:
 
 
 async def test_a_lease_that_the_store_refuses_is_tried_now_and_then(world: World) -> None:
-    """Law: a refusal that will not change holds up no other lease, and is not asked for again with each look."""
+    """A lease that the store keeps refusing delays no other lease and is not requested at every look."""
     clock = asyncio.get_running_loop().time
     async with world.awkward("s/a", "s/b") as (sharing, (lot, other)):
         lot.refused = [StoreRefused("NOPERM") for _ in range(1000)]
         began = clock()
-        await until(lambda: other.working, "the other to be taken")
+        await until(lambda: other.working, "the other lease to be acquired")
         for _ in range(20):
             sharing.wake()
             await turns(200)
@@ -616,23 +616,23 @@ async def test_a_lease_that_the_store_refuses_is_tried_now_and_then(world: World
 
 
 async def test_what_is_lost_in_the_middle_of_a_round_ends_with_it(world: World) -> None:
-    """Law: what is busy is ended by nobody from outside; when it is not any more, the lease is taken again."""
+    """A round whose lease is lost runs to its own end; then the process acquires the lease again."""
     async with world.process("a", SHORT) as (lot, other, *_):
         await world.until(7)
         lot.busy = True
         await world.client.delete(lot.lease, other.lease)
-        await until(lambda: other.begun == 2, "the other to be taken again")
+        await until(lambda: other.begun == 2, "the other lease to be acquired again")
         await until(lambda: not lot.held, "the loss to be noticed")
         await world.client.incr(MemberKeys.of("poller").version)
         await world.client.delete(other.lease)
-        await until(lambda: other.begun == 3, "all to be looked at once more")
+        await until(lambda: other.begun == 3, "the other lease to be acquired once more")
         assert (lot.working, lot.begun) == (True, 1)
         lot.busy = False
-        await until(lambda: lot.begun == 2, "it to be taken again")
+        await until(lambda: lot.begun == 2, "the lease to be acquired again")
 
 
 def test_extras_are_known_with_their_offers(store_url: str) -> None:
-    """Law: an extra's time and offers are counted, and whether others list its feed; other processes forget both."""
+    """A surplus lease has its age, its offers, and whether others list its feed; a change of members resets them."""
     at, ttl = [0.0], 3.0
     client = commands(store_url)
     lots = LeaseTable(client, ttl=ttl, clock=StubClock(monotonic=lambda: at[0]))

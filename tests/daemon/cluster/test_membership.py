@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.cluster.membership` where the store is slow or away, on a real store."""
+"""Laws of :mod:`poller.daemon.cluster.membership` where the store is slow or unavailable, on a real store."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TERM = timedelta(hours=1)
 
 
 class List(Members):
-    """The list of processes; the test acts while it is asked, or keeps it away."""
+    """The member list; the test can act while it is read, or make it unavailable."""
 
     def __init__(self, client: Redis) -> None:
         super().__init__(client, KEYS, name="one", ttl=TERM, clock=store_clock())
         self.asked: list[str] = []
-        self.besides: list[int] = []  # how many scripts went with each
+        self.besides: list[int] = []  # how many scripts were sent with each
         self.refused = 0
         self.away = False
         self.meanwhile: Callable[[], None] = lambda: None
@@ -70,29 +70,29 @@ def membership_of(members: Members, *, look_seconds: float, clock: Callable[[], 
 
 
 async def test_what_the_others_are_to_hear_survives_an_absence_of_the_store(client: Redis) -> None:
-    """Law: a lease that was let go of while the store was away is told when it is back, not at the next sweep."""
+    """Law: a release during a store outage is announced when the store is back, not only at the next sweep."""
     members = List(client)
     membership = membership_of(members, look_seconds=0.01)
     membership.join("poll")
-    async with membership.running(), patience("it to have joined"):
+    async with membership.running(), patience("the process to join"):
         await membership.joined("poll")
         before = int(await client.get(KEYS.version) or 0)
         members.away = True
         membership.announce_release()
-        await until(lambda: members.refused, "the store to refuse it")
+        await until(lambda: members.refused, "the store to fail the announcement")
         members.away = False
 
         async def told() -> bool:
             return int(await client.get(KEYS.version) or 0) > before
 
-        await until(told, "the others to be told")
+        await until(told, "the list's version to grow")
 
 
 async def test_one_that_the_store_has_forgotten_is_back_with_the_next_look(client: Redis) -> None:
-    """Law: a process that is missing in the list says that it is there without waiting for its next beat."""
+    """Law: a process that is missing from the member list joins again without waiting for its next beat."""
     membership = membership_of(List(client), look_seconds=0.01)
     membership.join("poll")
-    async with membership.running(), patience("it to have joined"):
+    async with membership.running(), patience("the process to join"):
         await membership.joined("poll")
         await client.delete(KEYS.roles, KEYS.beats)
         await client.incr(KEYS.version)
@@ -100,22 +100,22 @@ async def test_one_that_the_store_has_forgotten_is_back_with_the_next_look(clien
         async def there() -> bool:
             return bool(await client.hexists(KEYS.roles, "one"))
 
-        await until(there, "it to be there again")
+        await until(there, "the process to be in the list again")
 
 
 async def test_what_changes_while_the_store_is_asked_is_said_next(client: Redis) -> None:
-    """Law: a role that is taken up between a question and its answer does not wait for the time of the next look."""
+    """Law: a role that is added while a beat is under way is announced without waiting for the next look."""
     members = List(client)
     membership = membership_of(members, look_seconds=3600)
     members.meanwhile = lambda: membership.join("deliver")
     membership.join("poll")
-    async with membership.running(), patience("both roles to be said"):
+    async with membership.running(), patience("both roles to be announced"):
         await membership.joined("poll")
         await membership.joined("deliver")
 
 
 async def test_the_time_to_the_next_beat_counts_from_the_question(client: Redis) -> None:
-    """Law: an answer that takes long does not put off the next beat, for the store has counted since it was asked."""
+    """Law: a slow reply does not put off the next beat, since the store counts from the request."""
     moment = 0.0
     members = List(client)
     membership = membership_of(members, look_seconds=0.01, clock=lambda: moment)
@@ -127,7 +127,7 @@ async def test_the_time_to_the_next_beat_counts_from_the_question(client: Redis)
     members.meanwhile = slow
     membership.join("poll")
     async with membership.running():
-        await until(lambda: len(members.asked) > 4, "it to be asked again")
+        await until(lambda: len(members.asked) > 4, "more readings")
     assert set(members.asked) == {"beat"}
 
 
@@ -136,7 +136,7 @@ async def test_the_time_to_the_next_beat_counts_from_the_question(client: Redis)
     [((), {"acme/two", "acme/three"}), (("two",), None), (("one", "four"), {"acme/two", "acme/three"})],
 )
 async def test_what_the_others_list(client: Redis, silent: tuple[str, ...], expected: set[str] | None) -> None:
-    """Law: of this process's own feeds nothing counts, nor of those that do something else; a silent one has any."""
+    """Law: `listed` holds the feeds of other processes with the same role; a process that does not say may list any."""
     membership = membership_of(List(client), look_seconds=TERM.total_seconds())
     said = {name: MemberConfiguration((f"acme/{name}",)) for name in ("one", "two", "three", "four")}
     roles = dict.fromkeys(said, frozenset({"poll"})) | {"four": frozenset({"deliver"})}
@@ -148,7 +148,7 @@ COUNT = ScriptCall("return redis.call('INCR', KEYS[1])", ("poller:{one}:n",))
 
 
 async def test_what_is_asked_goes_with_the_next_reading(client: Redis) -> None:
-    """Law: whatever is asked until then goes in the same request, and each asker has its own answer."""
+    """Law: all waiting scripts are sent with the next reading of the list, and each caller gets its own reply."""
     members = List(client)
     membership = membership_of(members, look_seconds=3600)
     membership.join("poll")
@@ -162,7 +162,7 @@ async def test_what_is_asked_goes_with_the_next_reading(client: Redis) -> None:
 
 
 async def test_an_answer_is_never_older_than_its_question(client: Redis) -> None:
-    """Law: what is asked while the list is being read goes with the next reading, for this one may have been sent."""
+    """Law: a script that is asked for during a reading is sent with the next one, since this one may be on its way."""
     members, asked = List(client), list[asyncio.Task[int]]()
     membership = membership_of(members, look_seconds=0.01)
 
@@ -173,13 +173,13 @@ async def test_an_answer_is_never_older_than_its_question(client: Redis) -> None
     members.meanwhile = once_more
     membership.join("poll")
     async with membership.running(), patience("an answer"):
-        await until(lambda: asked, "it to be read")
+        await until(lambda: asked, "a reading")
         assert await asked[0] == 1
     assert members.besides[:3] == [0, 0, 1]
 
 
 async def test_who_asks_a_store_that_is_away_is_told(client: Redis) -> None:
-    """Law: the error of the reading is that of each question; asked again, it is answered when the store is back."""
+    """Law: a failed reading raises its error in each waiting caller; asked again, the store's reply arrives."""
     members = List(client)
     membership = membership_of(members, look_seconds=0.01)
     broken = commands("unix:///nowhere/s")
@@ -193,10 +193,10 @@ async def test_who_asks_a_store_that_is_away_is_told(client: Redis) -> None:
 
 
 async def test_a_question_that_cannot_be_answered_any_more_is_cancelled(client: Redis) -> None:
-    """Law: nobody waits for a list that is read no more."""
+    """Law: a waiting script is cancelled when the list is no longer read."""
     membership = membership_of(List(client), look_seconds=3600)
     async with membership.running():
-        await until(lambda: membership.seen.version, "it to be read")
+        await until(lambda: membership.seen.version, "a reading")
         asked = asyncio.create_task(membership.ask(COUNT))
         await turns()
     await turns()
