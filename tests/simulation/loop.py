@@ -72,10 +72,19 @@ class Handle(asyncio.TimerHandle):
         self._callback = callback
         self._args = given
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
         self._scheduled = False
         self.rank = 0
+
+    def __repr__(self) -> str:
+        return f"<Handle {name_of(self)}{' cancelled' if self._cancelled else ''}>"
+
+    def cancel(self) -> None:
+        """Let it not run; as in asyncio, what it would call is let go."""
+        if not self._cancelled:
+            self._cancelled = True
+            if self._scheduled:
+                self._loop._timer_handle_cancelled(self)
+            self._callback = self._args = None  # type: ignore[assignment] # nobody calls a cancelled one
 
 
 class Task(asyncio.Task[Any]):
@@ -235,9 +244,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             coro, self._named, host=host, loop=self, name=name or f"Task-{self._named}", context=context, **more
         )
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if not isinstance(handle, Handle) or not handle._scheduled:
-            return
+    def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
         self._cancelled_timers += 1
         if self._cancelled_timers > _MANY_CANCELLED and self._cancelled_timers * 2 > len(self._timers):
             self._timers[:] = [one for one in self._timers if not one[2]._cancelled]

@@ -240,6 +240,14 @@ def calm(seed: int, *, daemons: int = 1, feeds: int = 1, subscriptions: int = 1,
     )
 
 
+def resting(seconds: float) -> Plan:
+    """Two daemons, a feed with the default interval and a subscription, for which nothing happens so long."""
+    plan = calm(1, daemons=2)
+    feed = msgspec.structs.replace(plan.feeds[0], interval=60.0, jitter=6.0, reconcile=None)
+    ends = Deed(seconds, "status", STORE)
+    return msgspec.structs.replace(plan, seconds=seconds, changes=0.0, ttl=10.0, feeds=(feed,), actions=(ends,))
+
+
 _BRIEF: Final = 10.0  # seconds
 _OFTEN: Final = 0.5
 _RARELY: Final = 0.15

@@ -74,6 +74,7 @@ class SimulatedStore:
         engine: fakeredis' part of it.
         observers: called after each command of a client; those that are said by scripts are part of these.
         ahead: by how much its clock is ahead of ``now``.
+        moment: of the command that is carried out, in microseconds since 1970.
     """
 
     def __init__(self, now: Callable[[], datetime], random: Random, *, depth: int = 500) -> None:
@@ -97,7 +98,7 @@ class SimulatedStore:
         self._random = random
         self._limit = 0
         self._is_full: bool | None = None
-        self._moment = 0
+        self.moment = 0
         self._connections: dict[StoreConnection, None] = {}
         self._waiting: dict[bytes, dict[StoreConnection, None]] = {}
         self._begun = self._turned()
@@ -317,12 +318,12 @@ class SimulatedStore:
         }
 
     def _begin(self) -> None:
-        self._moment = (self._turned() - _EPOCH) // _MICROSECOND
-        self._set_time(self._moment)
+        self._set_time((self._turned() - _EPOCH) // _MICROSECOND)
         self._is_full = None
         self.spoken = None
 
     def _set_time(self, moment: int) -> None:
+        self.moment = moment
         TIME.moment = moment / 1_000_000
         seconds = moment // 1000 / 1000
         for database in self.engine.dbs.values():
@@ -333,7 +334,7 @@ class SimulatedStore:
         if written:
             self.written = {}
             commands = (words,) if self.spoken is None else self.spoken
-            self.history.add(Write(self._moment, session.database, commands, bool(self._is_full)))
+            self.history.add(Write(self.moment, session.database, commands, bool(self._is_full)))
         if peer is not None and self.observers:
             done = Executed(self._turned(), peer, session.name, words, tuple(written), answer)
             for observer in self.observers:

@@ -35,6 +35,8 @@ from fakeredis._helpers import OK, QUEUED, SimpleError, SimpleString
 from fakeredis._socket import FakeSocket
 from fakeredis.model import Hash, XStream, ZSet, get_command_info
 
+from tests.simulation.store_quick import QUICK, SLOW
+
 if TYPE_CHECKING:
     from tests.simulation.store import SimulatedStore
     from tests.simulation.store_scripts import Script
@@ -159,6 +161,7 @@ class Command:
         is_silent: fakeredis does not say what it has changed.
         keeps_empty: an empty value is no reason to delete the key.
         plan: a quick way to take its arguments.
+        quick: a quick way for its usual form.
     """
 
     name: str
@@ -171,6 +174,7 @@ class Command:
     is_silent: bool
     keeps_empty: bool
     plan: Plan | None
+    quick: Callable[[Session, Sequence[bytes]], Any] | None
 
 
 class Plan(NamedTuple):
@@ -280,6 +284,7 @@ def _known(name: str) -> Command | None:
         is_silent=name in _SILENT,
         keeps_empty=messages.FLAG_LEAVE_EMPTY_VAL in own_flags,
         plan=None if signature is None else Plan.of(signature),
+        quick=QUICK.get(name),
     )
 
 
@@ -345,6 +350,8 @@ class Session(FakeSocket):
         """
         store, signature, plan = self.store, command.signature, command.plan
         store.calls[command.name] = store.calls.get(command.name, 0) + 1
+        if command.quick is not None and (answer := command.quick(self, arguments)) is not SLOW:
+            return answer
         if signature is None:
             return command.function(self, arguments)
         if plan is None:

@@ -11,12 +11,13 @@ import pytest
 
 from tests.simulation.__main__ import corpus
 from tests.simulation.mutations import CONTROLS, MUTATIONS, control, mutated, play_control
-from tests.simulation.plan import brief, calm, drawn
+from tests.simulation.plan import brief, calm, drawn, resting
 from tests.simulation.world import play
 
 _ROOT = Path(__file__).parent.parent.parent
-_FEW = range(5, 13)
-_MANY = range(1, 21)
+_FEW = range(1, 21)
+_MANY = range(21, 321)
+_WHOLE = range(1, 21)
 
 
 @pytest.mark.parametrize(("daemons", "feeds", "subscriptions"), [(1, 1, 1), (3, 4, 2)])
@@ -28,7 +29,16 @@ def test_without_faults_all_is_published_and_delivered(daemons: int, feeds: int,
     assert result.requests == result.events * subscriptions
 
 
-@pytest.mark.thorough
+def test_rest_costs_little() -> None:
+    """Law: at rest, few steps of the loop stand for a second, so that hours of operation can be simulated.
+
+    Steps are counted, and not time: ``--speed`` measures that, on a quiet machine.
+    """
+    result = play(resting(60.0))
+    assert not result.problems
+    assert result.handles / result.seconds < 500
+
+
 @pytest.mark.parametrize("seed", corpus())
 def test_seed_that_failed_once(seed: int) -> None:
     """Law: what a seed has found once stays mended."""
@@ -47,6 +57,13 @@ def test_seed(seed: int) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", _MANY)
 def test_further_seed(seed: int) -> None:
+    """Law: the same for three hundred more."""
+    test_seed(seed)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", _WHOLE)
+def test_whole_seed(seed: int) -> None:
     """Law: the same for more seeds and a minute or two each."""
     result = play(drawn(seed))
     assert not result.problems, "\n".join((f"python -m tests.simulation --seed {seed}", *result.problems))

@@ -78,6 +78,7 @@ class Result:
         seconds: of simulated time.
         events: how many were published.
         requests: how many reached a sink.
+        handles: how many steps the loop has run.
         story: the timeline.
         trace: all of it, if it was to be kept.
     """
@@ -88,6 +89,7 @@ class Result:
     seconds: float = 0.0
     events: int = 0
     requests: int = 0
+    handles: int = 0
     story: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
@@ -112,7 +114,7 @@ def play(plan: Plan, *, keep_trace: bool = False, program: Program = run_daemon)
         structlog.configure(**before)
         loop.close()
     result.problems += [f"the loop was told of {failure}" for failure in loop.failures]
-    result.seconds, result.digest = loop.time(), chronicle.digest
+    result.seconds, result.digest, result.handles = loop.time(), chronicle.digest, loop.handles
     result.story, result.trace = chronicle.story, chronicle.trace
     return result
 
