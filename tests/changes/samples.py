@@ -1,4 +1,4 @@
-"""Random JSON for the laws of the changes: trees with numbers as they are spelled, texts of them, a second opinion."""
+"""Random JSON values, their spellings, and an independent reading of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from hypothesis import settings
 from hypothesis import strategies as st
 
-# Time says nothing about a law; the machine may be busy.
+# No deadline: a slow example on a busy machine is not a failure.
 FEW: Final = settings(max_examples=settings().max_examples * 2 // 5, deadline=None)
 MANY: Final = settings(deadline=None)
 
@@ -21,7 +21,7 @@ class Number(str):
     __slots__ = ()
 
 
-# Small alphabets: what is random should be equal now and then.
+# Small alphabets, so that random values are equal now and then.
 NUMBERS: Final = st.one_of(
     st.sampled_from(["0", "-0", "0.0", "1", "1.0", "1e0", "10e-1", "0.1", "0.10", "0.1000000000000000000001", "1e400"]),
     st.integers(-(10**30), 10**30).map(str),
@@ -43,7 +43,7 @@ CHANCE: Final = st.randoms(use_true_random=False)
 
 
 def spelled(tree: Any, chance: Random | None = None) -> bytes:
-    """The tree as JSON text; with chance, in any order of keys, with white space and escapes anywhere."""
+    """The tree as JSON text; `chance` shuffles keys and varies white space, escapes and the spelling of numbers."""
     return _spelled(tree, chance).encode()
 
 
@@ -66,7 +66,7 @@ def _respelled(number: str, chance: Random) -> str:
     """Another spelling of the same number."""
     mantissa, _, exponent = number.lower().partition("e")
     shift = chance.randrange(4)
-    if shift:  # move the point to the left and pay for it in the exponent
+    if shift:  # move the point to the left and raise the exponent
         sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
         whole, _, part = digits.partition(".")
         whole = whole.rjust(shift + 1, "0")
@@ -76,7 +76,7 @@ def _respelled(number: str, chance: Random) -> str:
 
 
 def opinion(raw: bytes) -> object:
-    """What a JSON text means, by the standard library and exact fractions: equal where the texts count as equal."""
+    """The value of a JSON text by the standard library and exact fractions, as an independent reference."""
     return _tagged(json.loads(raw, parse_int=Fraction, parse_float=Fraction))
 
 

@@ -28,13 +28,13 @@ from poller.changes.canonical import (
 from tests.changes.samples import CHANCE, FEW, KEYS, MANY, TREES, opinion, spelled
 from tests.harness.growth import LINEAR, growth
 
-LONG = b"7" * 5_000  # more digits than the fast way holds
+LONG = b"7" * 5_000  # more digits than the fast decoder accepts
 
 
 @MANY
 @given(TREES, CHANCE)
 def test_spelling_does_not_count(tree: Any, chance: Random) -> None:
-    """Key order, white space, escapes and the spelling of numbers leave the canonical form as it is."""
+    """Key order, white space, escapes and the spelling of numbers do not change the canonical form."""
     assert canonical(spelled(tree, chance)) == canonical(spelled(tree))
 
 
@@ -59,7 +59,7 @@ def test_the_canonical_form_is_its_own(tree: Any) -> None:
 @FEW
 @given(TREES, TREES, CHANCE)
 def test_the_slow_way_agrees_with_the_fast_one(left: Any, right: Any, chance: Random) -> None:
-    """The slow decoder reads all values as the fast one does."""
+    """The slow decoder reads every value as the fast decoder does."""
     one, other = spelled(left, chance), spelled(right)
     slow = [canonical(b"[%b,%b]" % (LONG, text)) for text in (one, other)]
     assert slow[0] == b"[%b,%b]" % (LONG, canonical(one))
@@ -107,7 +107,7 @@ def test_a_number_has_one_form(spellings: tuple[bytes, ...]) -> None:
     ids=lambda text: text[:12].decode(),
 )
 def test_what_differs_stays_apart(left: bytes, right: bytes) -> None:
-    """Numbers beyond floats, true and 1, null and absent, the order of arrays, the code points of text all count."""
+    """Texts that differ in a number, a type, a null member, array order or code points have different forms."""
     assert canonical(left) != canonical(right)
     assert not same(parse(left), parse(right))
 
@@ -137,7 +137,7 @@ def test_what_differs_stays_apart(left: bytes, right: bytes) -> None:
 )
 @pytest.mark.parametrize("way", ["fast", "slow"])
 def test_what_is_not_json_is_refused(raw: bytes, reason: str, way: str) -> None:
-    """Text that is not JSON is a ValueError in the program's own words, by both readers."""
+    """Text that is not JSON raises a plain ValueError with the parser's own reason, from both decoders."""
     text = raw if way == "fast" else b"[%b,%b]" % (LONG, raw)
     with pytest.raises(ValueError, match=f"^{reason}") as refused:
         parse(text)
@@ -157,7 +157,7 @@ def test_what_is_not_json_is_refused(raw: bytes, reason: str, way: str) -> None:
     ],
 )
 def test_ignored_pointers_are_left_out(pointers: tuple[str, ...], left: bytes | None) -> None:
-    """Exactly the members that the pointers name are left out, never inside arrays; the given value is unchanged."""
+    """Exactly the members that the pointers name are removed, never inside arrays; the given value is unchanged."""
     raw = b'{"a":{"b":1,"c":[{"b":1}]},"x/y":2,"~":3,"lastModifiedAt":0}'
     value = parse(raw)
     assert same(without(pointers)(value), parse(left or raw))
@@ -165,7 +165,7 @@ def test_ignored_pointers_are_left_out(pointers: tuple[str, ...], left: bytes | 
 
 
 def test_escapes_are_undone_in_the_order_of_rfc_6901() -> None:
-    """``~01`` is the key ``~1`` and never a slash."""
+    """The pointer token ``~01`` means the key ``~1``, not a slash."""
     assert same(without(("/~01",))(parse(b'{"~1":1,"/":2}')), parse(b'{"/":2}'))
 
 
@@ -188,7 +188,7 @@ OBJECTS: st.SearchStrategy[str] = st.recursive(
 
 
 def twice(text: str) -> bool:
-    """Whether any key stands twice, the plain way."""
+    """Whether a key is repeated in any object, by a simple reference implementation."""
     found = False
 
     def look(pairs: list[tuple[str, Any]]) -> None:
@@ -210,7 +210,7 @@ def test_a_text_is_refused_if_and_only_if_a_key_stands_twice(text: str) -> None:
 @FEW
 @given(TREES, CHANCE)
 def test_what_is_sound_has_its_value(tree: Any, chance: Random) -> None:
-    """What passes is the value and the canonical form that it has without the check."""
+    """A text without repeated keys has the same value and canonical form as without the check."""
     raw = spelled(tree, chance)
     value, form = parse_received(raw)
     assert form == encode(value) == encode(parse(raw))
@@ -230,7 +230,7 @@ def test_what_is_sound_has_its_value(tree: Any, chance: Random) -> None:
     ],
 )
 def test_the_reason_names_the_key(raw: bytes, key: str) -> None:
-    """The error names any key in one short printable line."""
+    """The error names the repeated key in one short printable line."""
     with pytest.raises(ValueError, match="twice") as refused:
         parse_received(raw)
     assert str(refused.value) == f"the key {key} stands twice"
@@ -265,7 +265,7 @@ def test_depth_is_that_of_the_value(tree: Any, levels: int) -> None:
 @MANY
 @given(st.lists(st.tuples(KEYS | st.just("a:b"), TREES), max_size=5), CHANCE)
 def test_own_members_are_told_apart(members: list[tuple[str, Any]], chance: Random) -> None:
-    """Each member keeps its bytes, and exactly the repeated keys are named."""
+    """Each member keeps its bytes, and exactly the repeated keys are reported."""
     raw = b"{%b}" % b",".join(b"%b :%b" % (spelled(key, chance), spelled(value, chance)) for key, value in members)
     found, repeated = own_members(raw)
     keys = [key for key, _ in members]
@@ -274,23 +274,23 @@ def test_own_members_are_told_apart(members: list[tuple[str, Any]], chance: Rand
 
 
 def test_many_keys_are_not_depth() -> None:
-    """More brackets and colons than there may be levels, side by side."""
+    """Brackets and colons side by side do not count as nesting, however many there are."""
     parse_received(b'{"a":[' + b",".join([b'{"b":[{"c":"[{"}]}'] * 200) + b"]}")
 
 
 def test_any_form_that_hides_no_colon_will_do() -> None:
-    """The check counts colons; in which order or spelling the value was written again is all the same."""
+    """The check counts colons, so the order and spelling of the rewritten value do not matter."""
     refuse_ambiguous(b'{"b":1.0, "a":":"}', b'{ "a" : ":" , "b" : 1 }')
 
 
 @pytest.mark.parametrize("text", [b'["a\\"', b'{"a', b'"', b'\\"', b"[]", b'[["', b"]"])
 def test_depth_is_found_in_time_by_the_length_of_the_text_alone(text: bytes) -> None:
-    """Law: whatever stands in a text, JSON or not, finding out how deep it is takes time by its length."""
+    """The depth check takes time linear in the length of the text, whether the text is JSON or not."""
     assert growth(lambda size: deeper_than(b"[" * 200 + text * (size // len(text)), 100), 4 * 1024) < LINEAR
 
 
 def test_long_integers_are_found_in_time_by_the_length_of_the_text_alone() -> None:
-    """Law: text of integers with all the digits that are usable takes no time by the length of these integers."""
+    """Parse time depends on the length of the text, not on the length of the integers in it."""
     numbers = b"[%b]" % b",".join([b'"%b"' % (b"7" * 4_300)] * 100)
     assert growth(lambda digits: parse_received(b'["%b"]' % b"x".join([b"7" * digits] * (400_000 // digits))), 530) < 3
     assert parse_received(numbers)[1] == numbers
@@ -298,7 +298,7 @@ def test_long_integers_are_found_in_time_by_the_length_of_the_text_alone() -> No
 
 @pytest.mark.parametrize("place", [0, 1, 4_299, 4_300, 4_301, 8_600, 9_000])
 def test_an_integer_is_too_long_wherever_it_stands(place: int) -> None:
-    """Law: 4 300 digits are usable, 4 301 are not, at any distance from the beginning and from other numbers."""
+    """An integer of 4 300 digits is accepted and one of 4 301 digits is refused, at any position in the text."""
     head = b'{"x":"%b","n":[1,' % (b"x" * place)
     assert parse_received(head + b"7" * 4_300 + b",12]}")
     with pytest.raises(ValueError, match="an integer of 4301 digits"):
@@ -307,10 +307,10 @@ def test_an_integer_is_too_long_wherever_it_stands(place: int) -> None:
 
 @pytest.mark.parametrize("other", [b"1", b"7" * 4_400])
 def test_exponents_stand_for_a_bounded_number_of_zeros(other: bytes) -> None:
-    """Law: a text of exponents is not written out into hundreds of times its length; a few, or small ones, are."""
+    """A text whose exponents expand to too many zeros is refused; a few large exponents are accepted."""
     few = [b"1e4000"] * (MOST_ZEROS // 4_000)
     value = parse(b"[%b,%b]" % (other, b",".join(few)))
     assert value[1:] == [10**4_000] * len(few)
     with pytest.raises(ValueError, match=f"more than {MOST_ZEROS} zeros"):
         parse(b"[%b,%b]" % (other, b",".join([*few, b"1e1"])))
-    assert parse(b"[%b]" % b",".join(few)) == value[1:]  # each text has its own
+    assert parse(b"[%b]" % b",".join(few)) == value[1:]  # each text has its own allowance

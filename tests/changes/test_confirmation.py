@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.changes.confirmation`: how often a listing is read again, and until when."""
+"""Laws of :mod:`poller.changes.confirmation`: how often a listing is read again, and when that ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_listing_of_one_page_has_nothing_to_confirm(*, confirming: bool) -> No
 
 
 def test_it_is_read_again_until_a_reading_brings_nothing_late() -> None:
-    """What came late is summed up; a reading that cannot tell counts as one that brought something."""
+    """Late records are summed; a reading that cannot count them is treated as one that brought some."""
     begun = after_reading(None, pages=2, confirming=False, late=None)
     assert begun == Confirmation()
     assert begun.due
@@ -37,7 +37,7 @@ def test_it_is_read_again_until_a_reading_brings_nothing_late() -> None:
 
 
 def test_after_five_readings_it_is_given_up_and_what_came_late_is_kept() -> None:
-    """A listing that always moves is not read for ever; the next regular reading begins again."""
+    """A listing that always moves is read again at most five times; the next regular reading starts over."""
     given_up = _read(Confirmation(), *[1] * MOST)
     assert given_up == Confirmation(5, 5)
     assert not given_up.due
@@ -46,7 +46,7 @@ def test_after_five_readings_it_is_given_up_and_what_came_late_is_kept() -> None
 
 
 def test_a_reading_whose_records_cannot_be_told_apart_is_followed_by_others() -> None:
-    """However many pages it has; a good one of one page ends that, and after five it is given up."""
+    """A jumbled reading is repeated whatever its page count, until a one-page reading is good or five have failed."""
     begun = after_reading(None, pages=1, confirming=False, late=None, jumbled=True)
     assert begun == Confirmation()
     assert after_reading(begun, pages=1, confirming=True, late=0) is None
@@ -56,7 +56,7 @@ def test_a_reading_whose_records_cannot_be_told_apart_is_followed_by_others() ->
 
 @pytest.mark.parametrize("before", [None, Confirmation(), Confirmation(2, 3), Confirmation(MOST, 7)])
 def test_after_a_jumbled_delta_a_reading_is_always_due(before: Confirmation | None) -> None:
-    """After a jumbled delta a full reading is always due, because its token moved past records."""
+    """A full reading is always due after a jumbled delta, because the delta token has moved past records."""
     after = after_jumbled_delta(before)
     assert after.due
     assert after.late == (before.late if before else 0)
@@ -64,6 +64,6 @@ def test_after_a_jumbled_delta_a_reading_is_always_due(before: Confirmation | No
 
 @pytest.mark.parametrize("confirmation", [None, Confirmation(), Confirmation(3, 17, 4)])
 def test_the_mark_gives_it_back(confirmation: Confirmation | None) -> None:
-    """Across processes; what another version wrote is nothing."""
+    """A confirmation survives storage as a mark; a mark in an unknown format counts as none."""
     assert confirmation_of(confirmation_mark(confirmation)) == confirmation
     assert confirmation_of("{}") is None

@@ -22,7 +22,7 @@ def record_of(raw: bytes) -> Record:
 
 
 def test_an_unknown_record_is_created() -> None:
-    """Without a snapshot a record is created: revision 1, nothing before it."""
+    """A record without a snapshot is created with revision 1 and no previous version."""
     change = compare(record_of(b'{"a":1.0}'), None)
     assert change is not None
     assert (change.kind, change.revision, change.previous, change.changed) == (ChangeKind.CREATED, 1, None, ())
@@ -31,7 +31,7 @@ def test_an_unknown_record_is_created() -> None:
 
 
 def test_a_record_that_returns_is_created_and_goes_on_counting() -> None:
-    """After a tombstone even the same bytes are created again, with the next revision and nothing before it."""
+    """After a tombstone the same bytes are created again, with the next revision and no previous version."""
     change = compare(record_of(b"{}"), Snapshot(4, 9, b"{}", removed=True))
     assert change is not None
     assert (change.kind, change.revision, change.previous, change.changed) == (ChangeKind.CREATED, 5, None, ())
@@ -47,7 +47,7 @@ def test_a_record_kept_silently_has_its_first_event_when_it_changes() -> None:
 @FEW
 @given(OBJECTS, OBJECTS, CHANCE)
 def test_a_known_record_is_modified_if_and_only_if_it_differs(old: Any, new: Any, chance: Random) -> None:
-    """Equal canonical forms are no change; all others are one, with the bytes of both and what differs."""
+    """Equal canonical forms are no change; different ones are a modification with both versions and the pointers."""
     before, after = spelled(old), spelled(new, chance)
     assert compare(record_of(spelled(old, chance)), Snapshot(3, 7, before)) is None
     change = compare(record_of(after), Snapshot(3, 7, before))
@@ -60,7 +60,7 @@ def test_a_known_record_is_modified_if_and_only_if_it_differs(old: Any, new: Any
 @pytest.mark.parametrize("strip", [None, without(("/at",))])
 @pytest.mark.parametrize("shape", [None, RecordShape(frozenset({"id", "n"}), None)])
 def test_a_truth_value_is_not_a_number(shape: RecordShape | None, strip: Callable[[Any], Any] | None) -> None:
-    """To Python 1 equals true and 0 equals false; in JSON they differ, on every path of the comparison, deep down."""
+    """1 and true, and 0 and false, differ at any depth on every path of the comparison, unlike in Python."""
     for old, new in ((b"1", b"true"), (b"0", b"false"), (b"[0]", b"[false]"), (b'{"a":1}', b'{"a":true}')):
         for before, after in ((old, new), (new, old)):
             known = Snapshot(1, 1, b'{"id":"k","n":%b}' % before)
@@ -70,7 +70,7 @@ def test_a_truth_value_is_not_a_number(shape: RecordShape | None, strip: Callabl
 
 
 def test_an_id_in_other_letters_is_no_change_unless_something_else_is() -> None:
-    """A UUID names the same record in upper and lower case; another key that holds the like is another matter."""
+    """A UUID id in another case is no change; another field that holds the UUID in another case is."""
     key = "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f"
     known = Snapshot(1, 1, b'{"id":"%b","ref":"%b"}' % (key.encode(), key.encode()))
 
@@ -85,7 +85,7 @@ def test_an_id_in_other_letters_is_no_change_unless_something_else_is() -> None:
 
 
 def test_what_is_ignored_does_not_count() -> None:
-    """A difference in ignored members is no change, and is not listed beside another one."""
+    """A difference in ignored members alone is no change, and is not listed beside another difference."""
     strip = without(("/at",))
     snapshot = Snapshot(1, 1, b'{"a":1,"at":1}')
     assert compare(record_of(b'{"a":1,"at":2}'), snapshot, strip) is None
@@ -96,7 +96,7 @@ def test_what_is_ignored_does_not_count() -> None:
 
 @pytest.mark.parametrize("snapshot", [None, Snapshot(1, 1, b"{}")])
 def test_bytes_that_are_no_json_are_refused(snapshot: Snapshot | None) -> None:
-    """The reader of records looks at the identity only; what else is wrong is found here."""
+    """The comparison refuses bytes that are not UTF-8, which the record reader lets through."""
     with pytest.raises(ValueError, match="not UTF-8"):
         compare(record_of(b'{"a":"\xff"}'), snapshot)
 
@@ -110,14 +110,14 @@ def test_a_key_that_stands_twice_is_refused(strip: Callable[[Any], Any] | None) 
 
 
 def test_what_is_kept_from_before_is_not_refused() -> None:
-    """A snapshot that would be refused today does not keep its record from being used."""
+    """A snapshot that today's checks would refuse is still compared with."""
     change = compare(record_of(b'{"a":3}'), Snapshot(1, 1, b'{"a":1,"a":2}'))
     assert change is not None
     assert change.changed == ("/a",)
 
 
 def test_a_record_at_the_edge_of_depth_is_compared_or_refused() -> None:
-    """At any depth the comparison answers or refuses; what decides is the limit, never what is left of the stack."""
+    """A record is compared up to the depth limit and refused beyond it, however much of the stack is left."""
     depths = [*range(1, MAX_DEPTH + 20), *range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 1)]
     refused = 0
     for depth in depths:
@@ -139,7 +139,7 @@ _ABSENT = object()
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Every place that is reached through objects alone."""
+    """Every value that is reached through objects alone, by its path."""
     found = {path: value}
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -148,7 +148,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]
 
 
 def expected(old: Any, new: Any) -> list[str]:
-    """The pointers by a second way: flatten both, keep the places that differ and lie below no other difference."""
+    """The pointers by a reference implementation: flatten both, keep the outermost paths that differ."""
     one, other = leaves(old), leaves(new)
 
     def differs(path: tuple[str, ...]) -> bool:
@@ -192,7 +192,7 @@ def applied(old: Any, new: Any, pointers: tuple[str, ...]) -> Any:
 @FEW
 @given(OBJECTS, OBJECTS, CHANCE)
 def test_pointers_are_those_of_a_second_way(old: Any, new: Any, chance: Random) -> None:
-    """The pointers are sorted, each once, and those that flattening both values gives."""
+    """The pointers are sorted, unique, and the same as those from flattening both values."""
     for left, right in ((old, new), (old, {**old, **new}), (old, {"in": old, **new})):
         one, other = parse(spelled(left)), parse(spelled(right, chance))
         assert list(changed_pointers(one, other)) == expected(one, other)
@@ -201,7 +201,7 @@ def test_pointers_are_those_of_a_second_way(old: Any, new: Any, chance: Random) 
 @MANY
 @given(TREES, TREES)
 def test_nothing_differs_if_and_only_if_the_canonical_forms_are_equal(old: Any, new: Any) -> None:
-    """No pointers and equal canonical forms are the same thing."""
+    """There are no pointers if and only if the canonical forms are equal."""
     one, other = spelled(old), spelled(new)
     assert (not changed_pointers(parse(one), parse(other))) == (canonical(one) == canonical(other))
 
@@ -209,7 +209,7 @@ def test_nothing_differs_if_and_only_if_the_canonical_forms_are_equal(old: Any, 
 @FEW
 @given(OBJECTS, OBJECTS)
 def test_the_pointers_are_enough_to_get_from_old_to_new(old: Any, new: Any) -> None:
-    """Putting the new parts at the pointers into the old value, and deleting what is gone, gives the new value."""
+    """Copying the new parts at the pointers into the old value, and deleting the missing ones, gives the new value."""
     for left, right in ((old, new), ({"a": old}, {"a": {**old, **new}}), (old, {})):
         one, other = parse(spelled(left)), parse(spelled(right))
         assert encode(applied(one, other, changed_pointers(one, other))) == encode(other)
@@ -235,7 +235,7 @@ def test_pointers_follow_rfc_6901(old: bytes, new: bytes, pointers: tuple[str, .
 
 
 def test_pointers_that_would_take_too_much_are_those_of_the_members() -> None:
-    """Law: a record of 200 kB whose every value differs does not make pointers of a gigabyte; what differs is named."""
+    """Where full pointers would take a gigabyte, the changed top-level members are named instead."""
     key = "/" * 50_000
     old = {"id": "a", "same": {"x": 1}, key: {f"k{number}": 0 for number in range(20_000)}}
     new = old | {key: {f"k{number}": 1 for number in range(20_000)}, "new": 1}

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.changes.events`. The ``cloudevents`` SDK reads what is written here: a second opinion."""
+"""Laws of :mod:`poller.changes.events`; the ``cloudevents`` SDK reads the events as an independent decoder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def written(change: Change, *, sequence: int = 42, by: EventFrame | None = None)
 
 
 def attributes(event: bytes) -> dict[str, Any]:
-    """Every attribute as the SDK reads it, which also validates it; the data apart."""
+    """Every attribute as the SDK reads and validates it, and the data."""
     read = JSONFormat().read(CloudEvent, event)
     data = read.get_data()
     assert isinstance(data, dict)
@@ -85,7 +85,7 @@ CHANGES = st.builds(
 @example(altered(b'{"a":1}', b'{"a":2}'), 1, Cause.RESYNC)
 @example(created('{"id":"\\"é\U0001f600\u2028"}'.encode(), key='"é\U0001f600\u2028\\'), 1, Cause.BASELINE)
 def test_the_sdk_reads_every_attribute_of_the_contract(change: Change, sequence: int, cause: Cause) -> None:
-    """Attribute by attribute the event is what the contract says, read by the SDK, and holds nothing else."""
+    """The SDK reads exactly the attributes and data that the contract lists."""
     by = frame(cause=cause)
     data: dict[str, Any] = {"revision": change.revision, "cause": str(cause)}
     if change.raw is not None:
@@ -112,7 +112,7 @@ def test_the_sdk_reads_every_attribute_of_the_contract(change: Change, sequence:
 @FEW
 @given(CHANGES)
 def test_names_and_values_keep_to_the_allowed_characters(change: Change) -> None:
-    """Attribute names are short and of lower-case letters and digits; values hold no control character."""
+    """Attribute names are short lower-case letters and digits; values hold no control characters."""
     event = json.loads(written(change))
     event.pop("data")
     for name, value in event.items():
@@ -142,7 +142,7 @@ def test_records_are_embedded_byte_by_byte(raw: bytes) -> None:
 
 
 def test_the_same_change_has_the_same_id_for_ever() -> None:
-    """Neither cause, source, time, nor the spelling of the record is in the id; the figure is that of all versions."""
+    """The id does not depend on cause, source, time or spelling, and is the same in every version of the program."""
     change = created(b'{"id":"K","n":1.0}')
     again = created(b'{ "n":1, "id":"K" }', modified="2025-01-31T09:30:00Z")
     ids = {frame(cause=cause, source=f"urn:{cause}").event_id(which) for cause in Cause for which in (change, again)}
@@ -150,7 +150,7 @@ def test_the_same_change_has_the_same_id_for_ever() -> None:
 
 
 def test_a_different_change_has_a_different_id() -> None:
-    """Feed, generation, key, revision and content are in the id, and one cannot run over into the next."""
+    """Feed, generation, key, revision and content enter the id, separated so that two parts cannot run together."""
     changes = [
         *(created(b'{"n":%d}' % number) for number in range(3)),
         *(created(revision=revision) for revision in (1, 2, 11, 12)),
@@ -171,14 +171,14 @@ def test_a_different_change_has_a_different_id() -> None:
 @FEW
 @given(st.lists(CHANGES, min_size=2, max_size=3))
 def test_ids_are_equal_if_and_only_if_the_changes_are(changes: list[Change]) -> None:
-    """Key, revision and content decide, and nothing but these."""
+    """Within a feed the id depends on key, revision and content only."""
     by = frame()
     identities = {(change.key, change.revision, change.canonical) for change in changes}
     assert len({by.event_id(change) for change in changes}) == len(identities)
 
 
 def test_an_event_within_64_kib_keeps_what_was_before() -> None:
-    """The limit is that of the whole event, to the byte; beyond it the previous version goes, and the event says so."""
+    """An event of exactly 64 KiB keeps its previous version; one byte more and it is omitted and listed as such."""
     room = MAX_EVENT_BYTES - len(written(altered(b"{}", b'{"x":""}')))
     exact = written(altered(b"{}", b'{"x":"%b"}' % (b"y" * room)))
     assert len(exact) == MAX_EVENT_BYTES == 64 * 1024
@@ -189,13 +189,13 @@ def test_an_event_within_64_kib_keeps_what_was_before() -> None:
 
 
 def test_a_removal_beyond_64_kib_leaves_out_what_was_before() -> None:
-    """The last version of a removed record is held to the same limit; what is left is still an event."""
+    """A removal event beyond 64 KiB omits the previous version too, and is still published."""
     data = attributes(written(removed(b'{"x":"%b"}' % (b"y" * MAX_EVENT_BYTES))))["data"]
     assert data == {"omitted": ["previous"], "revision": 3, "cause": "delta"}
 
 
 def test_a_record_is_never_left_out() -> None:
-    """A record that is too large by itself goes out whole: an event without its record would be a lost change."""
+    """A record beyond 64 KiB is published whole: an event without its record would be a lost change."""
     raw = b'{"x":"%b"}' % (b"y" * MAX_EVENT_BYTES)
     assert attributes(written(created(raw)))["data"] == {"record": json.loads(raw), "revision": 1, "cause": "delta"}
     data = attributes(written(altered(raw, b"{}")))["data"]
@@ -205,14 +205,14 @@ def test_a_record_is_never_left_out() -> None:
 @given(st.datetimes(min_value=datetime(1000, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 -- hypothesis wants it naive
 @FEW
 def test_recorded_times_are_rfc_3339_in_milliseconds(moment: datetime) -> None:
-    """Cut to milliseconds, never rounded up, and of one length."""
+    """Recorded times are cut to milliseconds, never rounded up, and have a fixed length."""
     text = rfc3339(moment)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", text)
     assert timedelta() <= moment - datetime.fromisoformat(text) < timedelta(milliseconds=1)
 
 
 def test_extensions_are_attributes_and_nothing_else() -> None:
-    """What a frame carries besides stands in each event as it is, counts for the limit, and is in no id."""
+    """A frame's extensions appear as attributes, count towards the size limit, and do not enter the id."""
     carried = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": 'a="b"'}
     by = EventFrame(
         feed="acme/contractTypes", generation="g1", source=SOURCE, type_stem=STEM, cause=Cause.DELTA, extensions=carried

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.changes.held_versions`: one older version of one record, as readings show it."""
+"""Laws of :mod:`poller.changes.held_versions`: one older version of one record, as readings return it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def held(seen_at: int = SEEN) -> HeldVersion:
 
 
 def test_the_minute_passes_before_the_second_reading_begins() -> None:
-    """Law: a reading that began too early confirms nothing, however long it takes: it may be of the same moment."""
+    """A full reading that begins less than a minute after the first confirms nothing, however long it takes."""
     early, late = reading(begun=SEEN + 59_999, now=SEEN + 3_600_000), reading(begun=SEEN + 60_000, now=SEEN + 60_000)
     assert early.after(held(), OLDER) == held()
     assert late.after(held(), OLDER) is None
 
 
 def test_a_delta_confirms_nothing() -> None:
-    """Law: a delta that shows what a full reading has shown changes nothing of what is noted, however late it comes."""
+    """A delta that returns the held version again does not change what is noted, however late it comes."""
     delta = reading(begun=None, now=SEEN + 3_600_000)
     assert delta.after(held(), OLDER) == held()
     assert delta.after(held(), OTHER) == delta.after(None, OTHER)
@@ -39,7 +39,7 @@ def test_a_delta_confirms_nothing() -> None:
 
 
 def test_what_only_a_delta_has_shown_begins_with_the_first_full_reading() -> None:
-    """Law: two full readings decide; what a delta has shown is noted and does not count as one of them."""
+    """Two full readings decide; a version seen in a delta is noted but does not count as one of them."""
     noted = reading(begun=None, now=SEEN).after(None, OLDER)
     assert noted is not None
     full = reading(begun=SEEN + 3_600_000, now=SEEN + 3_600_000).after(noted, OLDER)

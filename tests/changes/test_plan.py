@@ -21,7 +21,7 @@ from tests.changes.samples import FEW
 
 
 def test_tallies_add_up_field_by_field() -> None:
-    """Adding keeps the first tally and changes nothing in the second."""
+    """``+=`` adds each field to the first tally and leaves the second unchanged."""
     total, part = RoundCounts(1, 2, 3, 4, 5, 6, 7, 0.5), RoundCounts(10, 20, 30, 40, 50, 60, 70, 1.0)
     same = total
     total += part
@@ -40,7 +40,7 @@ def test_each_kind_has_its_count(kind: ChangeKind) -> None:
 
 
 def test_a_commit_knows_where_it_leads_and_whether_it_is_needed() -> None:
-    """Each event is one step of the sequence; anything to write makes it needed."""
+    """Each event takes one sequence number; a commit with nothing to write is empty."""
     assert Commit("g", 7, events=(b"a", b"b")).next_sequence == 9
     assert Commit("g", 7, qualifications=("q",)).empty
     assert not Commit("g", 7, snapshots={"k": Snapshot(0, 0, b"{}")}).empty
@@ -49,7 +49,7 @@ def test_a_commit_knows_where_it_leads_and_whether_it_is_needed() -> None:
     assert not Commit("g", 7, marks={"m": None}).empty
 
 
-# Laws of :mod:`poller.changes.plan`: what a listing held is kept exactly, and small.
+# Laws of :mod:`poller.changes.plan`: the keys of a listing are stored exactly, and compactly.
 
 UUIDS = st.uuids().map(str)
 KEYS = st.lists(UUIDS | UUIDS.map(str.upper) | st.text(min_size=1, max_size=40) | st.just("{" + "0" * 34 + "}"))
@@ -57,17 +57,17 @@ KEYS = st.lists(UUIDS | UUIDS.map(str.upper) | st.text(min_size=1, max_size=40) 
 
 @given(KEYS)
 def test_keys_come_back_as_they_were(keys: list[str]) -> None:
-    """Any key is restored from its packed form, also a UUID in an unusual spelling."""
+    """Any key is restored from its packed form, including a UUID in an unusual spelling."""
     assert list(SubstreamSnapshot(held=packed(keys)).keys) == keys
 
 
 def test_a_uuid_takes_18_bytes() -> None:
-    """Its 16 and two around them: there are many."""
+    """A packed UUID takes its 16 bytes and two more."""
     assert len(packed([str(UUID(int=number)) for number in range(10)])) == 10 * 18 + 1
 
 
 def test_a_reading_that_ended_replaces_what_was_held_and_one_that_failed_does_not() -> None:
-    """A failed reading changes no record, and its validators are not used again."""
+    """A failed reading keeps the keys and discards the validators."""
     listing = SubstreamSnapshot().after(5, keys=["a", "b"], changed=True, validators={"If-None-Match": '"1"'})
     failed = listing.failed(9)
     assert (list(failed.keys), failed.tried, failed.read, failed.validators) == (["a", "b"], 9, 5, {})
@@ -78,7 +78,7 @@ def test_a_reading_that_ended_replaces_what_was_held_and_one_that_failed_does_no
 
 
 def test_heat_rises_with_changes_and_cools_with_rest() -> None:
-    """Always changing tends to two, never changing to nought."""
+    """Heat tends to 2 when every reading changes something and to 0 when none does."""
     listing = SubstreamSnapshot()
     for moment in range(20):
         listing = listing.after(moment, changed=True)
@@ -88,7 +88,7 @@ def test_heat_rises_with_changes_and_cools_with_rest() -> None:
     assert listing.heat < 0.01
 
 
-# Laws of :mod:`poller.changes.plan`, the last of them as a machine of pages and crashes.
+# Laws of :mod:`poller.changes.plan`, the last of them as a state machine of pages and crashes.
 
 QUALIFICATION: Final = "0b8ce21a-7f3d-4cc5-9e1b-00aabbccddee"
 read: Final = record_reader("id")
@@ -139,7 +139,7 @@ def distinct(raws: Iterable[bytes]) -> list[bytes]:
 @FEW
 @given(SLICES, SLICES)
 def test_planning_a_slice_again_after_its_commit_finds_nothing(earlier: list[bytes], raws: list[bytes]) -> None:
-    """Against the snapshots that its own commit left, a slice of distinct records is all unchanged, in any cause."""
+    """A slice of distinct records planned again after its own commit is all unchanged, whatever the cause."""
     known = planned(earlier)[0].snapshots
     first, tally = planned(distinct(raws), known, sequence=7)
     left = {**known, **first.snapshots}
@@ -152,7 +152,7 @@ def test_planning_a_slice_again_after_its_commit_finds_nothing(earlier: list[byt
 @FEW
 @given(SLICES)
 def test_every_record_is_counted_once(raws: list[bytes]) -> None:
-    """The kinds add up to the records, each event is a created or modified one, each rejection a quarantined one."""
+    """Counts add up to the records; each event is a creation or modification, each rejection is quarantined."""
     commit, tally = planned(raws)
     assert tally.records == len(raws) == sum_of(tally)
     assert len(commit.events) == tally.created + tally.modified
@@ -181,7 +181,7 @@ def test_sequences_have_no_gaps_and_revisions_rise_by_one(raws: list[bytes], seq
 @FEW
 @given(st.lists(VERSIONS, max_size=8), st.lists(st.tuples(st.integers(0, 8), BROKEN), max_size=4))
 def test_rejected_records_do_not_disturb_the_others(raws: list[bytes], broken: list[tuple[int, bytes]]) -> None:
-    """With unusable records anywhere among them, the good ones give the very same events and snapshots."""
+    """Unusable records anywhere in a slice do not change the events and snapshots of the usable ones."""
     mixed = list(raws)
     for place, raw in broken:
         mixed.insert(place, raw)
@@ -192,7 +192,7 @@ def test_rejected_records_do_not_disturb_the_others(raws: list[bytes], broken: l
 
 
 def test_a_record_twice_in_a_slice_is_compared_with_its_own_first_version() -> None:
-    """Two different versions of a record in one slice are two events, the first being previous of the second."""
+    """Two versions of a record in one slice are two events, and the first is the previous version of the second."""
     commit, tally = planned([version("a", 1), version("a", 1), version("a", 2)])
     assert (tally.created, tally.modified, tally.unchanged) == (1, 1, 1)
     assert decoded(commit)[1]["data"]["previous"] == {"id": "a", "n": 1}
@@ -200,7 +200,7 @@ def test_a_record_twice_in_a_slice_is_compared_with_its_own_first_version() -> N
 
 
 def test_a_value_that_goes_and_comes_back_is_three_changes() -> None:
-    """A, B, A gives three events with three ids, in one slice or in three, and the ids are the same either way."""
+    """The values A, B, A give three events with three ids, the same in one slice as in three."""
     values = [version("a", value) for value in (1, 2, 1)]
     at_once = [event["id"] for event in decoded(planned(values)[0])]
     known: dict[str, Snapshot] = {}
@@ -214,7 +214,7 @@ def test_a_value_that_goes_and_comes_back_is_three_changes() -> None:
 
 
 def test_a_record_that_returns_goes_on_counting() -> None:
-    """After its removal the record is created again; its revision goes on and the tombstone is gone."""
+    """A removed record that returns is created with the next revision, and its tombstone is replaced."""
     commit, tally = planned([version("a", 1)], {"a": Snapshot(4, 9, version("a", 1), removed=True)}, sequence=20)
     event = decoded(commit)[0]
     assert (tally.created, event["type"], event["data"]["revision"]) == (1, "t.created.v1", 5)
@@ -223,7 +223,7 @@ def test_a_record_that_returns_goes_on_counting() -> None:
 
 
 def test_a_silent_baseline_keeps_and_says_nothing() -> None:
-    """Snapshots are kept without events; what comes after is compared with them and begins with revision 1."""
+    """A silent baseline stores snapshots without events; the first later change has revision 1."""
     silent, tally = planned([version("a", 1), version("b", 1), version("b", 2)], rules=PublishRules(silent=True))
     assert (silent.events, silent.next_sequence, sum_of(tally)) == ((), 0, 3)
     assert silent.snapshots == {"a": Snapshot(0, 0, version("a", 1)), "b": Snapshot(0, 0, version("b", 2))}
@@ -234,7 +234,7 @@ def test_a_silent_baseline_keeps_and_says_nothing() -> None:
 
 
 def test_what_is_ignored_gives_no_event() -> None:
-    """A difference in an ignored field alone is silent, and the snapshot stays what was last published."""
+    """A difference in an ignored field gives no event, and the snapshot stays as last published."""
     rules = PublishRules(without(("/n",)))
     first = planned([version("a", 1)], rules=rules)[0]
     again, tally = planned([version("a", 2)], first.snapshots, sequence=1, rules=rules)
@@ -242,7 +242,7 @@ def test_what_is_ignored_gives_no_event() -> None:
 
 
 def test_keys_meet_in_any_case_of_their_uuid() -> None:
-    """The same id in other letters is the same record: its next revision where something else differs, else nothing."""
+    """A UUID in another case is the same record: unchanged if nothing else differs, otherwise its next revision."""
     cases = (QUALIFICATION, QUALIFICATION.upper())
     lower, upper = (b'{"id":"%b"}' % subject.encode() for subject in cases)
     assert planned([lower, upper])[1].modified == 0
@@ -253,13 +253,13 @@ def test_keys_meet_in_any_case_of_their_uuid() -> None:
 
 
 def test_qualifications_are_noted_once() -> None:
-    """Each qualification that a changed record names is noted once, in the order met."""
+    """Each qualification that a changed record names is noted once, in order of appearance."""
     raws = [b'{"id":"%d","qualificationID":"%b"}' % (number, QUALIFICATION.encode()) for number in range(3)]
     assert planned([*raws, version("a", 1)])[0].qualifications == (QUALIFICATION,)
 
 
 def test_commits_with_different_events_have_different_digests() -> None:
-    """The digest tells a repetition from another commit: equal for the same events, different for others."""
+    """The digest of a commit is equal for the same events and different for others."""
     digests = [planned([version("a", value) for value in values])[0].digest for values in ((1,), (2,), (1, 2), (1,))]
     assert digests[0] == digests[3]
     assert len(set(digests)) == 3
@@ -268,8 +268,7 @@ def test_commits_with_different_events_have_different_digests() -> None:
 class PagesAndCrashes(RuleBasedStateMachine):
     """Pages are planned and committed, or the process dies before or after the commit and reads the page again.
 
-    Beside it stands the plainest model there is: the last value of each key, and the list of what an observer of
-    every page must have been told.
+    The model is the last value of each key and the list of events that an observer of every page would publish.
     """
 
     @initialize()
@@ -285,7 +284,7 @@ class PagesAndCrashes(RuleBasedStateMachine):
         deaths=st.lists(st.sampled_from(["before", "after"]), max_size=3),
     )
     def page(self, page: dict[str, int], deaths: list[str]) -> None:
-        """One page is read until its commit is known; each death on the way leaves it written or not."""
+        """One page is read until its commit succeeds; each death on the way happens before or after the write."""
         for death in [*deaths, "none"]:
             commit, tally = planned(
                 [version(key, value) for key, value in page.items()], self.known, sequence=self.sequence
@@ -307,7 +306,7 @@ class PagesAndCrashes(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_doubled_or_misnamed(self) -> None:
-        """The events are what the model tells, in order, numbered without gaps, no id twice."""
+        """The events are those of the model, in order, with sequences without gaps and unique ids."""
         seen = [
             (event["subject"], event["type"].split(".")[1], event["data"]["revision"], event["data"]["record"]["n"])
             for event in self.events
@@ -318,7 +317,7 @@ class PagesAndCrashes(RuleBasedStateMachine):
 
     @invariant()
     def the_snapshots_are_the_last_versions(self) -> None:
-        """What is kept of each key is its last version, as received."""
+        """The snapshot of each key is its last version, as received."""
         assert {key: (kept.revision, kept.raw) for key, kept in self.known.items()} == {
             key: (revision, version(key, value)) for key, (revision, value) in self.model.items()
         }
@@ -328,12 +327,12 @@ PagesAndCrashes.TestCase.settings = settings(max_examples=25, stateful_step_coun
 TestPagesAndCrashes = PagesAndCrashes.TestCase
 
 
-# What was seen is remembered, small and exactly.
+# The keys seen in a round are stored exactly, and compactly.
 
 
 @given(st.lists(st.text(max_size=40)), st.lists(st.text(max_size=40)))
 def test_what_was_seen_is_in_it_and_nothing_else(some: list[str], others: list[str]) -> None:
-    """Law: a set of keys, whatever the order of adding and asking."""
+    """The set contains exactly the keys added, in any order of adding and asking."""
     seen = SeenKeys()
     assert not seen
     seen.update(some)

@@ -38,7 +38,7 @@ def record_of(**fields: Any) -> Record:
 
 
 def test_a_uuid_is_one_key_in_any_case() -> None:
-    """Ids of UUID shape are one key whatever the case of their letters; the subject stays as it was received."""
+    """A UUID is one key in any case; the subject keeps the spelling received."""
     records = [record_of(id=spelling) for spelling in (UUID, UUID.lower(), UUID.upper())]
     assert {record.key for record in records} == {UUID.lower()}
     assert [record.subject for record in records] == [UUID, UUID.lower(), UUID.upper()]
@@ -46,13 +46,13 @@ def test_a_uuid_is_one_key_in_any_case() -> None:
 
 @pytest.mark.parametrize("subject", ["Ab", UUID + "A", "{" + UUID + "}", UUID.replace("-", ""), "é", " ", "a b/c?d"])
 def test_other_ids_count_as_they_stand(subject: str) -> None:
-    """What is not exactly of UUID shape is a key letter by letter."""
+    """An id that is not exactly a UUID is used as its key unchanged."""
     assert record_of(id=subject).key == subject
 
 
 @pytest.mark.parametrize(("number", "key"), [(0, "0"), (7, "7"), (-5, "-5"), (10**40, "1" + "0" * 40)])
 def test_integers_are_ids(number: int, key: str) -> None:
-    """An integer is an id, written as its digits, and never that of the record whose id is the same as text."""
+    """An integer id has its digits as subject, and a different key from the same digits as text."""
     raw, text = b'{"id":%d}' % number, b'{"id":"%d"}' % number
     found, other = read(raw), read(text)
     assert isinstance(found, Record)
@@ -72,7 +72,7 @@ def test_no_text_has_the_key_of_an_integer(text: str, number: int) -> None:
 
 
 def test_composed_and_decomposed_ids_are_two_records() -> None:
-    """Texts that only look alike are two ids: nothing is normalized."""
+    """Ids that only look alike are different records: nothing is normalized."""
     assert record_of(id="\u00e9").key == "\u00e9" != record_of(id="e\u0301").key == "e\u0301"
 
 
@@ -107,7 +107,7 @@ def test_composed_and_decomposed_ids_are_two_records() -> None:
     ids=lambda value: repr(value[:24]),
 )
 def test_what_has_no_usable_identity_is_rejected(raw: bytes, reason: str) -> None:
-    """Each is rejected with its bytes and the reason, in one short line."""
+    """A record without a usable id is rejected with its bytes and a short printable reason."""
     found = read(raw)
     assert isinstance(found, Rejected)
     assert found.raw == raw
@@ -117,7 +117,7 @@ def test_what_has_no_usable_identity_is_rejected(raw: bytes, reason: str) -> Non
 
 
 def test_the_longest_id_is_usable() -> None:
-    """The limit itself is within the limit."""
+    """An id of the maximum length is usable, and one character more is rejected."""
     assert record_of(id="x" * MAX_ID_LENGTH).key == "x" * MAX_ID_LENGTH
     assert isinstance(read(b'{"id":"%b"}' % (b"x" * (MAX_ID_LENGTH + 1))), Rejected)
 
@@ -135,7 +135,7 @@ def test_the_longest_id_is_usable() -> None:
     ],
 )
 def test_an_rfc_3339_time_is_kept_as_received(text: str) -> None:
-    """A time with its offset is the record's time, letter by letter."""
+    """A time with an offset is kept as the record's time, character by character."""
     assert record_of(id="a", lastModifiedAt=text).modified == text
 
 
@@ -151,7 +151,7 @@ def test_an_rfc_3339_time_is_kept_as_received(text: str) -> None:
     ],
 )
 def test_what_is_no_rfc_3339_time_counts_as_none(value: Any) -> None:
-    """The reference does not say what the field holds; whatever it is, the record stays usable."""
+    """A record whose time is not RFC 3339 is usable and has no time: the API does not document the format."""
     assert record_of(id="a", lastModifiedAt=value).modified is None
 
 
@@ -159,7 +159,7 @@ def test_what_is_no_rfc_3339_time_counts_as_none(value: Any) -> None:
     ("value", "kept"), [(UUID, UUID.lower()), ("q", None), ("", None), (None, None), (5, None), ([], None)]
 )
 def test_a_qualification_is_kept_where_it_is_one(value: Any, kept: str | None) -> None:
-    """Only an id of UUID shape can be put into the path of a listing."""
+    """Only a UUID is kept as a qualification, because it goes into the path of a listing."""
     assert record_of(id="a", qualificationID=value).qualification == kept
 
 
@@ -172,7 +172,7 @@ def test_the_bytes_are_those_received(fields: Any, subject: str) -> None:
 
 
 def test_the_id_field_is_the_feeds() -> None:
-    """A feed may call its id otherwise; then ``id`` is a field like any other."""
+    """A feed may name another id field; ``id`` is then an ordinary field."""
     found = record_reader("code")(b'{"id":"x","code":"y"}')
     assert isinstance(found, Record)
     assert found.key == "y"
@@ -187,7 +187,7 @@ def test_the_id_field_is_the_feeds() -> None:
     ids=lambda rest: repr(rest[:12]),
 )
 def test_the_id_of_what_cannot_be_used_is_read_from_its_bytes(rest: bytes) -> None:
-    """An unusable record is reported with the key that a usable record with its id would have."""
+    """The key read from the bytes of an unusable record is the key that a usable record with that id would have."""
     for record, key in (
         (b'{"id":"a","n":%b}', "a"),
         (b'{"n":%b,"id":"a"}', "a"),
@@ -199,7 +199,7 @@ def test_the_id_of_what_cannot_be_used_is_read_from_its_bytes(rest: bytes) -> No
 
 
 def test_an_id_that_stands_in_a_record_twice_is_both() -> None:
-    """A record with two ids counts as both."""
+    """A record with two ids counts as both records."""
     assert identities(b'{"id":"a","n":NaN,"id":2}', "id") == frozenset({"a", "\x012"})
 
 
@@ -228,7 +228,7 @@ def test_an_id_that_stands_in_a_record_twice_is_both() -> None:
     ],
 )
 def test_where_no_id_can_be_read_none_is_made_up(raw: bytes) -> None:
-    """No object, no such key, a value that names nothing, bytes that are no text: any known record may be meant."""
+    """Bytes without a readable id have no identity: any known record may be meant."""
     assert identities(raw, "id") is None
 
 
@@ -250,7 +250,7 @@ def test_where_no_id_can_be_read_none_is_made_up(raw: bytes) -> None:
     ],
 )
 def test_what_may_be_several_records_has_no_id(raw: bytes) -> None:
-    """Law: bytes whose strings and brackets do not stand as in one JSON value may be any records, and are none."""
+    """Bytes whose strings and brackets are not those of one JSON value have no identity."""
     assert not is_single(raw)
     assert identities(raw, "id") is None
 
@@ -260,13 +260,13 @@ def test_what_may_be_several_records_has_no_id(raw: bytes) -> None:
 )
 @pytest.mark.parametrize("start", [b'{"id":"a",', b'{"id":NaN,"x":"', b'{"id":7'])
 def test_an_id_is_looked_for_in_time_by_the_length_alone(start: bytes, text: bytes) -> None:
-    """Law: whatever a stranger repeats after the first bytes of a record costs time by its length."""
+    """The search for an id takes time linear in the length of the record, whatever the record repeats."""
     assert growth(lambda size: identities(start + text * (size // len(text)), "id"), 4 * 1024) < LINEAR
     assert growth(lambda size: identities(start + text * (size // len(text)) + b"}", "id"), 4 * 1024) < LINEAR
 
 
 def test_a_record_of_too_many_ids_or_brackets_has_none() -> None:
-    """Law: for each unusable record the store is asked for few, and the search for its id is bounded."""
+    """The search for an id is bounded: a record with too many ids or too many elements has no identity."""
     several = [b'"id":%d' % number for number in range(20)]
     assert identities(b'{"n":NaN,' + b",".join(several[:16]) + b"}", "id") is not None
     assert identities(b'{"n":NaN,' + b",".join(several) + b"}", "id") is None
@@ -275,7 +275,7 @@ def test_a_record_of_too_many_ids_or_brackets_has_none() -> None:
 
 
 def test_a_record_beyond_any_use_is_rejected() -> None:
-    """Law: one record is read without a pause, so it may not have any length; its id counts as seen."""
+    """A record above the size limit is rejected, and its id still counts as seen."""
     usable = b'{"id":"a","x":"%b"}' % (b"x" * (MAX_RECORD_BYTES - 17))
     assert isinstance(read(usable), Record)
     rejected = read(usable + b" ")
@@ -285,7 +285,7 @@ def test_a_record_beyond_any_use_is_rejected() -> None:
 
 
 def test_parts_are_laid_over_each_other_in_time_by_their_number() -> None:
-    """Law: a page of parts of one record, each with another key, is read in time by its length."""
+    """Merging the parts of one record takes time linear in their number, even if each part has another key."""
 
     def parts(count: int) -> None:
         found = [read(b'{"id":1,"k%d":0}' % number) for number in range(count)]
@@ -298,7 +298,7 @@ def test_parts_are_laid_over_each_other_in_time_by_their_number() -> None:
 @FEW
 @given(OBJECTS, st.binary(min_size=1, max_size=3).filter(lambda junk: not set(junk) & set(b'\\"')))
 def test_what_is_wrong_within_strings_or_numbers_leaves_a_value_single(value: Any, junk: bytes) -> None:
-    """Law: each JSON value is single, with whatever bytes in its strings and whatever stands for its numbers."""
+    """A JSON value is a single value whatever bytes its strings hold and however its numbers are spelled."""
     raw = spelled(value)
     assert is_single(raw)
     assert is_single(b' {"a" : [' + raw + b' , "' + junk + b'" , NaN, 0x1F ] }\n')
@@ -307,7 +307,7 @@ def test_what_is_wrong_within_strings_or_numbers_leaves_a_value_single(value: An
 @FEW
 @given(OBJECTS, OBJECTS)
 def test_two_objects_are_never_single(one: Any, other: Any) -> None:
-    """Law: whatever stands between two objects, and wherever a quotation mark too many stands in both."""
+    """Two objects are never a single value, whatever separates them and wherever an extra quotation mark is."""
     first, second = spelled({**one, "id": "a"}), spelled({**other, "id": "b"})
     for between in (b"", b",", b" ", b":", b"x"):
         assert not is_single(first + between + second)
@@ -318,21 +318,21 @@ def test_two_objects_are_never_single(one: Any, other: Any) -> None:
 @FEW
 @given(OBJECTS, st.text(min_size=1, max_size=5))
 def test_an_id_is_the_same_from_the_bytes_and_from_the_record(fields: Any, subject: str) -> None:
-    """Of a record that can be used both ways of reading agree."""
+    """For a usable record the id read from the bytes is the id of the record."""
     raw = spelled({**fields, "id": subject})
     found = read(raw)
     if isinstance(found, Record):
         assert identities(raw, "id") == frozenset({found.key})
 
 
-# Laws of :mod:`poller.changes.records`: another choice of fields is no storm, and costs no change.
+# Laws of :mod:`poller.changes.records`: another choice of fields causes no burst of events and loses no change.
 
 KEYS = ("a", "b", "c")
 SHAPES = st.sampled_from([(), ("id", "a"), ("id", "b", "c"), ("id", "a", "b", "c")])
 
 
 def test_without_fields_all_counts() -> None:
-    """All asked for, before and now: there is no shape. Before not being known is as the same."""
+    """There is no shape when all fields were and are requested; an unknown earlier choice counts as the present one."""
     assert shape_of((), ()) is None
     assert shape_of(None, ()) is None
     assert shape_of(("a",), ()) is not None
@@ -348,9 +348,9 @@ def test_without_fields_all_counts() -> None:
 async def test_what_was_published_agrees_with_the_source_in_all_that_was_asked_for_twice(
     steps: list[tuple[tuple[str, ...], dict[str, int]]],
 ) -> None:
-    """Laid one over the other, the events give the source's value of each field that was ever published.
+    """The events, laid over each other, give the source's value of every published field that is still requested.
 
-    As far as it is asked for now; and while nothing changes, no choice of fields publishes anything.
+    A changed choice of fields alone publishes nothing.
     """
     read = Round()
     laid: dict[str, Any] = {}
@@ -389,13 +389,13 @@ def version(n: int, modified: str | None = None, **more: Any) -> bytes:
 
 
 def left_of(*raws: bytes, partial: bool = False) -> list[Any]:
-    """What is left of a page: values of records, reasons of what was rejected."""
+    """What remains of a page: values of the records, reasons of the rejected ones."""
     found = at_once(latest_versions([read(raw) for raw in raws], partial=partial))
     return [json.loads(one.raw) if isinstance(one, Record) else one.reason for one in found]
 
 
 def test_a_page_without_repetitions_stays_as_it_is() -> None:
-    """The same records in the same order, the rejected ones in their places."""
+    """A page without repeated ids keeps its records and rejections in order."""
     records = [read(b'{"id":"b"}'), read(b"{}"), read(b'{"id":1}'), read(b'{"id":"1"}'), read(b"{}")]
     assert at_once(latest_versions(records)) == records
 
@@ -415,7 +415,7 @@ def test_a_page_without_repetitions_stays_as_it_is() -> None:
     ],
 )
 def test_the_one_modified_last_is_chosen(modified: tuple[str | None, ...], chosen: int) -> None:
-    """By the moment and not by its spelling; where one does not say when, by the order of the page."""
+    """The version modified last is chosen, by moment, not spelling; without a time the page order decides."""
     raws = [version(place, when) for place, when in enumerate(modified)]
     assert left_of(b'{"id":"b"}', *raws, b'{"id":"c"}') == [{"id": "b"}, json.loads(raws[chosen]), {"id": "c"}]
 
@@ -432,7 +432,7 @@ def test_the_one_modified_last_is_chosen(modified: tuple[str | None, ...], chose
     ids=["twice", "id twice", "not UTF-8", "range"],
 )
 def test_a_version_that_cannot_be_used_displaces_none(bad: bytes, reason: str, partial: bool) -> None:
-    """Whether it came first or last, the good one is left and the bad one is rejected, its bytes as they came."""
+    """An unusable version is rejected with its bytes, and the usable one is kept, in either order."""
     for raws in ([version(1), bad], [bad, version(1)]):
         assert left_of(*raws, partial=partial) == [{"id": "a", "n": 1}, reason]
     (rejected,) = (one for one in at_once(latest_versions([read(bad), read(bad), read(version(1))]))[1:2])
@@ -440,7 +440,7 @@ def test_a_version_that_cannot_be_used_displaces_none(bad: bytes, reason: str, p
 
 
 def test_parts_are_laid_over_each_other_in_order() -> None:
-    """Two parts with different keys in one page: both count, the one modified later last."""
+    """Parts of one record in one page are merged in order of their modification times."""
     name, reason = version(1, ELEVEN, name="x"), version(2, TEN, reason="y")
     whole = {"id": "a", "n": 1, "name": "x", "reason": "y", "lastModifiedAt": ELEVEN}
     assert left_of(name, reason, partial=True) == [whole]
@@ -451,7 +451,7 @@ def test_parts_are_laid_over_each_other_in_order() -> None:
 @FEW
 @given(st.permutations([NINE, TEN, ELEVEN]), st.booleans())
 def test_three_parts_in_any_order_are_one_record(times: list[str], other_between: bool) -> None:
-    """However paging mixed them, the value of the latest counts and nothing that only an earlier one has is lost."""
+    """In any order of the page the latest value counts, and a member that only an earlier part has is kept."""
     raws = [version(int(when[11:13]), when, **{f"only{when[11:13]}": True}) for when in times]
     if other_between:
         raws.insert(1, b'{"id":"b"}')

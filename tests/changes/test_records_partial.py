@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.changes.records`."""
+"""Laws of :mod:`poller.changes.records` on partial records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record_of(raw: bytes) -> Record:
 @MANY
 @given(MEMBERS, st.lists(st.sets(st.integers(0, 5)), max_size=5), CHANCE)
 def test_the_parts_of_a_record_make_it_up(members: dict[str, Any], parts: list[set[int]], chance: Any) -> None:
-    """Any parts of a record that hold all of it, one after the other, in any spelling, give the whole record."""
+    """Parts that together hold all members give the whole record, in any order and spelling."""
     names = list(members)
     raw = b"{}"
     for part in [*parts, set(range(6))]:
@@ -40,14 +40,14 @@ def test_the_parts_of_a_record_make_it_up(members: dict[str, Any], parts: list[s
 @MANY
 @given(MEMBERS, MEMBERS)
 def test_what_is_received_counts_and_what_is_not_is_kept(known: dict[str, Any], received: dict[str, Any]) -> None:
-    """Key by key: the received value, else the known one; and the same part a second time changes no byte."""
+    """Each member is the received value, else the known one; merging the same part again changes no byte."""
     once = overlaid(spelled(known), spelled(received))
     assert canonical(once) == canonical(spelled({**known, **received}))
     assert overlaid(once, spelled(received)) == once
 
 
 def test_each_value_keeps_its_bytes_and_the_known_keys_their_order() -> None:
-    """Numbers, escapes and white space within a value stay as they came; new keys follow the known ones."""
+    """Numbers, escapes and white space within a value are kept; new keys follow the known ones."""
     known = rb'{ "id" : "a", "n": 1.50, "o": { "b" : 1e2 }, "t":"\u00e9" }'
     received = b'{"new":[1 , 2],"n":%b,"id":"a"}' % (b"7" * 5_000)
     assert overlaid(known, received) == (
@@ -56,13 +56,13 @@ def test_each_value_keeps_its_bytes_and_the_known_keys_their_order() -> None:
 
 
 def test_a_received_null_is_a_value() -> None:
-    """Null replaces, absence does not; an object is replaced whole."""
+    """A received null replaces the value, an absent member keeps it, and an object is replaced as a whole."""
     raw = overlaid(b'{"id":"a","x":1,"y":2,"o":{"p":1,"q":2}}', b'{"id":"a","x":null,"o":{"p":3}}')
     assert json.loads(raw) == {"id": "a", "x": None, "y": 2, "o": {"p": 3}}
 
 
 def test_what_a_record_says_of_itself_is_that_of_the_whole() -> None:
-    """Key and subject are the part's; when it was modified and whose it is may stand in the known bytes alone."""
+    """A merged record has the part's key and subject, and the known time and qualification where the part has none."""
     known = b'{"id":"A","lastModifiedAt":"2025-01-31T09:30:00Z","qualificationID":"%b"}' % QUALIFICATION.encode()
     part = record_of(b'{"id":"A","n":1}')
     whole = merged(part, known)
@@ -72,7 +72,7 @@ def test_what_a_record_says_of_itself_is_that_of_the_whole() -> None:
 
 
 def test_the_identity_is_that_of_the_feeds_id_field() -> None:
-    """Whichever field that is."""
+    """A merged record keeps its identity when the feed's id field is not ``id``."""
     part = record_reader("code")(msgspec.json.encode({"code": 5, "id": "x"}))
     assert isinstance(part, Record)
     whole = merged(part, b'{"id":"y","code":5,"n":1}')
@@ -90,6 +90,6 @@ def test_the_identity_is_that_of_the_feeds_id_field() -> None:
     ids=["twice", "twice below", "not UTF-8", "deep"],
 )
 def test_a_part_that_cannot_be_used_is_refused(raw: bytes, reason: str) -> None:
-    """Before anything of it could be lost by merging."""
+    """An unusable part is refused before it is merged."""
     with pytest.raises(ValueError, match=reason):
         merged(record_of(raw), b'{"id":"a"}')

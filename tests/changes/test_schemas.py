@@ -1,4 +1,4 @@
-"""The schemas of events: what is published is valid, and what this program says itself is held to its word."""
+"""The schemas of events: every published event is valid, and what the daemon itself writes is constrained."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def schema_of(type_name: str) -> Draft202012Validator:
 @FEW
 @given(data=st.data(), type_name=st.sampled_from(sorted(FIELDS)))
 def test_whatever_a_record_holds(data: st.DataObject, type_name: str) -> None:
-    """Law: a record with any value in any of the known fields is valid."""
+    """A record with any value in any of the known fields is valid."""
     fields = {name: data.draw(TREES) for name in FIELDS[type_name]}
     schema_of(type_name).validate(event_of(type_name, json.loads(spelled({**fields, "id": "1"}))))
 
 
 def test_stamps_as_numbers() -> None:
-    """Law: how the API writes its times is open, so a number is as good as a text."""
+    """A time may be a number or a text, because the API does not document which it sends."""
     schema_of("contractType").validate(event_of("contractType", {"id": "1", "createdAt": 1735689600}))
 
 
@@ -55,7 +55,7 @@ def test_stamps_as_numbers() -> None:
     [("id", "1"), ("sequence", "1"), ("subject", ""), ("specversion", "0.3"), ("type", "x"), ("source", None)],
 )
 def test_attributes_are_held(key: str, wrong: object) -> None:
-    """Law: the attributes, which this program makes, are constrained."""
+    """The schema constrains the attributes, which the daemon writes."""
     schema = schema_of("contractType")
     schema.validate(EVENT)
     assert not schema.is_valid({**EVENT, key: wrong})
@@ -64,18 +64,18 @@ def test_attributes_are_held(key: str, wrong: object) -> None:
 
 @pytest.mark.parametrize(("key", "wrong"), [("revision", 0), ("cause", "whim"), ("record", {}), ("changed", [])])
 def test_data_is_held(key: str, wrong: object) -> None:
-    """Law: revision and cause are constrained, a record has its id, and what was created has no changed."""
+    """The schema constrains revision and cause, requires an id in a record, and allows no ``changed`` in a creation."""
     assert not schema_of("contractType").is_valid({**EVENT, "data": {**EVENT["data"], key: wrong}})
 
 
 def test_every_field_is_described() -> None:
-    """Law: the schema says of each field that the reference knows what it is."""
+    """The schema describes every field that the API reference names."""
     assert all(list(field) == ["description"] for fields in FIELDS.values() for field in fields.values())
 
 
 @pytest.mark.parametrize(("wrong", "name"), [("00-1-2-01", "traceparent"), (1, "traceparent"), ("", "tracestate")])
 def test_a_trace_may_be_there_and_is_held(wrong: object, name: str) -> None:
-    """Law: an event is valid with and without the round's trace; what is there is spelled as W3C has it."""
+    """An event is valid with and without the round's trace; a trace must be spelled as W3C defines it."""
     carried = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03", "tracestate": "a=b"}
     schema = schema_of("contractType")
     schema.validate(EVENT)
