@@ -270,7 +270,7 @@ class DeliverRole:
                 for task in tasks:
                     if task.done():  # none should have ended before the stop; its error is raised
                         task.result()
-                await self._refresh(stop, send)
+                await unless_stopped(self._refresh(send), stop)
                 send, among = self._membership.ask, self._membership.among(ROLE)
                 if among is None or len(among.names) == 1:  # else another process may store a pause of a sink
                     await self._shared.clock.wait(stop, _LOOK_AGAIN - LOOK_SECONDS)
@@ -297,13 +297,10 @@ class DeliverRole:
                 self._away(error)
                 await self._shared.clock.wait(stop, _LOOK_AGAIN)
 
-    async def _refresh(self, stop: asyncio.Event, send: ScriptSender | None) -> None:
-        """Read whether the registry has changed, unless stopped before, and apply the changes."""
+    async def _refresh(self, send: ScriptSender | None) -> None:
+        """Read whether the registry has changed, and apply the changes."""
         try:
-            found = await unless_stopped(self._read(send), stop)
-            if found is None:
-                return
-            marks, pauses = found
+            marks, pauses = await self._read(send)
             if isinstance(pauses, SinkPauses):  # first: what is started below has later ones
                 for running in self._running.values():
                     running.follow_pauses(pauses)
@@ -448,6 +445,7 @@ def _feeds_of(
 async def _stopped(running: SubscriptionRunner, before: asyncio.Task[None] | None) -> None:
     """Stop a subscription and wait for its end."""
     if before is not None:
+        running.do_not_start()  # after that one, which may take its whole time to end
         await asyncio.wait([before])
     await running.stop()
 

@@ -212,6 +212,10 @@ class SubscriptionRunner:
         self.follow_pauses(await registry.pauses())
         subscriber.took(feed, health_of(await registry.health(self._name, feed)))
 
+    def do_not_start(self) -> None:
+        """Deliver nothing if the predecessor has not ended yet; :meth:`stop` follows."""
+        self._stop.set()
+
     async def stop(self) -> None:
         """End in order: start no attempts, let those in flight end, release the leases."""
         self._stop.set()

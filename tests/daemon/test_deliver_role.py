@@ -38,11 +38,13 @@ from poller.store.subscriptions import Paused
 from tests.delivery.events import spelled
 from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import limited, until
+from tests.proxy import proxied
 from tests.receiver import Held, Receiver, Reply, receiving
 from tests.telemetry.series import value
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
+_ALL = SubscriptionKeys.of("poller").handshakes.encode()  # every reading of the whole registry names it
 _SOURCE = '[[sources]]\nname = "acme"\nbase_url = "https://api.example.org"\nauth = { none = true }\n'
 _FEED = '[[sources.feeds]]\nresource = "contractTypes"\n'
 SECRETS = ("whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_" + "C2FVsBQIhrscChlQIMV9+7h2cVpGYtTf")
@@ -574,6 +576,40 @@ async def test_a_stop_waits_for_no_reading(scene: Scene) -> None:
     async with limited():
         await scene.arrives("one", "e1")
         await scene.stop()
+
+
+async def test_a_stop_waits_for_no_registry(server: str, tmp_path: Path) -> None:
+    """Law: a stop takes no longer because the store does not answer what the subscriptions are."""
+    async with proxied(server) as proxy, staged(proxy.url, tmp_path) as scene, commands(server) as direct:
+        scene.deliver(scene.settings("one"))
+        await scene.add("e1")
+        await scene.arrives("one", "e1")
+        silent = proxy.silence(to=_ALL)
+        await Registry(direct, SubscriptionKeys.of("poller")).pause("one", Paused("operator", "by request", now()))
+        await silent.struck.wait()
+        with capture_logs() as said:
+            await scene.stop()
+    assert "redis unavailable" not in {line["event"] for line in said}  # it was not waited for until then
+
+
+async def test_a_stop_begins_nothing_after_what_it_waits_for(server: str, tmp_path: Path) -> None:
+    """Law: a subscription that was paused and resumed ends with the requests of before; the store is not asked then."""
+    hang = asyncio.Event()
+    async with proxied(server) as proxy, staged(proxy.url, tmp_path) as scene, commands(server) as direct:
+        registry = Registry(direct, SubscriptionKeys.of("poller"))
+        scene.sink.answer = Held(hang, Reply())
+        scene.deliver(scene.settings("one"))
+        await scene.add("e1")
+        await scene.sink.received(1)
+        for change in (registry.pause("one", Paused("operator", "by request", now())), registry.resume("one")):
+            readings = proxy.times(_ALL)
+            await change
+            await until(lambda: proxy.times(_ALL) > readings, "the change to be read")  # noqa: B023 -- awaited here
+        silent = proxy.silence(to=_ALL, times=9)
+        async with limited(6):
+            await scene.stop()
+        assert not silent.struck.is_set()
+    hang.set()
 
 
 async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Scene) -> None:
