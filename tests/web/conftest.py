@@ -1,4 +1,4 @@
-"""The service with two feeds, a subscription of the file, and an admin token."""
+"""The HTTP service with two feeds, one subscription from the configuration file, and an admin token."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Requests that schemathesis makes up from the service's own OpenAPI document, sent to a running daemon.
+"""Requests that schemathesis generates from the service's own OpenAPI document, sent to a running daemon.
 
-``python -m tests.web.fuzz --examples 200 --seed 7`` looks longer than the test does.
+``python -m tests.web.fuzz --examples 200 --seed 7`` sends more requests than the test does.
 
-The daemon serves and does nothing else, for whoever delivers would ask made-up sinks for their permission.
+The daemon has only the serve role: a delivering one would send handshakes to generated sinks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-# What a schema cannot say (a header's name, a host that is private, a subscription that the file has) is refused with
-# 422 and 409; what it can say is to be refused by it.
+# The service answers 422 or 409 to what a schema cannot express: a header's name, a private host, a subscription of
+# the configuration file.
 _CONFIG = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", 401, 403, 404, 409, 422]
@@ -36,7 +36,7 @@ _PROGRAM = Path(sys.executable).with_name("st")
 
 @asynccontextmanager
 async def serving(directory: Path, store_url: str) -> AsyncIterator[str]:
-    """The URL of a daemon that serves."""
+    """The URL of a daemon with the serve role."""
     port = free_port()
     settings = configured(directory, store_url, "filed", http=f'bind = "127.0.0.1:{port}"')
     stop = asyncio.Event()
@@ -58,12 +58,12 @@ async def serving(directory: Path, store_url: str) -> AsyncIterator[str]:
 
 
 async def fuzzed(directory: Path, url: str, *options: str) -> tuple[int, str]:
-    """The exit code of schemathesis, and what it said. 0: nothing was found."""
+    """The exit code of schemathesis (0: no failure found) and its output."""
     (directory / "schemathesis.toml").write_text(_CONFIG, "utf-8")
     command = [str(_PROGRAM), "run", f"{url}/openapi.json", "-H", f"Authorization: Bearer {TOKEN}", *options]
     process = await asyncio.create_subprocess_exec(
         *command,
-        *("--exclude-path", "/events"),  # which has no end
+        *("--exclude-path", "/events"),  # an endless answer
         cwd=directory,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

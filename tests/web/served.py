@@ -1,4 +1,4 @@
-"""The HTTP service on a real store, without a daemon: what is there is put there by the test."""
+"""The HTTP service on a real store, without a daemon; the test itself writes the store's content."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SINK: Final = "https://sink.example.org/hook"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a test asks.
+    """The running service and what a test needs to query it.
 
     Attributes:
         url: of the service.
         http: a client of it.
         store: a client of the store.
         settings: the configuration.
-        backing: what the routes stand on.
+        backing: the context of the routes.
     """
 
     url: str
@@ -52,7 +52,7 @@ class Served:
     async def ask(
         self, path: str, method: str = "GET", *, token: str | None = TOKEN, **more: Any
     ) -> tuple[int, Any, Any]:
-        """Status, headers, and the body: what its JSON means, else text."""
+        """Status, headers, and the body: decoded JSON, else text."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
         headers |= more.pop("headers", {})
         asked = self.http.request(method, self.url + path, headers=headers, **more)
@@ -62,7 +62,7 @@ class Served:
 
 
 def configured(tmp_path: Path, store_url: str, *ids: str, http: str = "", admin: bool = True) -> Settings:
-    """A configuration with two feeds, these subscriptions, and an admin token unless there is to be none."""
+    """A configuration with two feeds, these subscriptions, and an admin token if ``admin``."""
     token = tmp_path / "admin"
     token.write_text(f"{TOKEN}\n", "utf-8")
     token.chmod(0o600)
@@ -83,7 +83,7 @@ async def served(
     store: bool = True,
     backed: Callable[..., AppContext] = AppContext,
 ) -> AsyncIterator[Served]:
-    """The service for the time of the block; without ``store`` that has not answered yet."""
+    """The service for the duration of the block; without ``store``, as before the store has first answered."""
     backing = backed(settings, environ, clock=StubClock(now=lambda: NOW))
     readiness = Readiness(StoreMonitor("warn", clock=backing.clock))
     url = settings.redis.url or ""

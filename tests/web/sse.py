@@ -1,4 +1,4 @@
-"""Server-sent messages as a browser reads them, by the words of the HTML standard."""
+"""Server-sent messages, parsed as a browser does by the HTML standard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is dispatched: the last id that was seen, the kind of event, the data."""
+    """A dispatched message: the last id seen, the kind of event, the data."""
 
     id: str
     kind: str
@@ -22,7 +22,7 @@ class Message:
 
 
 class Parser:
-    """Lines in, messages out. Remembers the last id between them."""
+    """Parses lines into messages and keeps the last id between them."""
 
     def __init__(self) -> None:
         self.last = ""
@@ -47,7 +47,7 @@ class Parser:
 
 
 def messages_of(content: bytes) -> Iterator[Message]:
-    """All messages of a whole answer."""
+    """All messages of a complete answer."""
     parser = Parser()
     for line in re.split(r"\r\n|\r|\n", content.decode()):
         if message := parser.line(line):

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.web.app` and the probes: what every answer and every request has in common."""
+"""Laws of :mod:`poller.web.app` and the probes: what every request and every answer has in common."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def ask(readiness: Readiness) -> AsyncIterator[Asking]:
 
 
 async def test_alive_before_anything_else(ask: Asking) -> None:
-    """/livez is 200 and /readyz 503 while the store has not answered; the reason is JSON."""
+    """While the store has not answered yet /livez is 200 and /readyz is 503 with a JSON reason."""
     async with ask("GET", "/livez") as answer:
         assert (answer.status, await answer.json()) == (200, {"live": True})
     async with ask("GET", "/readyz") as answer:
@@ -80,7 +80,7 @@ async def test_alive_before_anything_else(ask: Asking) -> None:
 async def test_ready_from_the_start_of_the_work_to_its_end(
     ask: Asking, watch: StoreMonitor, readiness: Readiness
 ) -> None:
-    """Each phase has its reason, an error of the store too; a feed or subscription that fails is named and is none."""
+    """/readyz is 503 with a reason in each unready phase; a failing feed or subscription is listed but is no reason."""
     reasons = []
     readiness.delivering(lambda: {"hook": "status 502"})
     async with FakeAsyncRedis() as client:
@@ -119,7 +119,7 @@ async def test_ready_from_the_start_of_the_work_to_its_end(
 
 
 async def test_every_answer_is_guarded(ask: Asking) -> None:
-    """Security headers on what is found and what is not; a route's own come first; nothing says what serves."""
+    """Found and missing pages have security headers, a route's own header wins, and no header names the server."""
     for path, status in (("/livez", 200), ("/none", 404), ("/readyz", 503)):
         async with ask("GET", path) as answer:
             assert answer.status == status
@@ -132,7 +132,7 @@ async def test_every_answer_is_guarded(ask: Asking) -> None:
 
 
 async def test_head_and_other_methods(ask: Asking) -> None:
-    """HEAD is answered as GET, without the body; what a route does not know with 405, and what it knows."""
+    """HEAD is answered as GET without a body; an unknown method gets 405 with the allowed ones."""
     async with ask("HEAD", "/livez") as answer:
         assert (answer.status, await answer.read()) == (200, b"")
         assert int(answer.headers["Content-Length"]) > 0
@@ -142,7 +142,7 @@ async def test_head_and_other_methods(ask: Asking) -> None:
 
 
 async def test_a_body_has_an_end(ask: Asking) -> None:
-    """One that is as large as it may be is taken; one that is larger is refused, whether it says so or goes on."""
+    """A body of the maximum size is accepted; a larger one gets 413, with a declared length or without."""
 
     async def in_pieces(size: int) -> AsyncIterator[bytes]:
         for _ in range(size // 1024):
@@ -160,12 +160,12 @@ async def test_a_body_has_an_end(ask: Asking) -> None:
 
 
 async def test_nobody_is_led_to_a_host_that_the_request_has_named(ask: Asking) -> None:
-    """Law: a path that is not there is not there, and no redirect is made of it."""
+    """An unknown path gets 404, never a redirect to the host that the request names."""
     async with ask("GET", "/livez/", headers={"host": "evil.example"}, allow_redirects=False) as answer:
         assert (answer.status, answer.headers.get("Location")) == (404, None)
 
 
-# Laws of :mod:`poller.web.app`: an address that is taken is waited for, and told once.
+# Laws of :mod:`poller.web.app`: an address in use is retried and logged once.
 
 
 def site() -> object:
@@ -184,7 +184,7 @@ async def until_served(url: str) -> None:
 
 
 async def test_the_second_takes_over_when_the_first_goes() -> None:
-    """While the address is in use there is one warning with the remedy; then the service listens."""
+    """While the address is in use one warning with the remedy is logged; once it is free the service listens."""
     until, hours = asyncio.Event(), Hours()
     with listener("127.0.0.1", 0) as first, capture_logs() as logs:
         port = first.getsockname()[1]
@@ -212,7 +212,7 @@ async def test_an_address_that_is_not_this_machines() -> None:
         await serve(site(), ListenAddress("192.0.2.1", 80), until=asyncio.Event(), clock=Clock())
 
 
-# Law: what is asked of a running daemon by HTTP is done by it, and its end is theirs who follow it.
+# Law: a running daemon carries out commands sent over HTTP, and its end also ends the answers of event readers.
 
 SOON = 8.0  # seconds; a supervisor kills after ten
 FEED = "acme/contractTypes"
@@ -233,7 +233,7 @@ def configuration(directory: Path, *, source: str, store: str, bind: str) -> Pat
 
 
 async def test_a_running_daemon(tmp_path: Path, store_url: str) -> None:
-    """Events come as they are published, a subscription is delivered, an order is carried out, all ends in order."""
+    """A daemon streams events, delivers to a new subscription, carries out a command, and ends its streams."""
     history, rng = History(), Random(1)
     seed(history, rng, records=20, at=datetime.now(UTC))
     bind = f"127.0.0.1:{free_port()}"
@@ -267,7 +267,7 @@ async def test_a_running_daemon(tmp_path: Path, store_url: str) -> None:
                 async with http.post(f"/feeds/{FEED}/resync") as order:
                     return order.status in {200, 202} and (await order.json())["outcome"] in {"begun", "done"}
 
-            await until(ordered, "the order to be carried out")
+            await until(ordered, "the command to be carried out")
             stop.set()
             async with patience("the end of the events"):
                 async for _ in messages:

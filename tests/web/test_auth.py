@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.web.auth`: who may read and change, what others are told, and no token shown."""
+"""Laws of :mod:`poller.web.auth`: who may read and change, what others are answered, and that no token is shown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHANGING = (
 
 
 async def test_without_a_token_nobody_changes_anything(tmp_path: Path, store_url: str) -> None:
-    """403 with the way out, whatever is sent along."""
+    """Without a configured admin token every change gets 403 with the remedy, whatever token is sent."""
     async with served(configured(tmp_path, store_url, "filed", admin=False)) as given:
         for path, method in CHANGING:
             status, _, told = await given.ask(path, method)
@@ -46,7 +46,7 @@ async def test_without_a_token_nobody_changes_anything(tmp_path: Path, store_url
 
 
 async def test_another_token_is_refused_and_not_repeated(given: Served) -> None:
-    """401 for none, for another one and for another scheme; the right one is let in. The log names the address."""
+    """A missing or wrong token gets 401; the log names the client and no token; the right token is accepted."""
     wrong = f"{TOKEN[:-1]}x"
     with capture_logs() as logs:
         for path, method in CHANGING:
@@ -68,7 +68,7 @@ async def test_another_token_is_refused_and_not_repeated(given: Served) -> None:
 
 
 async def test_the_token_may_be_replaced(given: Served) -> None:
-    """A token file is read as it is now; one that everyone may read is not accepted, and only the log says why."""
+    """The token file is read on each request; a world-readable one gets 503, and only the log says why."""
     file = given.settings.http.admin_token_file
     assert file is not None
     file.write_text(OTHER, "utf-8")
@@ -83,7 +83,7 @@ async def test_the_token_may_be_replaced(given: Served) -> None:
 
 
 async def test_guessing_ends(given: Served) -> None:
-    """After many wrong tokens from an address, further ones get 429 for a time; the right one is accepted."""
+    """After many wrong tokens from an address, further ones get 429 for a time; the right token is still accepted."""
     for _ in range(MOST):
         assert (await given.ask(ORDER, "POST", token=OTHER))[0] == 401
     with capture_logs() as logs:
@@ -95,7 +95,7 @@ async def test_guessing_ends(given: Served) -> None:
 
 
 async def test_here_reading_needs_none(given: Served) -> None:
-    """On loopback, without a read token, what changes nothing is there for everybody."""
+    """On loopback without a read token, reading needs no token."""
     for path in ("/", "/livez", "/feeds", f"/feeds/{FEEDS[0]}", "/subscriptions", "/subscriptions/filed", "/schemas/"):
         assert (await given.ask(path, token=None))[0] == 200
 
@@ -120,7 +120,7 @@ def environ(**more: str) -> dict[str, str]:
 
 
 async def test_elsewhere_nobody_reads_without_a_token(tmp_path: Path, store_url: str) -> None:
-    """Law: off loopback, without a token, whatever shows records is 403 with the way out; the rest answers as ever."""
+    """Off loopback without a token, what shows records gets 403 with the remedy; probes and schemas are open."""
     with capture_logs() as logs:
         async with served(configured(tmp_path, store_url, "filed", http=ANYWHERE, admin=False)) as given:
             for path in HIDDEN:
@@ -135,7 +135,7 @@ async def test_elsewhere_nobody_reads_without_a_token(tmp_path: Path, store_url:
 
 
 async def test_the_probe_repeats_no_answer(tmp_path: Path, store_url: str) -> None:
-    """Law: what an API or a sink has answered, in which a record may stand, is in /readyz for those who read alone."""
+    """/readyz shows error texts of APIs and sinks, which may hold records, only to clients that may read."""
     clock = asyncio.get_running_loop().time
     readiness = Readiness(StoreMonitor("warn", clock=StubClock(now=lambda: NOW, monotonic=clock)))
     readiness.delivering(lambda: {"filed": "500: a record, repeated"})
@@ -158,7 +158,7 @@ async def test_the_probe_repeats_no_answer(tmp_path: Path, store_url: str) -> No
 
 
 async def test_reads_may_be_opened(tmp_path: Path, store_url: str) -> None:
-    """Law: open_reads opens reading where no read token is set, and nothing where one is."""
+    """``open_reads`` opens reading where no read token is set, and has no effect where one is."""
     settings = configured(tmp_path, store_url, http=f"{ANYWHERE}\nopen_reads = true")
     async with served(settings) as given:
         assert (await given.ask("/feeds", token=None))[0] == 200
@@ -168,7 +168,7 @@ async def test_reads_may_be_opened(tmp_path: Path, store_url: str) -> None:
 
 @pytest.mark.parametrize("http", ["", ANYWHERE], ids=["loopback", "anywhere"])
 async def test_a_read_token_is_needed_where_one_is_set(http: str, tmp_path: Path, store_url: str) -> None:
-    """Law: 401 with a challenge for none, a wrong one or another scheme; read token and admin token both read."""
+    """A missing or wrong read token gets 401 with a challenge; read token and admin token both read."""
     async with served(configured(tmp_path, store_url, "filed", http=http), environ()) as given:
         for path in HIDDEN:
             for headers in ({}, {"authorization": f"Bearer {READ}x"}, {"authorization": READ}):
@@ -183,7 +183,7 @@ async def test_a_read_token_is_needed_where_one_is_set(http: str, tmp_path: Path
 
 
 async def test_every_route_is_closed_or_known_to_be_free(tmp_path: Path, store_url: str) -> None:
-    """Law: a route that shows anything is closed without being listed in a test: only the free ones are listed."""
+    """Every route needs a token unless it is in the list of open routes."""
     settings = configured(tmp_path, store_url, "filed")
     clock = asyncio.get_running_loop().time
     backing, readiness = (
@@ -212,7 +212,7 @@ async def test_every_route_is_closed_or_known_to_be_free(tmp_path: Path, store_u
 
 
 async def test_the_read_token_changes_nothing(tmp_path: Path, store_url: str) -> None:
-    """Law: 403 for the read token where the admin token is needed, also in a browser's form; it is no guess."""
+    """The read token gets 403 for a change and is not counted as a guess; Basic credentials cannot change anything."""
     async with served(configured(tmp_path, store_url, "filed"), environ()) as given:
         for path, method in CHANGING:
             with capture_logs() as logs:
@@ -224,7 +224,7 @@ async def test_the_read_token_changes_nothing(tmp_path: Path, store_url: str) ->
 
 
 async def test_the_admin_token_reads_alone(tmp_path: Path, store_url: str) -> None:
-    """Law: off loopback without a read token the admin token reads; another one is a wrong token, none is 403."""
+    """Off loopback without a read token the admin token reads, a wrong token gets 401 and none gets 403."""
     async with served(configured(tmp_path, store_url, http=ANYWHERE)) as given:
         assert (await given.ask("/feeds", token=None))[0] == 403
         assert (await given.ask("/feeds", token=OTHER))[0] == 401
@@ -232,7 +232,7 @@ async def test_the_admin_token_reads_alone(tmp_path: Path, store_url: str) -> No
 
 
 async def test_admin_token_of_the_environment(tmp_path: Path, store_url: str) -> None:
-    """Law: POLLER_ADMIN_TOKEN comes before the file."""
+    """POLLER_ADMIN_TOKEN takes precedence over the file."""
     async with served(configured(tmp_path, store_url), {"POLLER_ADMIN_TOKEN": f"{OTHER}\n"}) as given:
         assert (await given.ask(ORDER, "POST"))[0] == 401
         assert (await given.ask(ORDER, "POST", token=OTHER))[0] == 409
@@ -241,7 +241,7 @@ async def test_admin_token_of_the_environment(tmp_path: Path, store_url: str) ->
 
 
 async def test_a_browser_is_asked_for_the_token(tmp_path: Path, store_url: str) -> None:
-    """Law: who asks for a page is challenged for a password, which is either token; it stands in no URL and no log."""
+    """A browser is challenged for a password, which may be either token; no log shows it."""
     page = {"accept": "text/html,*/*;q=0.8"}
     async with served(configured(tmp_path, store_url, http=ANYWHERE), environ()) as given:
         status, answered, _ = await given.ask("/", token=None, headers=page)
@@ -258,7 +258,7 @@ async def test_a_browser_is_asked_for_the_token(tmp_path: Path, store_url: str) 
 
 
 async def test_who_is_passed_on_by_a_proxy_is_not_here(tmp_path: Path, store_url: str) -> None:
-    """Law: on loopback, without a token, what a proxy passes on from elsewhere reads nothing; the message says why."""
+    """On loopback without a token, a request that a proxy forwards cannot read; the message names the proxy."""
     public = 'public_url = "https://poller.example.org"'
     settings = configured(tmp_path, store_url, http=public)
     passed = [
@@ -284,7 +284,7 @@ async def test_who_is_passed_on_by_a_proxy_is_not_here(tmp_path: Path, store_url
 
 
 async def test_who_asks_as_a_proxy_does_that_leaves_no_header_is_not_here(tmp_path: Path, store_url: str) -> None:
-    """Law: a proxy that asks by HTTP/1.0 and adds no header needs a token to read."""
+    """A proxy that uses HTTP/1.0 and adds no header needs a token to read."""
     async with (
         served(configured(tmp_path, store_url)) as given,
         aiohttp.ClientSession(version=aiohttp.HttpVersion10) as nginx,
@@ -298,7 +298,7 @@ async def test_who_asks_as_a_proxy_does_that_leaves_no_header_is_not_here(tmp_pa
 
 
 async def test_guessing_the_read_token_ends(tmp_path: Path, store_url: str) -> None:
-    """Law: wrong tokens are counted for reading as for changing, together; the right one is let in all the same."""
+    """Wrong tokens are counted together for reading and changing; the right token is still accepted."""
     async with served(configured(tmp_path, store_url), environ()) as given:
         with capture_logs() as logs:
             for turn in range(MOST):
@@ -311,7 +311,7 @@ async def test_guessing_the_read_token_ends(tmp_path: Path, store_url: str) -> N
 
 
 async def test_a_read_token_that_cannot_be_read_closes(tmp_path: Path, store_url: str) -> None:
-    """Law: if the read token cannot be read, reading needs the admin token: 503, and the log says why."""
+    """With an unreadable read token file the read token gets 503, the admin token reads, and the log says why."""
     token = tmp_path / "read"
     settings = configured(tmp_path, store_url, http=f'read_token_file = "{token}"')
     for mode in (None, 0o644):
@@ -329,11 +329,11 @@ async def test_a_read_token_that_cannot_be_read_closes(tmp_path: Path, store_url
         assert (await given.ask("/feeds", token=READ))[0] == 200
 
 
-# Laws of :mod:`poller.web.auth`: so many in a while, for each address, and bounded.
+# Laws of :mod:`poller.web.auth`: failed attempts are limited for each address, and few are remembered.
 
 
 def test_so_many_in_a_while() -> None:
-    """The last one that is allowed is not the first that is refused; others are not held liable; time heals."""
+    """An address that has used up its attempts waits until the window has passed; other addresses do not."""
     clock = FakeClock(monotonic=100)
     guesses = FailedAttempts(clock)
     for _ in range(MOST):
@@ -350,7 +350,7 @@ def test_so_many_in_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """The address that was wrong the longest ago is forgotten first."""
+    """Beyond the limit of addresses the one with the oldest failure is forgotten."""
     guesses = FailedAttempts(FakeClock())
     for _ in range(MOST):
         guesses.wrong("first")
@@ -361,7 +361,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert guesses.wait("first") == 0
 
 
-# Laws of :mod:`poller.web.auth`: on loopback no foreign name leads here.
+# Laws of :mod:`poller.web.auth`: on loopback a request for a foreign host name is refused.
 
 NAMES = frozenset({"localhost", "poller.example.org"})
 
@@ -381,7 +381,7 @@ NAMES = frozenset({"localhost", "poller.example.org"})
     ],
 )
 def test_own_names(host: str) -> None:
-    """Addresses of whatever kind, this machine, and the public name."""
+    """IP addresses, localhost and the public name are accepted as Host."""
     assert may_be_asked_for(host, NAMES)
 
 
@@ -415,12 +415,12 @@ def test_own_names(host: str) -> None:
     ],
 )
 def test_other_names(host: str) -> None:
-    """Whatever else, also what some read an address in."""
+    """Any other Host is refused, including texts that some parsers read as an address."""
     assert not may_be_asked_for(host, NAMES)
 
 
 def test_only_where_nobody_else_reaches_it() -> None:
-    """On loopback, by whichever spelling; on all interfaces names are free."""
+    """Host names are checked on loopback in any spelling, and not on other interfaces."""
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
         assert names_of(HttpSettings(bind=ListenAddress(host, 1))) == frozenset({"localhost"})
     public = HttpSettings(bind=ListenAddress("::1", 1), public_url="https://poller.example.org/x")
@@ -431,13 +431,13 @@ def test_only_where_nobody_else_reaches_it() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1#.evil.example", "evil.example@127.0.0.1", "[::1%25evil.example]", "a b"])
 async def test_a_host_that_is_none_is_not_this_machine(host: str, tmp_path: Path, store_url: str) -> None:
-    """Where names are free a request from this machine is let in without a token, but not under such a name."""
+    """Off loopback a malformed Host does not count as a local request, so it needs a token."""
     async with served(configured(tmp_path, store_url, http=ANYWHERE), environ()) as given:
         assert (await given.ask("/feeds", token=None, headers={"host": host}))[0] in {401, 403}
 
 
 async def test_rebinding_is_answered_421(tmp_path: Path, store_url: str) -> None:
-    """Whatever is asked for, reading too; and anything goes where others may reach the service."""
+    """On loopback a foreign Host gets 421 on every path; on all interfaces it is accepted."""
     foreign = {"host": "evil.example"}
     async with served(configured(tmp_path, store_url)) as given:
         for path in ("/feeds", "/livez", "/events", "/none"):

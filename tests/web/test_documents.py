@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.web.documents`: those of the command line, sent once to whoever keeps them."""
+"""Laws of :mod:`poller.web.documents`: the documents are those of the command line, and are cacheable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.web.served import FEEDS, NOW, SINK, Served, configured
 
 
 async def test_the_documents_of_poller_schema(given: Served) -> None:
-    """AsyncAPI, the events and the configuration, as ``poller schema`` prints them; and each event type's own."""
+    """AsyncAPI, events and configuration are those of ``poller schema``; each event type has its own schema."""
     for path, expected in (
         ("/asyncapi.json", asyncapi(given.settings)),
         ("/schemas/events.json", events_document(schemas_of(given.settings))),
@@ -48,7 +48,7 @@ KEPT: Final[list[Any]] = ["/asyncapi.json", "/openapi.json", "/schemas/", "/sche
 
 
 async def test_whoever_has_it_is_not_sent_it_again(given: Served) -> None:
-    """304 without a body for the tag that it has, alone or among others; whole for another one."""
+    """A matching entity tag, alone or among others, gets 304 without a body; another tag gets the document."""
     for path in KEPT:
         status, headers, _ = await given.ask(path)
         tag = headers["etag"]
@@ -59,7 +59,7 @@ async def test_whoever_has_it_is_not_sent_it_again(given: Served) -> None:
         assert (await given.ask(path, headers={"if-none-match": '"x"'}))[0] == 200
 
 
-# Laws of :mod:`poller.web.documents`: every route is in it, nothing else is, and the shapes are those sent.
+# Laws of the OpenAPI document: it has every route and no other, and the answers match its schemas.
 
 OPEN: Final = {
     "/livez",
@@ -74,7 +74,7 @@ OPEN: Final = {
 
 
 async def test_it_tells_of_every_route(tmp_path: Path) -> None:
-    """Path for path and method for method."""
+    """The OpenAPI document has exactly the paths and methods of the routes."""
     settings = configured(tmp_path, "redis://127.0.0.1:1")
     clock = asyncio.get_running_loop().time
     backing = AppContext(settings, clock=StubClock(now=lambda: NOW))
@@ -90,7 +90,7 @@ async def test_it_tells_of_every_route(tmp_path: Path) -> None:
 
 
 def test_every_reference_leads_somewhere() -> None:
-    """And whatever needs a token says which, with the answers that then come."""
+    """Every reference resolves, and each closed operation names its tokens and the answers without one."""
     document = openapi(FEEDS)
     names = set(document["components"]["schemas"])
     assert set(_references(document)) <= {f"#/components/schemas/{name}" for name in names}
@@ -104,7 +104,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_what_generators_need() -> None:
-    """Law: names that differ, servers, items of each list, one spelling of a value, and words for readers."""
+    """The document has unique operation ids, typed arrays, enums without variants, plain descriptions, a server."""
     document = openapi(FEEDS, url="https://poller.example.org/x")
     assert [one["url"] for one in document["servers"]] == ["https://poller.example.org/x"]
     assert openapi(FEEDS)["servers"][0]["url"] == "/"
@@ -124,7 +124,7 @@ def test_what_generators_need() -> None:
 
 
 def test_redocly_finds_no_error(tmp_path: Path) -> None:
-    """Law: the linter's recommended rules are kept, each error of them."""
+    """The Redocly linter finds no error under its recommended rules."""
     program = next(
         (str(path) for path in _programs("@redocly/cli/bin/cli.js") if shutil.which("node") and path.is_file()), None
     )
@@ -145,7 +145,7 @@ def test_redocly_finds_no_error(tmp_path: Path) -> None:
 
 
 def test_openapi_python_client_makes_a_client(tmp_path: Path) -> None:
-    """Law: a client is made of it, with a function for each operation and nothing left out."""
+    """openapi-python-client generates a function for each operation without a warning."""
     program = shutil.which("openapi-python-client")
     if program is None:
         pytest.skip("needs openapi-python-client on the PATH")
@@ -195,7 +195,7 @@ SENT: Final[list[Any]] = [
 
 
 async def test_what_is_sent_has_the_shape(given: Served) -> None:
-    """The real answers are valid under the schemas, which allow no more than what is described."""
+    """Real answers are valid under the schemas, which allow no undescribed members."""
     for path, answered in SENT:
         _, _, document = await given.ask("/openapi.json")
         reference = {"$ref": f"#/components/schemas/{answered}"}
@@ -205,7 +205,7 @@ async def test_what_is_sent_has_the_shape(given: Served) -> None:
 
 
 def test_what_may_be_asked_for_is_described() -> None:
-    """A subscription with the keys of the configuration is valid, one with an unknown key is not."""
+    """A subscription with known configuration keys is valid; one with an unknown key is not."""
     document = openapi(FEEDS)
     wanted = Draft202012Validator({**document, "$ref": "#/components/schemas/SubscriptionRequest"})
     good: dict[str, Any] = {"sink": SINK, "config": {"feeds": [FEEDS[0]], "retry": {"schedule": ["5s"]}}}

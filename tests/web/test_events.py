@@ -1,4 +1,4 @@
-"""Laws of ``/events``: whoever follows and comes back has every event once, whatever lies between."""
+"""Laws of ``/events``: a reader that reconnects gets every event once, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Published:
         self._sequence = Counter[str]()
 
     async def add(self, feed: str, *, kind: str = CREATED, entry: str = "*", padding: int = 0) -> str:
-        """One more; its name."""
+        """Publish one more event; its name."""
         number = self._sequence[feed] + 1
         name = f"{feed}#{number}"
         event = {"id": name, "type": kind, "sequence": f"{number:020}", "x": "x" * padding}
@@ -89,7 +89,7 @@ def published(given: Served) -> Published:
 
 
 class Following:
-    """One reader; what it reads is there when it is asked for."""
+    """One reader and its messages."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.answer = answer
@@ -97,7 +97,7 @@ class Following:
         self._messages = following(answer, self.parser)
 
     async def next(self) -> Message:
-        """The next message that is more than a place."""
+        """The next message that is not a place."""
         async with patience("a message"):
             while (message := await anext(self._messages)).kind == "place":
                 pass
@@ -111,7 +111,7 @@ class Following:
             return [one async for one in self._messages if one.kind != "place"] == []
 
     async def begun(self) -> None:
-        """Wait for the greeting, so that what comes now is new."""
+        """Wait for the greeting, after which every event is new to the reader."""
         async with patience("the greeting"):
             while not self.parser.last:
                 self.parser.line((await self.answer.content.readline()).decode().rstrip("\n"))
@@ -127,20 +127,20 @@ async def reader(given: Served, query: str = "", *, last: str = "") -> AsyncIter
 
 
 async def test_from_now_on(given: Served, published: Published) -> None:
-    """What was there before does not come; what comes then does, of all feeds, as it stands in the stream."""
+    """By default a reader gets only new events, of all feeds, unchanged from the stream."""
     await published.add(FEEDS[0])
     async with reader(given) as one:
         await one.begun()
         expected = [await published.add(feed) for feed in (FEEDS[1], FEEDS[0])]
         came = {json.loads(message.data)["id"]: message for message in (await one.next(), await one.next())}
-        assert set(came) == set(expected)  # in what order, between feeds, is not promised
+        assert set(came) == set(expected)  # the order between feeds is not promised
         found: Any = await given.store.xrange(keys_of(given.settings, FEEDS[1]).events)
         assert came[expected[0]].data.split() == found[0][1][b"data"].decode().split()
         assert {message.kind for message in came.values()} == {"message"}
 
 
 async def test_from_the_beginning_and_of_some(given: Served, published: Published) -> None:
-    """``from=earliest`` gives all events, in several reads if needed; ``feed`` and ``type`` choose."""
+    """``from=earliest`` gives all events, in several reads if needed; ``feed`` and ``type`` filter."""
     mine = [await published.add(FEEDS[0]) for _ in range(45)]
     others = [await published.add(FEEDS[1], kind=REMOVED) for _ in range(3)]
     async with reader(given, "?from=earliest") as one:
@@ -163,7 +163,7 @@ async def test_after_an_entry(given: Served, published: Published) -> None:
 
 
 async def test_after_the_last_entry_that_a_stream_can_have(tmp_path: Path, store_url: str) -> None:
-    """Nothing can follow it: the connection waits as any other, instead of ending with an error of the store."""
+    """After the largest entry id a reader waits as usual instead of failing with a store error."""
     async with small_service(configured(tmp_path, store_url), beat=0.02) as given:
         await Published(given.store, given).add(FEEDS[0])
         largest = f"{2**64 - 1}-{2**64 - 1}"
@@ -175,7 +175,7 @@ async def test_after_the_last_entry_that_a_stream_can_have(tmp_path: Path, store
 
 
 async def test_coming_back_again_and_again(given: Served, published: Published) -> None:
-    """Law: however often the connection ends, after each message or before any, each event comes once, of each feed."""
+    """A reader that reconnects, after any number of messages, gets each event of each feed once."""
     names = [
         await published.add(FEEDS[number % 2], entry=f"7-{number}" if number % 2 else f"3-{number}")
         for number in range(12)
@@ -191,7 +191,7 @@ async def test_coming_back_again_and_again(given: Served, published: Published) 
 
 
 async def test_coming_back_before_anything_came(given: Served, published: Published) -> None:
-    """An id is sent before the first event, so that nothing is missed while the client is away."""
+    """An id is sent before the first event, so that a client that disconnects then misses nothing."""
     async with reader(given) as one, patience("a place"):
         place = await anext(following(one.answer, one.parser))
         last = place.id
@@ -202,7 +202,7 @@ async def test_coming_back_before_anything_came(given: Served, published: Publis
 
 
 async def test_by_httpx_sse(tmp_path: Path, store_url: str) -> None:
-    """Law: its own sample works: each message has data that is JSON, whatever was left out, from now on or before."""
+    """httpx-sse reads the stream with its sample code: every message has an id and JSON data."""
     async with (
         small_service(configured(tmp_path, store_url), beat=0.02) as given,
         httpx.AsyncClient(trust_env=False, timeout=PATIENCE * strain()) as client,
@@ -227,7 +227,7 @@ async def test_by_httpx_sse(tmp_path: Path, store_url: str) -> None:
 
 
 async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Path, store_url: str) -> None:
-    """A beat carries the id past what ``type`` left out; it comes after a while without a message, and raises none."""
+    """A beat moves the id past events that ``type`` filtered out, without a message event."""
     now = [0.0]
     async with small_service(
         configured(tmp_path, store_url), clock=StubClock(monotonic=lambda: now[0]), beat=0.01
@@ -237,7 +237,7 @@ async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Pat
             await one.begun()
             await published.add(FEEDS[0])
             before = one.parser.last
-            async with patience("a beat that has moved"):
+            async with patience("a beat with a new id"):
                 while one.parser.last == before:
                     now[0] += 1
                     one.parser.line((await one.answer.content.readline()).decode().rstrip("\n"))
@@ -248,12 +248,12 @@ async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Pat
 
 
 async def test_what_was_trimmed_is_told(given: Served, published: Published) -> None:
-    """Before the first event behind the gap: which feed, and how many are missing."""
+    """A gap message before the first event after trimmed ones names the feed and how many are missing."""
     newest = await published.add(FEEDS[0])
     async with reader(given, "?from=earliest") as one:
         assert await one.names(1) == [newest]
         last = one.parser.last
-    for before, missing in ((3, 1), (6, 2)):  # one alone counts
+    for before, missing in ((3, 1), (6, 2)):  # one missing event counts
         for _ in range(missing):
             await published.add(FEEDS[0])
         newest = await published.add(FEEDS[0])
@@ -265,12 +265,12 @@ async def test_what_was_trimmed_is_told(given: Served, published: Published) -> 
             assert await one.names(1) == [newest]
             last = one.parser.last
     other = await published.add(FEEDS[1])
-    async with reader(given, "?from=earliest") as one:  # whoever begins at the beginning misses nothing it had
+    async with reader(given, "?from=earliest") as one:  # a reader from the beginning has no gap
         assert sorted(await one.names(2)) == sorted([newest, other])
 
 
 async def test_what_was_trimmed_is_told_whatever_is_chosen(given: Served, published: Published) -> None:
-    """Law: a gap is sent before the next event of the chosen type, whatever types were trimmed."""
+    """A gap is sent before the next event of the chosen type, whatever types were trimmed."""
     await published.add(FEEDS[0])
     async with reader(given, "?from=earliest") as one:
         await one.names(1)
@@ -285,7 +285,7 @@ async def test_what_was_trimmed_is_told_whatever_is_chosen(given: Served, publis
 
 
 async def test_what_was_trimmed_after_a_beginning_from_now_is_counted(given: Served, published: Published) -> None:
-    """Law: the first id knows the number of the event that it stands behind, so a gap behind it has an extent."""
+    """The id of the greeting knows the last event's number, so a later gap has a count."""
     await published.add(FEEDS[0])
     async with reader(given) as one:
         await one.begun()
@@ -300,7 +300,7 @@ async def test_what_was_trimmed_after_a_beginning_from_now_is_counted(given: Ser
 
 
 async def test_who_comes_while_another_follows_has_what_was_there_before(given: Served, published: Published) -> None:
-    """Law: a new reader gets existing events at once, also while another reader follows and nothing new comes."""
+    """A new reader gets existing events immediately, also while another reader waits for new ones."""
     async with reader(given) as first:
         await first.begun()
         name = await published.add(FEEDS[0])
@@ -323,25 +323,25 @@ UNFOLLOWED: Final[list[Any]] = [
 
 
 async def test_what_cannot_be_followed(given: Served) -> None:
-    """A place that is none, a feed that there is not, a type that no feed publishes."""
+    """An invalid position or filter gets 400 and an unknown feed 404, as problem documents."""
     for query, last, status in UNFOLLOWED:
         answered, headers, told = await given.ask(f"/events{query}", headers={"last-event-id": last} if last else {})
         assert (answered, headers["content-type"], told["status"]) == (status, "application/problem+json", status)
 
 
 async def test_head_ends(given: Served) -> None:
-    """HEAD is answered and follows nothing."""
+    """HEAD is answered and does not start a stream."""
     status, headers, _ = await given.ask("/events", "HEAD")
     assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
 
 
 @pytest.mark.parametrize("query", ["", "?from=earliest", "?from=5-1"])
 async def test_before_the_store_has_answered(tmp_path: Path, store_url: str, query: str) -> None:
-    """It is begun and waited for: a browser that is refused once never comes back."""
+    """Before the store has answered the stream opens and waits, because a refused browser never reconnects."""
     async with (
         small_service(configured(tmp_path, store_url), standing=False) as given,
         given.http.get(f"{given.url}/events{query}") as answer,
-        patience("a word"),
+        patience("the first line"),
     ):
         assert (answer.status, await answer.content.readline()) == (200, AWAY.splitlines(keepends=True)[0])
         async with given.backing.standing(OpenStore(store_url, given.store, store_clock())):
@@ -353,7 +353,7 @@ async def test_before_the_store_has_answered(tmp_path: Path, store_url: str, que
 
 
 async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Served, published: Published) -> None:
-    """A reader that begins at a trimmed entry's id gets one gap, without a number."""
+    """A reader that starts at a trimmed entry's id gets one gap without a count."""
     key = keys_of(given.settings, FEEDS[0]).events
     names = [await published.add(FEEDS[0], entry=f"{number}-0") for number in (1000, 2000, 3000, 4000)]
     async with reader(given, "?from=1000-0") as one:
@@ -372,7 +372,7 @@ async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Se
 
 @asynccontextmanager
 async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> AsyncIterator[Served]:
-    """The route alone, with another clock, or fewer readers."""
+    """The events route alone, with options such as another clock or fewer readers."""
     backing = AppContext(settings, clock=how.pop("clock", None) or StubClock(now=lambda: NOW))
     routes: list[BaseRoute] = [*event_routes(backing, **how)]
     url = settings.redis.url
@@ -386,7 +386,7 @@ async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> 
 
 
 async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
-    """A reader beyond the limit gets 503, and is accepted when another has gone."""
+    """A reader beyond the limit gets 503, and is accepted once another has left."""
     async with (
         small_service(configured(tmp_path, store_url), readers=2) as given,
         reader(given),
@@ -401,12 +401,12 @@ async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
             async with given.http.get(f"{given.url}/events") as answer:
                 return answer.status == 200
 
-        await until(let_in, "a place to be free")
-    await until(lambda: grown("poller_event_readers") == 0, "nobody to follow any more")
+        await until(let_in, "a free slot")
+    await until(lambda: grown("poller_event_readers") == 0, "all readers to leave")
 
 
 async def test_a_slow_reader_holds_little_and_nobody_up(given: Served, published: Published) -> None:
-    """One that takes nothing is not read for beyond what fits its connection; another one has everything meanwhile."""
+    """A stalled reader is buffered only up to its connection's capacity, and does not delay another reader."""
     names = [await published.add(FEEDS[0], padding=100_000) for _ in range(300)]  # 30 MB; sockets may hold ten
     before = await entries_read(given.store)
     async with given.http.get(f"{given.url}/events?from=earliest&feed={FEEDS[0]}") as stalled:
@@ -414,11 +414,11 @@ async def test_a_slow_reader_holds_little_and_nobody_up(given: Served, published
         async with reader(given, f"?from=earliest&feed={FEEDS[0]}") as one:
             assert await one.names(300) == names
         read = await entries_read(given.store) - before
-        assert read < 2 * 300 / 20  # the other one's, and not as many for the stalled one
+        assert read < 2 * 300 / 20  # all of the other reader's, and fewer for the stalled one
 
 
 async def test_one_that_takes_nothing_is_let_go(tmp_path: Path, store_url: str) -> None:
-    """Law: a reader that takes nothing is closed after a while, and the log says why."""
+    """A reader that does not read is disconnected after a while, and the log says why."""
     async with small_service(configured(tmp_path, store_url), readers=1, stalled=0.2) as given:
         published = Published(given.store, given)
         for _ in range(5):
@@ -426,7 +426,7 @@ async def test_one_that_takes_nothing_is_let_go(tmp_path: Path, store_url: str) 
         with capture_logs() as lines:
             async with given.http.get(f"{given.url}/events?from=earliest") as stalled:
                 assert stalled.status == 200
-                await until(lambda: grown("poller_event_readers") == 0, "it to be let go")
+                await until(lambda: grown("poller_event_readers") == 0, "the reader to be disconnected")
         assert [line["event"] for line in lines] == ["reader of events disconnected: it reads nothing"]
 
 
@@ -436,7 +436,7 @@ async def entries_read(client: Redis) -> int:
 
 
 async def test_the_end_of_the_service_is_the_end_of_the_answer(tmp_path: Path, store_url: str) -> None:
-    """When the service ends, every reader's answer ends at once; nothing is logged as cancelled."""
+    """When the service closes, the answer of every waiting reader ends."""
     async with served(configured(tmp_path, store_url)) as given:
         published = Published(given.store, given)
         for _ in range(60):
@@ -449,7 +449,7 @@ async def test_the_end_of_the_service_is_the_end_of_the_answer(tmp_path: Path, s
 
 
 async def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
-    """Every event comes once, and the reader stays."""
+    """A reader stays connected through a store restart and gets every event once."""
     with TemporaryDirectory(prefix="pe-") as short:
         settings = configured(tmp_path, f"unix://{short}/s")
         async with small_service(settings) as given:
@@ -468,14 +468,14 @@ async def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
 
 
 async def test_a_password_that_is_changed_is_waited_for(tmp_path: Path, store_url: str) -> None:
-    """Law: a reader stays connected while the store's password is being changed."""
+    """An authentication error of the store counts as unavailable, so readers wait while the password changes."""
     async with small_service(configured(tmp_path, store_url)) as given:
         with pytest.raises(StoreUnavailable), translated(given.backing.client):
             raise AuthenticationError("WRONGPASS")
 
 
 async def test_too_many_feeds(tmp_path: Path, store_url: str) -> None:
-    """Beyond what an id holds they have to be named, and then they may be."""
+    """With more feeds than an id holds, a reader must name the feeds it follows."""
     settings = configured(tmp_path, store_url)
     source = settings.sources[0]
     feeds = [source.feeds[0].model_copy(update={"name": f"f{number}"}) for number in range(257)]
@@ -490,7 +490,7 @@ async def test_too_many_feeds(tmp_path: Path, store_url: str) -> None:
             pass
 
 
-# Laws of :mod:`poller.web.events`: whoever waits is woken by what comes, and one look serves all.
+# Laws of :mod:`poller.web.events`: new entries wake all waiting readers, and one blocking read serves them all.
 
 BLOCK = timedelta(milliseconds=200)
 KEYS = ("{a}:events", "{b}:events")
@@ -502,13 +502,13 @@ async def connections(client: Redis) -> int:
 
 
 async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
-    """All waiting readers are woken at once by a new entry, with its stream."""
+    """A new entry wakes all waiting readers and names its stream."""
     news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     async with commands(store_url) as client, news.followed(store_url), news.followed(store_url):
-        await until(lambda: news.mark, "the first look")
+        await until(lambda: news.mark, "the first read")
         mark = news.mark
         waiting = [asyncio.create_task(news.beyond(mark, AN_HOUR)) for _ in range(2)]
-        await until(lambda: connections(client), "the look to wait")
+        await until(lambda: connections(client), "the read to block")
         assert await connections(client) == 1
         await client.xadd(KEYS[1], {"data": b"{}"})
         async with patience("both to be woken"):
@@ -522,12 +522,12 @@ async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None
     news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     for looks in (1, 2):
         async with news.followed(store_url):
-            await until(partial(_beyond, news, looks - 1), "a look")
+            await until(partial(_beyond, news, looks - 1), "a read")
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("news")]
 
 
 async def test_one_that_leaves_ends_the_look_of_nobody_else(store_url: str, one_server: None) -> None:
-    """Law: it is looked for as long as one follows."""
+    """The shared read goes on as long as one reader is left."""
     news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     async with commands(store_url) as client, news.followed(store_url):
         async with news.followed(store_url):
@@ -539,7 +539,7 @@ async def test_one_that_leaves_ends_the_look_of_nobody_else(store_url: str, one_
 
 
 async def test_one_that_comes_while_the_look_ends_has_its_own(store_url: str, one_server: None) -> None:
-    """Law: the end of a look takes some turns of the loop; in each of them another one may come, who misses nothing."""
+    """A reader that arrives while the shared read is ending misses nothing."""
 
     async def follow(stop: asyncio.Event) -> None:
         async with news.followed(store_url):
@@ -560,7 +560,7 @@ async def test_one_that_comes_while_the_look_ends_has_its_own(store_url: str, on
 
 
 async def test_what_came_before_the_wait_is_not_waited_for(store_url: str, one_server: None) -> None:
-    """Law: who asks what is new and then waits sleeps through nothing that came between the two."""
+    """A wait beyond a mark returns immediately if something came after that mark."""
     news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     async with news.followed(store_url):
         mark = news.mark
@@ -570,7 +570,7 @@ async def test_what_came_before_the_wait_is_not_waited_for(store_url: str, one_s
 
 
 async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: None) -> None:
-    """A store that refuses is logged once and asked again."""
+    """A store error on the shared read is logged once and the read retried."""
     asked = 0
 
     async def sleep(_: float) -> None:
@@ -582,7 +582,7 @@ async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: Non
         await client.set(KEYS[0], "no stream")
         with capture_logs() as lines:
             async with StreamNotifier(KEYS, block=BLOCK, clock=StubClock(sleep=sleep)).followed(store_url):
-                await until(lambda: asked >= 3, "the third look")
+                await until(lambda: asked >= 3, "the third read")
     assert [line["event"] for line in lines] == ["streams cannot be followed"]
 
 
@@ -590,7 +590,7 @@ def _beyond(news: StreamNotifier, mark: int) -> bool:
     return news.mark > mark
 
 
-# Laws of :mod:`poller.web.events`: a text leads back to where it was made, and any other one is refused.
+# Laws of :mod:`poller.web.events`: an id encodes the positions in all feeds, and any other text is refused.
 
 OLD = urlsafe_b64encode(b"\x01" + b"name5" + b"\0\0\0").rstrip(b"=").decode()
 NEGATIVE = urlsafe_b64encode(msgspec.msgpack.encode([(b"name5", -1, 0, 0)])).rstrip(b"=").decode()
@@ -600,7 +600,7 @@ PLACES = st.dictionaries(st.text("abc/", min_size=1), st.builds(StreamPosition, 
 
 @given(PLACES, PLACES)
 def test_read_as_it_was_written(places: dict[str, StreamPosition], moved: dict[str, StreamPosition]) -> None:
-    """Each feed has its place again, after any moves; one that is not in the text begins at its beginning."""
+    """Decoding an id gives each feed's position after any moves; a feed that is not in it starts at the beginning."""
     written = StreamPositions(places)
     for feed, place in moved.items():
         if feed in places:
@@ -612,21 +612,21 @@ def test_read_as_it_was_written(places: dict[str, StreamPosition], moved: dict[s
 
 @given(PLACES)
 def test_the_same_places_are_the_same_text(places: dict[str, StreamPosition]) -> None:
-    """Whatever order they were given in; in ASCII without what a header or a query would mind."""
+    """The same positions give the same id in any order, of characters that are safe in headers and queries."""
     text = StreamPositions(places).text
     assert StreamPositions(dict(reversed(places.items()))).text == text
     assert text.replace("-", "").replace("_", "").isalnum()
 
 
 def test_it_is_short() -> None:
-    """Some thirty characters a feed, so that 256 feeds fit a header of any server."""
+    """An id takes about thirty characters for each feed, so that 256 feeds fit into a header."""
     usual = {f"acme/{number}": StreamPosition(1_772_439_303_123, 3, 10**9) for number in range(256)}
     assert len(StreamPositions(usual).text) < 32 * 256
 
 
 @given(st.one_of(st.text(), st.binary().map(lambda some: some.decode("latin-1"))))
 def test_what_was_not_made_here_is_refused(text: str) -> None:
-    """Or it is read as one that could have been; never anything else is raised."""
+    """Any text is either a valid id or a ValueError."""
     try:
         found = read_places(text, ["a"])
     except ValueError:
@@ -637,23 +637,23 @@ def test_what_was_not_made_here_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "AQ" + "A" * 20_000, "AA", "AQ" + "_" * 40, "é", OLD, NEGATIVE])
 def test_some_that_are_refused(text: str) -> None:
-    """Nothing, too much, another form, a number below zero, characters that are none."""
+    """An empty, oversized, outdated, negative or non-ASCII id is refused."""
     with pytest.raises(ValueError, match=r"too long|not an id that this service has sent"):
         read_places(text, ["a"])
 
 
 def test_a_position_names_what_may_follow_its_entry() -> None:
-    """The id just after it."""
+    """A position's successor is the next entry id."""
     assert str(StreamPosition(17, 3, 9).following) == "17-4"
 
 
-# Laws of :mod:`poller.web.events` that need a store which fails in the middle.
+# Laws of :mod:`poller.web.events` with a store that fails during a read.
 
 KEY, FEED = "{acme/a}:events", "acme/a"
 
 
 class Unanswered(FakeAsyncRedis):
-    """A store that does not answer one reading of a stream, and serves everything else."""
+    """A store that fails one read of a stream and serves everything else."""
 
     failures = 1
 
@@ -666,7 +666,7 @@ class Unanswered(FakeAsyncRedis):
 
 @asynccontextmanager
 async def reading(client: FakeAsyncRedis, *, beat: float = 3600) -> AsyncIterator[AsyncGenerator[bytes]]:
-    """The messages of a stream with one event, behind the greeting; nothing new comes."""
+    """The messages of a stream with one event, after the greeting; no new event comes."""
     await client.xadd(KEY, {"data": b'{"sequence":"1"}'})
     reader = EventReader(
         client,
@@ -685,26 +685,26 @@ async def reading(client: FakeAsyncRedis, *, beat: float = 3600) -> AsyncIterato
 
 
 async def test_a_stream_whose_reading_was_not_answered_is_read_again() -> None:
-    """Law: what was there is given out after one lost answer, though nothing new comes that would wake the reader."""
+    """After one lost reply the existing event is still sent, although no new event wakes the reader."""
     async with reading(Unanswered()) as messages:
         assert await anext(messages) == AWAY
         assert b'data: {"sequence":"1"}' in await anext(messages)
 
 
 async def test_a_place_that_an_event_has_told_is_not_told_again() -> None:
-    """Law: a beat after an event is a comment; a client that was sent the place with the event has it."""
+    """After an event a beat is a comment, because the event carried the position."""
     async with reading(FakeAsyncRedis(), beat=0.02) as messages:
         while b"data: {" not in await anext(messages):
             pass
         assert await anext(messages) == BEAT_COMMENT
 
 
-# Laws of :mod:`poller.web.events`: what a browser makes of the bytes.
+# Laws of :mod:`poller.web.events`: how a browser parses the bytes.
 
 
 @pytest.mark.parametrize("content", [b'{"a":1}', b'{\n"a":\r\n1}', b'{"a":\r1}\n', b""])
 def test_line_breaks_do_not_end_an_event(content: bytes) -> None:
-    """However the API breaks its lines, the JSON arrives whole and means the same."""
+    """Line breaks in the API's JSON, of any kind, do not end the message or change its value."""
     (message,) = messages_of(event("P", content))
     assert message.id == "P"
     assert message.data.split() == content.decode().split()
@@ -724,7 +724,7 @@ ALL = (
 
 
 def test_what_is_no_event_is_named() -> None:
-    """Law: a place and a gap are of kinds of their own, a gap moves no id; comments and the greeting raise nothing."""
+    """Places and gaps are event kinds of their own, and comments raise no event; a gap does not move the id."""
     place, told, last = messages_of(b"".join(ALL))
     assert (place.kind, place.id, told.kind, told.id, last.kind, last.id) == ("place", "B", "gap", "B", "message", "C")
     assert json.loads(place.data) == {"place": "B"}
@@ -732,7 +732,7 @@ def test_what_is_no_event_is_named() -> None:
 
 
 def test_each_empty_line_ends_a_message_with_data() -> None:
-    """Law: a client that hands out something for each empty line, as httpx-sse does, gets no message without data."""
+    """A client that emits a message for each empty line, as httpx-sse does, gets no message without data."""
     decoder = SSEDecoder()
     found = [one for line in b"".join(ALL).decode().splitlines() if (one := decoder.decode(line)) is not None]
     assert [(one.event, one.id, one.retry, type(one.json())) for one in found] == [

@@ -1,4 +1,4 @@
-"""Laws of ``/feeds``: the status that the command line shows, and orders that the next round carries out."""
+"""Laws of ``/feeds``: the status that the command line shows, and commands for the next round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.web.served import FEEDS, NOW, Served
 
 
 async def read(given: Served, feed: str, **state: str) -> None:
-    """Have the feed be one that was read."""
+    """Write the state of a feed that has been read."""
     values: dict[str, str] = {"generation": "g", "sequence": "7", **state}
     for name, value in values.items():
         await given.store.hset(keys_of(given.settings, feed).state, name, value)
@@ -29,7 +29,7 @@ async def test_each_feed_is_told_as_by_the_command_line(given: Served) -> None:
 
 
 async def test_a_long_list_comes_in_parts(given: Served) -> None:
-    """Each part leads to the next, and the last one to none."""
+    """Each page of the list links to the next, and the last has no link; an invalid limit gets 400."""
     _, headers, first = await given.ask("/feeds?limit=1")
     assert headers["link"] == '</feeds?limit=1&after=acme%2FcontractTypes>; rel="next"'
     _, headers, second = await given.ask("/feeds?limit=1&after=acme%2FcontractTypes")
@@ -41,7 +41,7 @@ async def test_a_long_list_comes_in_parts(given: Served) -> None:
 
 
 async def test_orders_are_left_for_the_next_round(given: Served) -> None:
-    """Each is the field of the feed's state that a round looks for; one that makes no sense is refused and why."""
+    """Each command sets its field of the feed's state for the next round; an inapplicable one gets 409."""
     state = keys_of(given.settings, FEEDS[0]).state
     for order in ("resync", "resync?anew=true", "release"):
         status, _, told = await given.ask(f"/feeds/{FEEDS[0]}/{order}", "POST")
@@ -56,7 +56,7 @@ async def test_orders_are_left_for_the_next_round(given: Served) -> None:
 
 
 async def test_a_feed_that_there_is_not(given: Served) -> None:
-    """404, and those that there are."""
+    """An unknown feed gets 404 with the known feeds."""
     for path, method in (("/feeds/acme/none", "GET"), ("/feeds/acme/none/resync", "POST")):
         status, _, told = await given.ask(path, method)
         assert status == 404
@@ -64,7 +64,7 @@ async def test_a_feed_that_there_is_not(given: Served) -> None:
 
 
 async def test_a_feed_is_paused_and_resumed(given: Served) -> None:
-    """With a reason, which the status tells; asked for twice it is as it is wanted, and no mistake."""
+    """A feed is paused with a reason that its status shows; pausing or resuming twice gets 200."""
     path = f"/feeds/{FEEDS[0]}"
     status, _, told = await given.ask(f"{path}/pause", "POST", json={"reason": "moving house"})
     assert (status, told["outcome"]) == (202, "no daemon")
@@ -80,7 +80,7 @@ async def test_a_feed_is_paused_and_resumed(given: Served) -> None:
 
 
 async def test_an_order_takes_no_body(given: Served) -> None:
-    """Law: a command with a body is refused, because the body would be ignored."""
+    """A command with a body is refused, because the body would be ignored."""
     await read(given, FEEDS[0])
     status, _, told = await given.ask(f"/feeds/{FEEDS[0]}/resync", "POST", json={"anew": True})
     assert (status, "?anew=true" in told["detail"]) == (400, True)

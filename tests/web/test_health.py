@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.web.health`, with the real daemon: what it exports is right, whole, and no secret."""
+"""Laws of :mod:`poller.web.health` with a real daemon: its metrics are correct, complete, and hold no secret."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.test_app import now, running_daemon
 SECRET: Final = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 RESOURCE: Final = "employmentUnavailabilities"
 NAMES: Final = (f"metered-{number}" for number in count())
-"""A source for each test: what a process has counted stays."""
+"""A source name for each test, because counters of a process are never reset."""
 _CONFIG: Final = """\
 redis = {{ url = "{store}" }}
 http = {{ bind = "{web}" }}
@@ -82,7 +82,7 @@ class Scene:
         return values((await self.text())[1])
 
     async def settled(self) -> None:
-        """Wait until one subscription has all, and all of the other waits: what the store says is asked for seldom."""
+        """Wait until one subscription has every event and all events of the other wait for a retry."""
         async with commands(self.server.url) as client:
             parked = ConsumerKeys.of("poller", self.feed, "refused").parked
             healths = SubscriptionKeys.of("poller").health
@@ -95,7 +95,7 @@ class Scene:
             await until(done, "all to be delivered, or to wait")
 
     async def says(self, wanted: Key, least: float) -> dict[Key, float]:
-        """Wait until a sample is at least so much; all of them."""
+        """Wait until a sample is at least ``least``; all samples."""
 
         async def enough() -> dict[Key, float] | None:
             found = await self.metrics()
@@ -132,7 +132,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 async def test_what_happened_is_what_is_counted(scene: Scene) -> None:
-    """Of source, rounds, stream and sinks each figure is what the others saw; every metric there is has a series."""
+    """Figures of source, rounds, stream and sinks match what the other side saw; every metric has a series."""
     records = scene.records
     assert records
     await scene.settled()
@@ -163,13 +163,13 @@ async def test_what_happened_is_what_is_counted(scene: Scene) -> None:
     names = {name for name, _ in found}
     suffixes = {"counter": "", "gauge": "", "histogram": "_count"}
     absent = {one.name for one in described() if one.name + suffixes[one.kind] not in names}
-    # All is well, no sink is to grant, and the configuration has every feed.
+    # Absent here: the store has no problems, no sink needs a grant, and every feed is configured.
     assert absent <= {"poller_store_finding", "poller_subscription_ungranted", "poller_orphaned_feed_events"}
     assert found[key("poller_configuration_differences")] == 0
 
 
 async def test_both_forms_are_as_prometheus_wants_them(scene: Scene) -> None:
-    """The linter of Prometheus finds nothing, the other parser reads the other form; and neither holds a secret."""
+    """The linter of Prometheus and an OpenMetrics parser accept the output, and it holds no secret."""
     await scene.says(key("poller_attempts_total", subscription="hook", outcome="delivered"), scene.records)
     kind, text = await scene.text()
     assert kind.startswith("text/plain; version=0.0.4")
@@ -187,14 +187,14 @@ async def test_both_forms_are_as_prometheus_wants_them(scene: Scene) -> None:
         assert one not in text
         assert one not in other
     if shutil.which("promtool") is None:
-        pytest.skip("promtool is not on the PATH; the rest holds")
+        pytest.skip("promtool is not on the PATH; all other checks have passed")
     command = ("promtool", "check", "metrics")
     linted = await asyncio.to_thread(subprocess.run, command, input=text, capture_output=True, text=True, check=False)
     assert (linted.returncode, linted.stdout, linted.stderr) == (0, "", "")
 
 
 async def test_a_store_that_went_takes_its_own_figures_along(scene: Scene) -> None:
-    """While the store is unavailable its own figures are absent, and all others are served."""
+    """While the store is unavailable its own metrics are absent, and all others are served."""
     created = key("poller_records_total", feed=scene.feed, kind="created")
     await scene.says(created, scene.records)
     await scene.says(key("poller_members"), 1)
@@ -204,7 +204,7 @@ async def test_a_store_that_went_takes_its_own_figures_along(scene: Scene) -> No
         found = await scene.metrics()
         return found if not found[key("poller_store_up")] else None
 
-    found = await until(told, "the store to be away")
+    found = await until(told, "the store to be unavailable")
     assert key("poller_members") not in found
     assert not any(name.startswith(("poller_feed_", "poller_stream_", "poller_subscription_")) for name, _ in found)
     assert found[key("poller_ready")] == 0
@@ -213,8 +213,8 @@ async def test_a_store_that_went_takes_its_own_figures_along(scene: Scene) -> No
 
 
 async def test_nobody_makes_up_routes(scene: Scene) -> None:
-    """Whatever is asked for, there is one series for all that is not there."""
-    before = routes_in(await scene.says(key("poller_ready"), 0))  # others have been asked in this process before
+    """All unknown paths share one series."""
+    before = routes_in(await scene.says(key("poller_ready"), 0))  # earlier tests of this process requested other routes
     for path in ("/nothing", "/metrics/x", "/%7Bid%7D"):
         async with scene.http.get(f"http://{scene.web}{path}") as answer:
             assert answer.status == 404
@@ -224,5 +224,5 @@ async def test_nobody_makes_up_routes(scene: Scene) -> None:
 
 
 def routes_in(found: Mapping[Key, float]) -> set[str]:
-    """The routes that there is a series of."""
+    """The routes that have a series."""
     return {dict(labels)["route"] for name, labels in found if name == "poller_http_requests_total"}

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.web.http`: what was refused is told in one form, a fault in here is not."""
+"""Laws of :mod:`poller.web.http`: refusals have one form, and internal errors show no details."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def failing(error: Exception) -> BaseRoute:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_every_failure_is_a_problem() -> None:
-    """With its status, without what may be secret; a fault of the program says that it is one and no more."""
+    """Every failure is a problem document with its status and no secret; an internal error says no more than that."""
     errors = {
         RequestRefused(409, f"see redis://user:{SECRET}@db/0", errors=[InvalidParameter("a", "expected b")]): 409,
         StoreUnavailable(f"redis://user:{SECRET}@db/0 is away"): 503,
@@ -53,7 +53,7 @@ async def test_every_failure_is_a_problem() -> None:
 
 @pytest.mark.parametrize("text", [" - at `$", "Object contains unknown field `", "`", "\n"])
 def test_an_unknown_key_is_told_in_time_by_its_length(text: str) -> None:
-    """Law: a key that looks like the end of the decoder's message costs no more than another of its length."""
+    """A key that imitates the end of the decoder's message is reported in time linear in its length."""
 
     def told(size: int) -> None:
         body = msgspec.json.encode({text * (size // len(text)) + "\n": 1})
@@ -63,6 +63,6 @@ def test_an_unknown_key_is_told_in_time_by_its_length(text: str) -> None:
 
 
 def test_where_a_value_is_wrong_is_told() -> None:
-    """By its path in the object."""
+    """A wrong value is reported by its path in the object."""
     assert decoded(b'{"reason":1}', PauseRequest) == [InvalidParameter("reason", "Expected `str`, got `int`")]
     assert decoded(b'{"x":1}', PauseRequest) == [InvalidParameter("x", "unknown key; known are reason")]

@@ -1,4 +1,4 @@
-"""Laws of the page: how it is in words, nothing that runs, nothing that breaks out of its place."""
+"""Laws of the page: it says in words how things are, runs no script, and escapes foreign text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVIL = "<script>alert(1)</script>\"'&"
 
 
 class Read(HTMLParser):
-    """Which tags there are, and the text outside the style."""
+    """The tags of a page, and its text outside the style."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ async def seen_of(given: Served, **differing: object) -> Overview:
 
 
 async def test_it_says_how_it_is(given: Served) -> None:
-    """The title and the rows of the page name problems in words, or say that there are none."""
+    """The title and the rows of the page describe problems in words, or say that there are none."""
     one = await seen_of(given)
     assert "all is well" in Read(page(one)).text
     failing = msgspec.structs.replace(one.feeds[0], state="failing", error="status 500", good_age_seconds=300.0)
@@ -70,7 +70,7 @@ async def test_it_says_how_it_is(given: Served) -> None:
 
 
 async def test_nothing_breaks_out(given: Served) -> None:
-    """Foreign text stays text, wherever it comes from."""
+    """Foreign text is escaped wherever it comes from."""
     one = await seen_of(given)
     feed, _ = one.feeds
     feed = msgspec.structs.replace(feed, feed=EVIL, state="failing", error=EVIL, lost=EVIL, lost_age_seconds=1.0)
@@ -83,7 +83,7 @@ async def test_nothing_breaks_out(given: Served) -> None:
 
 
 async def test_its_policy(given: Served) -> None:
-    """Nothing may run or be fetched; the one style is known by its hash. Phones and voices find their way."""
+    """The policy allows no script, no fetch, and the one style by its hash; the page has marks for screen readers."""
     status, headers, html = await given.ask("/", token=None)
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
@@ -99,7 +99,7 @@ async def test_its_policy(given: Served) -> None:
 
 
 async def test_it_is_there_while_the_store_is_away(tmp_path: Path, store_url: str) -> None:
-    """And says so."""
+    """The page is served while the store is unavailable, and says so."""
     async with served(configured(tmp_path, store_url), store=False) as given:
         status, _, html = await given.ask("/")
         assert status == 200
@@ -107,7 +107,7 @@ async def test_it_is_there_while_the_store_is_away(tmp_path: Path, store_url: st
 
 
 async def test_however_many_look(given: Served) -> None:
-    """The store is asked once for all who look at the same moment, and again when that is old."""
+    """The store is queried once for all readers of the page at a moment, and again when that answer is old."""
     now = [0.0]
     readiness = Readiness(StoreMonitor("warn", clock=StubClock(now=lambda: NOW, monotonic=lambda: 0.0)))
     glances = OverviewCache(given.backing, readiness, clock=StubClock(monotonic=lambda: now[0]))

@@ -1,4 +1,4 @@
-"""Laws of ``sinkcredential``: it is written and never read, and goes to the sink that it was brought for."""
+"""Laws of ``sinkcredential``: it can be written but not read, and goes only to the sink it was given for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HTTP_TOO: Final[dict[str, Any]] = {"config": {"allow_hosts": ["sink.example.org"
 
 
 async def stored(client: Redis) -> str:
-    """All that is in the store, but for the credentials."""
+    """The whole content of the store, except the credentials."""
     reading: dict[Any, Any] = {
         b"hash": client.hgetall,
         b"stream": client.xrange,
@@ -57,7 +57,7 @@ async def stored(client: Redis) -> str:
 
 
 def echoing(request: Received) -> Reply:
-    """Refuses, and repeats what it was sent, as it was meant too."""
+    """Refuse, and repeat the credential as sent and decoded."""
     header = request.header("authorization") or ""
     meant = SECRETS["password"] if header == BASIC else header
     return Reply(403, (("WebHook-Allowed-Origin", "*"),), f"neither {header} nor {meant} will do".encode())
@@ -68,13 +68,13 @@ async def registered(given: Served) -> Subscriptions:
 
 
 async def sent(given: Served) -> str | None:
-    """What the sink would be sent."""
+    """The Authorization value that the sink would get."""
     kept = (await registered(given)).credentials.get("a")
     return authorization_of(kept).value if kept else None
 
 
 async def ask(given: Served, status: int, method: str, path: str = ONE, /, **body: Any) -> Any:
-    """The answer, in which no secret is, and none is in any other one."""
+    """The answer; neither it nor any other answer holds a secret."""
     answered, _, told = await given.ask(path, method, json=body)
     assert answered == status, told
     others = [(await given.ask(path))[2] for path in ("/subscriptions", ONE, "/", "/readyz", "/metrics")]
@@ -87,7 +87,7 @@ async def added(given: Served, credential: Any = BEARER, **more: Any) -> Any:
 
 
 async def test_it_is_kept_and_only_its_kind_is_shown(given: Served) -> None:
-    """Brought with a new subscription it is in the store as it is to be sent; each answer says which kind it is."""
+    """A credential is stored with the subscription and removed with it; answers show only its kind."""
     assert (await added(given))["sinkcredential"] == {"credentialtype": "ACCESSTOKEN"}
     assert await sent(given) == f"Bearer {SECRETS['token']}"
     assert (await ask(given, 200, "PUT", sink=SINK, sinkcredential=PLAIN))["sinkcredential"] == {
@@ -113,7 +113,7 @@ async def test_a_change_of_it_alone_is_a_change(given: Served) -> None:
 
 
 async def test_it_stays_at_its_sinks_host(given: Served) -> None:
-    """Left out, or sent back as it was shown, it stays with whatever else changes; null takes it away."""
+    """Omitted or sent back as shown, the credential is kept while the host stays; null removes it."""
     await added(given, protocolsettings={"headers": {"x-key": "s3cret"}})
     shown = (await given.ask(ONE))[2]
     assert (await given.ask(ONE, "PUT", json=shown))[2] == shown
@@ -126,7 +126,7 @@ async def test_it_stays_at_its_sinks_host(given: Served) -> None:
 
 @pytest.mark.parametrize("sink", ELSEWHERE)
 async def test_it_goes_to_no_other_host(given: Served, sink: str) -> None:
-    """When the host changes, a credential is dropped if left out, refused as shown, and taken if sent again."""
+    """When the host changes, a credential is dropped if omitted, refused as shown, and accepted if sent again."""
     await added(given)
     told = await ask(given, 422, "PUT", sink=sink, sinkcredential={"credentialtype": "ACCESSTOKEN"}, **HTTP_TOO)
     assert [one["key"] for one in told["errors"]] == ["sink"]
@@ -140,7 +140,7 @@ async def test_it_goes_to_no_other_host(given: Served, sink: str) -> None:
 
 
 async def test_two_changes_at_once_take_it_nowhere() -> None:
-    """What counts is where the sink is when the change is written, not when it was asked for."""
+    """The sink at the time of the write decides whether the credential stays, not the sink at the request."""
     stays = following(SubscriptionRequest(SINK), SINK)
     assert stays(b'{"sink":"https://sink.example.org/before"}', b"kept") == b"kept"
     for moved in (*(b'{"sink":"%s"}' % sink.encode() for sink in ELSEWHERE), b'{"sink":"http://["}', b"{}", b"["):
@@ -148,7 +148,7 @@ async def test_two_changes_at_once_take_it_nowhere() -> None:
 
 
 async def test_beside_auth_there_is_none(given: Served) -> None:
-    """Neither one nor null is taken for a subscription with ``auth``, nor a header of that name; all stays."""
+    """With ``auth`` a subscription takes no sinkcredential, and with one no Authorization header; nothing changes."""
     values = {"id": "a", "sink": SINK, "auth": {"token_env": "T"}}
     one = subscription_of(values, given.settings, where="x")
     await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
@@ -165,7 +165,7 @@ async def test_beside_auth_there_is_none(given: Served) -> None:
 
 
 async def test_what_is_wrong_is_told_by_its_key(given: Served) -> None:
-    """With what is expected there and nothing of what was sent; nothing is added and nothing changed."""
+    """A wrong credential is reported by its key without the value sent; nothing is added or changed."""
     token = SECRETS["token"]
     wrong: list[tuple[Any, str]] = [
         ({"accesstoken": token}, "sinkcredential.credentialtype"),
@@ -194,7 +194,7 @@ async def test_what_is_wrong_is_told_by_its_key(given: Served) -> None:
 
 
 async def test_one_of_another_version_is_shown_and_replaced(given: Served) -> None:
-    """Its kind is ``?``, which may be sent back; a new one takes its place."""
+    """A credential in an unknown format has the kind ``?``, which may be sent back; a new one replaces it."""
     await added(given)
     await given.store.hset(SubscriptionKeys.of("poller").credentials, "a", SECRETS["token"])
     shown = await ask(given, 200, "PUT", sink=SINK, sinkcredential={"credentialtype": "?"})
@@ -204,12 +204,12 @@ async def test_one_of_another_version_is_shown_and_replaced(given: Served) -> No
 
 
 def test_a_request_does_not_show_itself() -> None:
-    """The repr of what was read has neither the credential nor headers, for it may stand in a traceback."""
+    """The repr of a request, which may end up in a traceback, holds neither credential nor headers."""
     assert not leaks(SECRETS, repr(SubscriptionRequest(SINK, id="a", sinkcredential=BEARER)))
 
 
 async def test_the_sink_and_nobody_else_sees_it(tmp_path: Path, store_url: str) -> None:
-    """A daemon sends it with events and handshakes, another from its change on; it is silent where the sink echoes."""
+    """The daemon sends the credential to its sink; answers, log and store hide it, even if the sink echoes it."""
     settings = configured(tmp_path, store_url, http=f'bind = "127.0.0.1:{(port := free_port())}"')
     base, stop, events = f"http://127.0.0.1:{port}", asyncio.Event(), FeedKeys.of("poller", FEEDS[0]).events
 
@@ -232,7 +232,7 @@ async def test_the_sink_and_nobody_else_sees_it(tmp_path: Path, store_url: str) 
 
             try:
                 await until(ready, "the daemon", despite=(aiohttp.ClientConnectionError, AssertionError))
-                retry = {"schedule": ["50ms"] * 400}  # again and again, until the change has come through
+                retry = {"schedule": ["50ms"] * 400}  # many retries, until the change takes effect
                 config = {"allow_private": True, "start": "earliest", "validate": True, "retry": retry}
                 body = {"id": "a", "sink": sink.url, "config": config}
                 texts = [await told("/subscriptions", "POST", json=body | {"sinkcredential": BEARER})]
@@ -252,7 +252,7 @@ async def test_the_sink_and_nobody_else_sees_it(tmp_path: Path, store_url: str) 
 
 @pytest.mark.parametrize(("protocol", "refused"), [(None, False), ("NATS", False), ("HTTP", True)])
 def test_the_protocol_is_that_of_the_sink(protocol: Any, refused: bool) -> None:
-    """Law: it may be left out; another one than the sink's scheme names is refused."""
+    """The protocol may be omitted; one that does not match the sink's scheme is refused."""
     wanted = SubscriptionRequest("tls://nats.example.org/hr.events", protocol=protocol)
     values = settings_values(wanted, "a", None)
     assert isinstance(values, list) is refused

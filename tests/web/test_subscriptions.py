@@ -1,4 +1,4 @@
-"""Laws of ``/subscriptions``: the same subscriptions as on the command line, held to the same rules, nothing secret."""
+"""Laws of ``/subscriptions``: the subscriptions of the command line under the same rules, without secrets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONE = "/subscriptions/rostering"
 
 @pytest.fixture(autouse=True)
 async def started(given: Served) -> None:
-    """As after a daemon has begun with the file."""
+    """Register the subscriptions of the file, as a daemon does at its start."""
     await registry_of(given.settings, given.store).sync(filed(given.settings), NOW)
 
 
@@ -53,7 +53,7 @@ async def kept(given: Served, name: str = "rostering") -> Any:
 
 
 async def test_a_new_one_is_kept_as_by_the_command_line(given: Served) -> None:
-    """All that the object says is in the registry; the secret that was made is shown once."""
+    """Every setting of a new subscription is in the registry; its generated secret is shown once."""
     told = await created(given)
     secrets = (await registry_of(given.settings, given.store).all()).secrets
     assert secrets == {"rostering": (told["signingsecret"],)}
@@ -76,7 +76,7 @@ async def test_a_new_one_is_kept_as_by_the_command_line(given: Served) -> None:
 
 
 async def test_nothing_secret_comes_back(given: Served) -> None:
-    """No query of a sink, no header's value, no signing secret but the one just made; in no list and no page either."""
+    """No answer shows a sink's query, a header's value, or a signing secret other than the one just generated."""
     made = (await created(given))["signingsecret"]
     for path in ("/subscriptions", ONE, "/subscriptions/filed", "/", "/feeds", "/readyz"):
         _, _, told = await given.ask(path)
@@ -91,7 +91,7 @@ async def test_nothing_secret_comes_back(given: Served) -> None:
 
 
 async def test_what_was_shown_may_be_sent_back(given: Served) -> None:
-    """It changes nothing; what was changed in it counts, and what was hidden stays what it was."""
+    """An object sent back as shown changes nothing; its edited members do, and hidden ones keep their values."""
     await created(given)
     before = await kept(given)
     _, _, shown = await given.ask(ONE, token=None)
@@ -110,7 +110,7 @@ async def test_what_was_shown_may_be_sent_back(given: Served) -> None:
 
 
 async def test_the_path_of_a_sink_is_for_the_admin_token(given: Served) -> None:
-    """In chat webhooks it is the secret. What others were shown may be sent back as well, and nothing changes."""
+    """Only the admin token sees a sink's path, the secret of chat webhooks; the hidden form may be sent back."""
     await created(given)
     before, shown = await kept(given), None
     for token in (None, "another-token"):
@@ -126,7 +126,7 @@ async def test_the_path_of_a_sink_is_for_the_admin_token(given: Served) -> None:
 
 
 async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, tmp_path: Any) -> None:
-    """A request cannot name files, because the token must not read this machine; existing ones stay."""
+    """A request cannot name files or commands, so a token cannot read this machine; configured ones stay."""
     for key, value in (
         ("auth", {"token_file": "/etc/shadow"}),
         ("auth", {"command": ["touch", str(tmp_path / "done")]}),
@@ -152,7 +152,7 @@ async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, t
 
 
 async def test_the_public_key_is_shown(given: Served, tmp_path: Path) -> None:
-    """Of an ed25519 secret, for the receiver needs it; sent back it changes nothing; a file that is gone has none."""
+    """The public key of an ed25519 secret is shown, and may be sent back; a missing file has none."""
     secret, other = new_secret(b"s" * 32, "ed25519"), tmp_path / "other"
     file = tmp_path / "whsk"
     for path, text in ((file, secret), (other, new_secret(b"o" * 32))):
@@ -171,7 +171,7 @@ async def test_the_public_key_is_shown(given: Served, tmp_path: Path) -> None:
 
 
 async def test_certificates_stay_as_they_were(given: Served) -> None:
-    """None can be named by a request, those that are there stay, and a client's goes to no other host."""
+    """A request cannot name certificates; configured ones stay, and do not follow the sink to another host."""
     for key in ("ca_file", "client_cert_file", "client_key_file"):
         status, _, told = await given.ask("/subscriptions", "POST", json=NEW | {"config": {key: "/etc/shadow"}})
         assert (status, told["errors"][0]["key"]) == (422, f"config.{key}")
@@ -233,7 +233,7 @@ UNUSABLE: Final[list[Any]] = [
 
 
 async def test_what_cannot_be_used_is_told(given: Served) -> None:
-    """By its key in the request, with the value where it may be shown, and what is expected; nothing is added."""
+    """An invalid setting is reported by its key, with its value where that may be shown, and nothing is added."""
     for differing, key, value in UNUSABLE:
         status, headers, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
         assert (status, headers["content-type"]) == (422, "application/problem+json")
@@ -255,7 +255,7 @@ TWICE: Final[list[tuple[str, str]]] = [
 
 
 async def test_a_key_that_stands_twice_is_refused(given: Served) -> None:
-    """A repeated key is refused by its name, wherever it is and however it is spelled."""
+    """A repeated key is refused by its name, at any depth and in any spelling."""
     for body, key in TWICE:
         status, _, told = await given.ask(
             "/subscriptions", "POST", data=body, headers={"content-type": "application/json"}
@@ -282,7 +282,7 @@ async def test_an_unknown_member_is_refused_by_its_name(given: Served) -> None:
 
 
 async def test_source_and_types_choose_events(given: Served) -> None:
-    """As the Subscriptions API has them: exactly this source, any of these types."""
+    """As in the Subscriptions API, ``source`` selects exactly one source and ``types`` any of its types."""
     await created(given, filters=[], types=["*.created.v1", "removed"])
     one = await kept(given)
     wanted = compile_filters(one.types, one.filters)
@@ -329,7 +329,7 @@ async def test_bodies_that_are_none(given: Served) -> None:
 
 
 async def test_those_of_the_file_are_changed_there(given: Served) -> None:
-    """409 with the way out for what would change one; it may be paused and resumed all the same."""
+    """Changing a subscription of the file gets 409 with the remedy; pausing and resuming it is allowed."""
     _, _, shown = await given.ask("/subscriptions/filed")
     for method, more in (("PUT", {"json": shown}), ("DELETE", {})):
         status, _, told = await given.ask("/subscriptions/filed", method, **more)
@@ -343,7 +343,7 @@ async def test_those_of_the_file_are_changed_there(given: Served) -> None:
 
 
 async def test_pausing_and_resuming(given: Served) -> None:
-    """With a reason or without; a body that says something else is refused."""
+    """A subscription is paused with or without a reason; any other body is refused."""
     await created(given)
     _, _, paused = await given.ask(f"{ONE}/pause", "POST")
     assert (paused["status"]["paused_by"], paused["status"]["reason"]) == ("operator", "by request")
@@ -353,7 +353,7 @@ async def test_pausing_and_resuming(given: Served) -> None:
 
 
 async def test_deleted_is_gone(given: Served) -> None:
-    """204, then 404 for whatever is asked of it, and nothing is left in the registry."""
+    """A deleted subscription gets 404 for every request, and leaves nothing in the registry."""
     await created(given)
     assert (await given.ask(ONE, "DELETE"))[0] == 204
     found = await registry_of(given.settings, given.store).all()
@@ -365,7 +365,7 @@ async def test_deleted_is_gone(given: Served) -> None:
 
 
 async def test_ids(given: Served) -> None:
-    """One is made up where none is given; the same twice is refused, and so is another one than the path's."""
+    """An id is generated where none is given; a taken id, or one that differs from the path, is refused."""
     anonymous = {key: value for key, value in NEW.items() if key != "id"}
     _, _, told = await given.ask("/subscriptions", "POST", json=anonymous)
     assert told["id"].startswith("s-")
@@ -378,7 +378,7 @@ async def test_ids(given: Served) -> None:
 
 
 async def test_one_of_another_version_is_listed_all_the_same(given: Served) -> None:
-    """With what is known of it; and it can be deleted."""
+    """A subscription in an unknown format is shown as far as it is understood, and can be deleted."""
     settings = b'{"sink":"https://f.example/?s3cret","new":1}'
     await registry_of(given.settings, given.store).add("future", settings, (), NOW)
     status, _, told = await given.ask("/subscriptions/future")
@@ -388,7 +388,7 @@ async def test_one_of_another_version_is_listed_all_the_same(given: Served) -> N
 
 
 async def test_unknown_methods(given: Served) -> None:
-    """405, with all that the path knows."""
+    """An unknown method gets 405 with the methods of the path."""
     for path, allowed in (
         ("/subscriptions", {"GET", "HEAD", "POST"}),
         (ONE, {"GET", "HEAD", "PUT", "DELETE"}),
@@ -402,7 +402,7 @@ async def test_unknown_methods(given: Served) -> None:
 
 
 class Going(AppContext):
-    """A store that goes when the registry has written; once it has said so, or before."""
+    """A store that becomes unavailable right after the registry's write, with or without the reply."""
 
     lost_reply = False
 
@@ -425,7 +425,7 @@ class _Going(Registry):
 
 @pytest.mark.parametrize("lost_reply", [False, True])
 async def test_a_secret_is_not_lost_with_the_store(tmp_path: Path, store_url: str, *, lost_reply: bool) -> None:
-    """A subscription is answered with its secret; if the store is lost meanwhile, with the id to look for."""
+    """If the store fails after the write, the answer has the secret; if the reply is lost, 503 with the id."""
 
     def backed(*given: Any, **more: Any) -> Going:
         going = Going(*given, **more)
@@ -444,7 +444,7 @@ async def test_a_secret_is_not_lost_with_the_store(tmp_path: Path, store_url: st
 
 
 async def test_a_hidden_part_of_a_sink_is_no_part_of_another(given: Served) -> None:
-    """Law: a new path for a sink with a hidden query is refused, with the reason."""
+    """A new path for a sink with a hidden query is refused, with the reason."""
     await created(given)
     shown = (await given.ask(ONE))[2]
     status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": shown["sink"].replace("?", "/other?")})
@@ -455,7 +455,7 @@ async def test_a_hidden_part_of_a_sink_is_no_part_of_another(given: Served) -> N
 async def test_who_hangs_up_in_the_middle_of_a_body_is_no_fault_of_ours(
     given: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: a request whose client leaves within its body is not carried out."""
+    """A client that disconnects within a body causes no error in the log."""
     host, _, port = given.url.removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /subscriptions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKEN}\r\n"
