@@ -1,4 +1,4 @@
-"""The store that the scenes of one worker share, each on a clean slate; those that kill their store bring their own."""
+"""The store that the scenes of one worker share, emptied for each; tests that kill their store start their own."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Told to stop at random instants, many times: how long it takes to leave, and until the next owner is at work.
+"""Stops daemons at random instants and measures how long they take to exit and to be replaced.
 
     python -m tests.end_to_end.terminations --times 50 --seed 1
 
-Two daemons share four feeds and eight deliveries under changes; one of them, drawn at random, gets SIGTERM, at an
-instant drawn at random, and is replaced. ``to leave`` is from the signal to the end of the process, ``to a round`` from
-the signal to the start of the first round that another daemon has of a feed that it had, ``to deliver`` from the signal
-to when another one has the lease of a delivery that it had. All in seconds; the round's start is taken from the log.
+Two daemons share four feeds and eight deliveries under changes; one of them, drawn at random, gets SIGTERM at a random
+instant and is replaced. ``to leave`` is the time from the signal to the end of the process, ``to a round`` to the start
+of the first round of one of its feeds in another daemon, ``to deliver`` to another owner of one of its delivery leases.
+All in seconds; the start of the round is taken from the log.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 LEAVES_WITHIN = 10.0
 NEXT_WITHIN = 1.0
-_TTL = "30s"  # a lease that is not let go shows
+_TTL = "30s"  # long, so that an unreleased lease shows
 _WISHES = (Wish("one", lines='timeout = "10s"'), Wish("two", lines='timeout = "10s"'))
 _PAIRS = tuple(f"poller:{{acme/{feed}}}:sub:{wish.sink}:lease" for feed in RESOURCES for wish in _WISHES)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of some terminations: seconds, exit codes, and the verdict on each sink."""
+    """The result of some terminations: seconds, exit codes, and the verdict on each sink."""
 
     to_leave: list[float] = field(default_factory=list)
     to_a_round: list[float] = field(default_factory=list)
@@ -54,13 +54,13 @@ class Tally:
 
     @property
     def well(self) -> bool:
-        """Whether all left in order and in time, and nothing was lost or doubled."""
+        """Whether all exited with 0 and in time, and nothing was lost or doubled."""
         in_time = max(self.to_leave) < LEAVES_WITHIN and not self.late
         return in_time and not any(self.codes) and all(one.clean and not one.repeats for one in self.verdicts)
 
     @property
     def late(self) -> int:
-        """How often the next owner was not at work within its time."""
+        """How often the next owner did not start within its time."""
         return sum(seconds >= NEXT_WITHIN for seconds in (*self.to_a_round, *self.to_deliver))
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Tally:
 
 
 async def terminate(directory: Path, times: int, seed: int, *, store: str | None = None, told: bool = False) -> Tally:
-    """Have so many leave, then let all be delivered, and judge."""
+    """Terminate this many daemons, wait until everything is delivered, and judge."""
     rng, tally = Random(seed), Tally()
     async with subscribed(directory, _WISHES, store=store, seed=seed, changes_per_second=15, feeds=RESOURCES) as scene:
         config = scene.config(ttl=_TTL, interval="1s")
@@ -83,7 +83,7 @@ async def terminate(directory: Path, times: int, seed: int, *, store: str | None
             for number in range(times):
                 for one in running:
                     await one.started()
-                assert not await unless(running[0].gone, rng.random() * 1.5), "left before it was told to"
+                assert not await unless(running[0].gone, rng.random() * 1.5), "exited before the signal"
                 leaver = running.pop(rng.randrange(2))
                 await _left(scene, leaver, running[0], tally)
                 running.append(await stack.enter_async_context(daemon(config)))
@@ -94,7 +94,7 @@ async def terminate(directory: Path, times: int, seed: int, *, store: str | None
 
 
 async def _left(scene: Subscribed, leaver: Daemon, other: Daemon, tally: Tally) -> None:
-    """One leaves; the other one takes up what it had."""
+    """Terminate one daemon and measure until the other one has taken over its leases."""
     name, since = await leaver.started(), len(other.lines)
     had = await scene.played.owners(*map(lease, RESOURCES), *_PAIRS)
     feeds = [resource for resource in RESOURCES if had.get(lease(resource)) == name]
@@ -113,7 +113,7 @@ async def _left(scene: Subscribed, leaver: Daemon, other: Daemon, tally: Tally) 
 
 
 async def _delivered(scene: Subscribed, pairs: Sequence[str], name: str, told: float) -> list[float]:
-    """After how many seconds each of these had another owner."""
+    """The seconds until each of these leases had another owner."""
     taken: dict[str, float] = {}
 
     async def all_taken() -> bool:
@@ -132,7 +132,7 @@ def _part(found: Sequence[float], part: float) -> float:
 
 
 def main() -> None:
-    """Read the command line, do so, print the table; exit code 1 where anything is wrong."""
+    """Run from the command line and print the table; exit code 1 if anything is wrong."""
     commanded(__doc__, "times", 50, partial(terminate, told=True), well=lambda tally: tally.well)
 
 

@@ -1,4 +1,4 @@
-"""Source or store go away, at the start or in the middle: rounds fail and say why, and go on when it is back."""
+"""The source or the store is unavailable, at the start or later: rounds fail with a reason and then recover."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_source_that_is_away_is_waited_for(tmp_path: Path, store: str) -> None:
-    """Away at the start and again later: each time a line says what was asked in vain, then all is caught up."""
+    """While the source is unavailable each round names the failed request; afterwards every change is published."""
     async with scene(tmp_path, store=store) as played, gated(played.source) as gate:
         gate.shut()
         async with daemon(played.config(source=gate.url)) as waiting:
@@ -36,7 +36,7 @@ async def test_a_source_that_is_away_is_waited_for(tmp_path: Path, store: str) -
 
 
 async def test_a_source_that_leaves_between_pages_is_read_again(tmp_path: Path, store: str) -> None:
-    """Gone after a page, in the first reading and in a delta: the token stays, and what came after is not skipped."""
+    """A source that fails after a page is read again with the same token, so that no record is skipped."""
     async with scene(tmp_path, store=store, changes_per_second=0) as played, gated(played.source) as gate:
         gate.shut_at(b"pageToken")
         async with daemon(played.config(source=gate.url, limit="10")) as waiting:
@@ -54,7 +54,7 @@ async def test_a_source_that_leaves_between_pages_is_read_again(tmp_path: Path, 
 
 @pytest.mark.thorough
 async def test_a_store_killed_and_restarted_is_waited_for(tmp_path: Path) -> None:
-    """A store killed with -9 twice under a running daemon is waited for, and each outage is logged."""
+    """A daemon survives two kills of its store, and logs each outage and its end."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(_server(tmp_path))
         played = await stack.enter_async_context(scene(tmp_path, store=server.url))
@@ -64,9 +64,9 @@ async def test_a_store_killed_and_restarted_is_waited_for(tmp_path: Path) -> Non
             since = len(waiting.lines)
             server.process.kill()
             server.process.wait()
-            await waiting.until(lambda line: line.get("event") == "redis unavailable", "the store is away", since=since)
+            await waiting.until(lambda line: line.get("event") == "redis unavailable", "the outage", since=since)
             server = stack.enter_context(_server(tmp_path))
-            await waiting.until(lambda line: line.get("event") == "redis available again", "it is back", since=since)
+            await waiting.until(lambda line: line.get("event") == "redis available again", "its end", since=since)
             await waiting.polled(RESOURCES, since=len(waiting.lines))
         verdict = await played.caught_up()
     assert verdict.clean, verdict

@@ -1,6 +1,6 @@
-"""Answers that are none: the round fails and says why, nothing moves, little memory is used, and it heals.
+"""Unusable answers: the round fails with a reason, the checkpoint stays, memory is bounded, and the feed recovers.
 
-Which ones there are, the sandbox says.
+The profiles of the sandbox are the cases.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ FEED: Final = ("employmentUnavailabilities",)
 BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.ANSWER]
 LACKING: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.LACK]
 WITH_PAGES: Final = {"page-loop", "endless-pages", "million-pages"}
-"""Their pages are good, only that they lead nowhere: what they hold counts."""
+"""Their pages are usable but never end; the records on them count."""
 
 HEAVY: Final = (
     "gzip-bomb",
     "million-pages",
     *(pytest.param(name, marks=pytest.mark.thorough) for name in ("endless-body", "huge-page", "deep-200", "drip")),
 )
-"""What might cost memory."""
+"""Profiles that might cost memory."""
 
 MOST_MEMORY: Final = 200 * 2**20
 BOUNDS: Final = 'timeout = "1s"\nmax_page_bytes = "4MiB"'
 
 
 def assert_told(error: str | None) -> None:
-    """Why a round failed: a line for an operator, with no credential in it."""
+    """The error of a failed round is one printable line without a credential."""
     assert error
     assert error.isprintable()
     assert len(error) < 500
@@ -43,7 +43,7 @@ def assert_told(error: str | None) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 async def test_a_bad_answer_moves_nothing_and_is_got_over(name: str, tmp_path: Path, store: str) -> None:
-    """Law: in the first reading and in a delta the round fails, the token stays, and the next good one heals all."""
+    """A bad answer fails the round and keeps the token; after the next good round nothing is missing."""
     async with reading(tmp_path, store, name, resources=FEED, feed="limit = 7\nmax_pages = 30", source=BOUNDS) as read:
         for _ in ("first reading", "delta"):
             await read.switch("profiles?on=1")
@@ -63,14 +63,14 @@ async def test_a_bad_answer_moves_nothing_and_is_got_over(name: str, tmp_path: P
 
 
 async def made_up(read: Reading) -> list[tuple[str, bytes]]:
-    """What was published and is not of the source: one profile has records of its own."""
+    """Published events whose records are not the source's: one profile has records of its own."""
     published = await read.played.events(FEED[0])
     return read.not_of_source(published)
 
 
 @pytest.mark.parametrize("name", HEAVY)
 async def test_a_bad_answer_costs_little_memory(name: str, tmp_path: Path, store: str) -> None:
-    """Law: the real process, with the bounds that it has of itself, stays below 200 MB, and prints its one line."""
+    """With its default limits a daemon stays below 200 MB on a bad answer and reports one line."""
     async with reading(
         tmp_path,
         store,
@@ -90,7 +90,7 @@ async def test_a_bad_answer_costs_little_memory(name: str, tmp_path: Path, store
 
 @pytest.mark.parametrize("name", LACKING)
 async def test_listings_that_lack_records_remove_none(name: str, tmp_path: Path, store: str) -> None:
-    """Law: a record that a full reading lacks, and that is there, stays; once listings are whole, so is the stream."""
+    """A record missing from full readings is not removed while the source has it; whole listings restore the stream."""
     async with reading(tmp_path, store, name) as read:
         await read.switch("profiles?on=0")
         await read.good_rounds()

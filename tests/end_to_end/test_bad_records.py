@@ -1,7 +1,6 @@
-"""Records that no API should send: each costs itself and not its page.
+"""Unusable records: each is quarantined alone, and the rest of its page is published.
 
-Which ones there are, the sandbox says. One that cannot be used is in the quarantine, with its bytes and the reason; one
-that only looks odd is published as it came.
+The profiles of the sandbox are the cases. A record that only looks odd is published as received.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ ODD: Final = {
     "id-number": [("number 1", b'{"id":1}'), ("1", b'{"id":"1"}')],
     "id-nfc-nfd": [("\u00e9", '{"id":"\u00e9"}'.encode()), ("e\u0301", '{"id":"e\u0301"}'.encode())],
 }
-"""Usable after all: what is published of them, by id."""
+"""Odd but usable records: what is published of them, by id."""
 
 
 def sent(name: str) -> bytes:
-    """What a profile puts into an empty page: its records' bytes, with commas between them."""
+    """The records that a profile adds to an empty page, as bytes with commas between them."""
     empty = SandboxResponse(200, b'{"results":[]}')
     layer = PROFILES[name].make(SandboxScene(Switches(""), lambda: datetime.now(UTC)))
     said = layer(lambda _history, _ask: empty)(History(), SandboxRequest(FEED[0]))
@@ -39,7 +38,7 @@ def sent(name: str) -> bytes:
 
 @pytest.mark.parametrize("name", BAD)
 async def test_a_bad_record_costs_itself_alone(name: str, tmp_path: Path, store: str) -> None:
-    """Law: it is kept aside once, whole (to 64 KiB) and with a reason, or published; all others are published."""
+    """A bad record is quarantined once, up to 64 KiB and with a reason, and all other records are published."""
     async with reading(tmp_path, store, name, resources=FEED) as read:
         await read.good_rounds()
         kept = await read.quarantine()

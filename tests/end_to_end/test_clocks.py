@@ -1,4 +1,4 @@
-"""The real daemon with a wall clock that is a month away from that of its store."""
+"""The real daemon with a wall clock that is a month off from its store's clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEED = "contractTypes"
 
 
 async def sizes_asked(client: Redis) -> int:
-    """How often the size of a stream was asked for, as is done before it is trimmed."""
+    """How often the size of a stream was queried, which happens before each trimming."""
     stats: Any = await client.info("commandstats")
     return int(stats.get("cmdstat_memory|usage", stats.get("cmdstat_memory", {"calls": 0}))["calls"])
 
@@ -29,7 +29,7 @@ async def sizes_asked(client: Redis) -> int:
 async def test_a_daemon_with_a_wrong_clock_trims_by_the_clock_of_the_store(
     tmp_path: Path, store: str, offset: str
 ) -> None:
-    """Law: what is seconds old stays, though the daemon's clock says a month; it is delivered like anything else."""
+    """Events that are young by the store's clock are kept and delivered, though the daemon's clock is a month off."""
     if reason := missing():
         pytest.skip(reason)
     set_clock(tmp_path / "clock", offset)
@@ -45,12 +45,12 @@ async def test_a_daemon_with_a_wrong_clock_trims_by_the_clock_of_the_store(
             assert all(verdict.clean for verdict in (await scene.caught_up()).values())
         published, asked = await scene.entries(FEED), await sizes_asked(client)
         assert published
-        async with daemon(config, environ=environ) as one:  # looks once it has the lease
+        async with daemon(config, environ=environ) as one:  # checks the size once it has the lease
 
             async def looked() -> bool:
                 return await sizes_asked(client) > asked
 
-            await until(looked, "the stream to be looked at")
+            await until(looked, "the size of the stream to be queried")
             await scene.played.change(40)
             await one.polled([FEED], since=len(one.lines))
             await one.polled([FEED], since=len(one.lines))

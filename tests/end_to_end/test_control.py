@@ -1,4 +1,4 @@
-"""The scenes can fail: a daemon that commits naively is caught in them, by the same faults and the same checker."""
+"""Control: the scenes catch a naive daemon, with the same faults and the same checker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no othe
 
 @pytest.mark.thorough
 async def test_unharmed_even_naive_commits_are_right(tmp_path: Path, store: str) -> None:
-    """What the checker finds in the other tests is the fault's doing: without one it finds nothing."""
+    """Without a fault the checker finds nothing, even in naive commits."""
     verdict = await _played(tmp_path, store, "events")
     assert verdict.clean, verdict
     assert verdict.events
 
 
 async def test_dying_between_events_and_snapshots_doubles(tmp_path: Path, store: str) -> None:
-    """Events written, snapshots not: the next round publishes them again, under numbers that were given out."""
+    """A death after the events and before the snapshots publishes them again under used sequence numbers."""
     verdict = await _played(tmp_path, store, "events", failpoint="commit.sent:3")
     assert verdict.doubled
     assert verdict.misclassified
@@ -37,14 +37,14 @@ async def test_dying_between_events_and_snapshots_doubles(tmp_path: Path, store:
 
 @pytest.mark.thorough
 async def test_dying_between_snapshots_and_events_loses(tmp_path: Path, store: str) -> None:
-    """Snapshots written, events not: the next round takes for published what never was."""
+    """A death after the snapshots and before the events loses changes."""
     verdict = await _played(tmp_path, store, "snapshots", failpoint="commit.sent:3")
     assert verdict.lost
 
 
 @pytest.mark.thorough
 async def test_a_lost_reply_doubles(tmp_path: Path, store: str) -> None:
-    """A client that sends again what was not answered by itself: the same event stands there twice."""
+    """A client that repeats an unanswered write by itself publishes the event twice."""
     async with proxied(store) as proxy:
         proxy.lose_reply(to=b"XADD", skip=5)
         verdict = await _played(tmp_path, store, "events", through=proxy.url)
@@ -52,7 +52,7 @@ async def test_a_lost_reply_doubles(tmp_path: Path, store: str) -> None:
 
 
 async def _played(directory: Path, store: str, order: str, *, failpoint: str = "", through: str = "") -> Verdict:
-    """The verdict on a naive daemon that reads a source at rest, dying once on the way where that is asked."""
+    """The verdict on a naive daemon that reads an unchanging source, and dies once if ``failpoint`` is set."""
     naive = ("tests.harness.naive", order)
     async with scene(directory, store=store, changes_per_second=0) as played:
         config = played.config(store=through or store)

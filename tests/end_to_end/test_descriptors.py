@@ -1,4 +1,4 @@
-"""The real daemon with few descriptors, while others hold connections to its HTTP service: its work goes on."""
+"""The real daemon with few file descriptors keeps working while clients hold connections to its HTTP service."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 
 async def _held(port: int, count: int, stack: AsyncExitStack) -> None:
-    """So many connections that say nothing, or rest after a request; whether they stay or not."""
+    """Open this many connections, half of them silent and half idle after a request; the daemon may close them."""
     for number in range(count):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         stack.callback(writer.close)
@@ -38,7 +38,7 @@ async def _held(port: int, count: int, stack: AsyncExitStack) -> None:
 
 @pytest.mark.thorough
 async def test_idle_connections_take_no_descriptor_from_the_work(tmp_path: Path, store: str) -> None:
-    """Law: with 1 006 idle connections of 1 024 descriptors every change arrives, probes answer, and most are free."""
+    """With 1 006 idle connections and 1 024 descriptors every change is delivered and probes answer."""
     async with (
         subscribed(tmp_path, [Wish("one", lines='timeout = "30s"')], store=store) as scene,
         AsyncExitStack() as stack,
@@ -62,7 +62,7 @@ async def test_idle_connections_take_no_descriptor_from_the_work(tmp_path: Path,
 
 
 async def test_it_has_as_many_descriptors_as_it_may(tmp_path: Path, store: str) -> None:
-    """Law: the soft limit is raised to the hard one at the start."""
+    """The daemon raises its soft limit of descriptors to the hard limit at the start."""
     async with (
         subscribed(tmp_path, [Wish("one")], store=store, records=4) as scene,
         daemon(scene.config(), descriptors=(256, LIMIT)) as raised,

@@ -1,7 +1,7 @@
-"""APIs that page, count and refuse in other ways than the simulated one does of itself: each can be read.
+"""APIs that page, count and refuse in other ways than the sandbox does by default can all be read.
 
-Which ones there are, the sandbox says. For each: first reading, changes, a reading while records move under it, expired
-tokens, withdrawals; then the stream is all that the source is, by the source's own history.
+The profiles of the sandbox are the cases. For each: first reading, changes, a reading while records change, expired
+tokens, withdrawals; then the stream matches the source's own history.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ COMPOSED: Final = (
     "partial-deltas,newer-before-older,delta-moves",
     "delta-none,expire-pages,end-null,alternating-case,repeated-record",
 )
-"""Several at once."""
+"""Combinations of profiles."""
 
 SEEN_TOGETHER: Final = {name for names in COMPOSED for name in names.split(",")}
-"""Alone they are read in a thorough run only."""
+"""Profiles that are read alone in a thorough run only."""
 
 OF_A_KIND: Final = {
     *("delta-empty-string", "expire-400", "expire-412", "fields-comma", "limit-400", "limit-422"),
     *(COMPOSED[4], COMPOSED[6]),
 }
-"""Those of which the others have each part, or that differ from another in a status or a letter: thorough too."""
+"""Cases that others cover in part, or that differ from another in one status or letter: thorough too."""
 
 ASKED: Final = {
-    "expire-pages": "limit = 20",  # in fewer than ten pages, or no round would end
+    "expire-pages": "limit = 20",  # fewer than ten pages, else no round would end
     "no-limit": "limit = 500",
     "no-fields": "fields = FIELDS\nlimit = 12",
     "limit-400": "limit = 500",
@@ -56,13 +56,13 @@ ASKED: Final = {
     "fields-brackets": 'fields = FIELDS\nlimit = 12\nfields_style = "brackets"',
     "page-token-alone": 'page_params = "token-only"\nlimit = 12',
 }
-"""How a feed has to be configured to meet what a dialect is about."""
+"""The feed settings that a dialect needs."""
 
 WITHOUT_DELTA: Final = {"no-delta", "delta-none", "delta-empty-string"}
 
 
 class Step(Enum):
-    """What is special about a round. All but a quiet one read while records change."""
+    """The condition of a round. In all but a quiet one records change while they are read."""
 
     RESTLESS = auto()
     QUIET = auto()
@@ -80,7 +80,7 @@ STEPS: Final = (Step.RESTLESS, Step.RESTLESS, Step.QUIET, Step.EXPIRED, Step.QUI
     ],
 )
 async def test_the_stream_is_the_source(names: str, tmp_path: Path, store: str) -> None:
-    """Law: nothing is lost, nothing comes twice, whatever the dialect; deltas are used where there are any."""
+    """In every dialect nothing is lost or doubled, and deltas are used where the API has them."""
     profiles = set(names.split(","))
     feed = next((ASKED[name] for name in sorted(profiles) if name in ASKED), "limit = 12")
     one_case = "alternating-case" in profiles
@@ -92,13 +92,13 @@ async def test_the_stream_is_the_source(names: str, tmp_path: Path, store: str) 
                 read.source.change(30)
             read.source.restless = step is not Step.QUIET
             await read.good_rounds()
-            if not read.source.restless:  # what was wrong before is in the stream still
+            if not read.source.restless:  # earlier faults are still in the stream
                 verdict = await read.verdict(one_case=one_case)
                 assert verdict.clean, verdict
         read.source.restless = False
         read.source.withdraw(2)
         read.now.pass_by(DAY)
-        for _ in range(2):  # what is listed only has to be missing twice
+        for _ in range(2):  # a record of a substream is removed when it is missing twice
             await read.good_rounds()
         assert (verdict := await read.verdict(one_case=one_case)).clean, verdict
         removed = sum(result.removed for result in read.results)

@@ -1,4 +1,4 @@
-"""A daemon polls and delivers while its store changes under it: whatever the store kept, the stream is the source."""
+"""A daemon polls and delivers while its store fails over or moves slots, and the stream still matches the source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _happenings(kind: Store, stores: Stores) -> list[Callable[[], object]]:
 
 
 async def test_through_failovers_the_stream_is_the_source(several_kind: Store, tmp_path: Path, stores: Stores) -> None:
-    """Sentinels may give up writes that were acknowledged: those are made again, and nothing is lost or comes twice."""
+    """A failover may lose acknowledged writes; the daemon writes them again, and nothing is lost or doubled."""
     url = stores.emptied(several_kind)
     happenings = _happenings(several_kind, stores)
     async with scene(tmp_path, store=url, changes_per_second=60) as played, daemon(played.config()) as running:

@@ -1,4 +1,4 @@
-"""The daemon dies at every place of a round that has a name; the next one goes on as if nothing had been."""
+"""The daemon is killed at each failpoint of a round, and the next one continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEFORE_ANY_COMMIT = ("lease.taken", "page.fetched", "known.read", "commit.plann
 @pytest.mark.parametrize("passes", [(1,), pytest.param((1, 3), marks=pytest.mark.thorough)], ids=["once", "twice"])
 @pytest.mark.parametrize("point", OF_ROUNDS)
 async def test_dying_there_loses_nothing(point: str, passes: tuple[int, ...], tmp_path: Path, store: str) -> None:
-    """Killed at these passes of a failpoint, then not again: everything is published exactly once."""
+    """After a kill at these passes of a failpoint everything is published exactly once."""
     async with scene(tmp_path, store=store, seed=OF_ROUNDS.index(point)) as played:
         for number in passes:
             await _die_at(played, f"{point}:{number}")
@@ -42,9 +42,9 @@ async def _die_at(played: Scene, failpoint: str) -> None:
 
 
 async def _committed(played: Scene, point: str) -> bool:
-    """Whether anything was ever written but a lease and an empty state.
+    """Whether anything but a lease and an empty state was ever written.
 
-    A round of achievements without a known qualification commits that without a page, so it may have come first.
+    A round of achievements without a known qualification commits without a page, so its commit may have come first.
     """
     with_pages = point in {"page.fetched", "known.read"}
     resources = [resource for resource in RESOURCES if not (with_pages and resource == ACHIEVEMENTS)]

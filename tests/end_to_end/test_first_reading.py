@@ -1,4 +1,4 @@
-"""Ten thousand records read for the first time, then fifty rounds of changes: the stream is the source, retold."""
+"""Ten thousand records are read for the first time, then fifty rounds of changes; the stream replays to the source."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RECORDS = 10_000
 _ROUNDS = 50
 _FEEDS = tuple(f"acme/{resource}" for resource in RESOURCES)
 _DELTA_FEEDS = _FEEDS[:-1]
-_ALL_EVERY = 10  # achievements are a request for each qualification: now and then is enough
+_ALL_EVERY = 10  # achievements cost a request for each qualification, so they are read rarely
 
 
 @pytest.mark.thorough
 async def test_fifty_rounds_replay_to_the_source(tmp_path: Path, store: str) -> None:
-    """Each record's first version is created, each change seen is one event, and replayed they equal the source."""
+    """Each first version is a creation, each change seen is one event, and their replay equals the source."""
     rng = Random(5)
     async with scene(tmp_path, store=store, records=_RECORDS, changes_per_second=0) as played:
         baseline = await _rounds(played, _FEEDS)

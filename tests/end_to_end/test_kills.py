@@ -1,4 +1,4 @@
-"""Killed without warning, again and again, at instants that nobody chose."""
+"""Daemons are killed with SIGKILL at random instants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     ("kills", "seed"), [(4, 1), *(pytest.param(10, seed, marks=pytest.mark.thorough) for seed in (1, 2))]
 )
 async def test_kills_lose_and_double_nothing(kills: int, seed: int, tmp_path: Path, store: str) -> None:
-    """Daemons killed with -9, each at a random instant: the next one goes on, nothing is lost or comes twice."""
+    """After kills at random instants the next daemon continues, and nothing is lost or doubled."""
     rng = Random(seed)
     async with scene(tmp_path, store=store, records=400, changes_per_second=60, seed=seed) as played:
         config = played.config(limit="20")

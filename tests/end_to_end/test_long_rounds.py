@@ -1,4 +1,4 @@
-"""An API whose pages never end and always differ: the round says how far it has come, and ends in time."""
+"""An API with endless, always different pages: the round reports its progress and ends at its limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEED = "acme/contractTypes"
 
 
 async def status(config: Path) -> dict[str, Any]:
-    """What ``poller status`` says of the feed."""
+    """What ``poller status`` reports of the feed."""
     _, said = await ran("-c", str(config), "status", "--json")
     lines: list[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
     return next(line for line in lines if line.get("feed") == FEED)
@@ -26,12 +26,12 @@ async def status(config: Path) -> dict[str, Any]:
 
 @pytest.mark.thorough
 async def test_a_listing_without_an_end_is_given_up_in_time(tmp_path: Path, store: str) -> None:
-    """Law: while the round runs the status tells pages and records; then it fails, and what it read is published."""
+    """The status shows pages and records while the round runs; at max_round it fails, and what it read is published."""
     async with scene(tmp_path, store=store, changes_per_second=0, profile="million-pages") as played:
         config = played.config(resources=["contractTypes"])
         config.write_text(config.read_text() + 'max_round = "20s"\n')
         async with daemon(config) as running:
-            async with patience("a round that tells its progress"):
+            async with patience("a round that reports its progress"):
                 while (progress := (await status(config))["progress"]) is None:
                     assert not running.rounds()
             assert (progress["mode"], progress["pages"]) == ("baseline", progress["records"])

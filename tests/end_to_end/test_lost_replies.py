@@ -1,4 +1,4 @@
-"""The store does what it is told and the answer is lost on the way: nobody knows, and nothing may come twice."""
+"""The store executes a command and its reply is lost: the client cannot know, and nothing may be doubled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMIT = b"}:events"  # of the scripts, the commit alone names the stream
 
 @pytest.mark.thorough
 async def test_a_lost_reply_to_a_commit_doubles_nothing(tmp_path: Path, store: str) -> None:
-    """The reply to a commit is lost, cut short, and lost twice in a row; the commit never arrives: each change once."""
+    """Each change is published once, though replies to commits are lost or cut and a commit never arrives."""
     async with scene(tmp_path, store=store, records=300) as played, proxied(store) as proxy:
         faults = [
             proxy.lose_reply(to=_COMMIT, skip=1),

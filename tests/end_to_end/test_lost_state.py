@@ -1,4 +1,4 @@
-"""A store that loses what it was given, under a daemon with webhooks: noticed, told, and no storm for anybody."""
+"""A store loses data under a daemon with webhooks: the loss is detected and announced, and no sink gets a flood."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_everything_gone_under_a_running_daemon(tmp_path: Path, store: str
 
 @pytest.mark.thorough
 async def test_the_feeds_gone_while_nobody_ran(tmp_path: Path, store: str) -> None:
-    """One shard of a cluster: the registry and what lies elsewhere know that this was no first start."""
+    """A feed whose keys were lost while no daemon ran is reported as lost, because the registry still knows it."""
     async with subscribed(tmp_path, _WISHES, store=store, changes_per_second=30) as scene:
         async with daemon(scene.config()) as first:
             await scene.more("now", 10)
@@ -59,7 +59,7 @@ async def test_the_feeds_gone_while_nobody_ran(tmp_path: Path, store: str) -> No
 
 @pytest.mark.thorough
 async def test_a_half_gone_under_a_running_daemon(tmp_path: Path, store: str) -> None:
-    """State without snapshots, or snapshots without state: neither is taken for the whole; the stream goes on."""
+    """A feed that lost its state or its snapshots is treated as lost, and its stream goes on."""
     async with (
         subscribed(tmp_path, _WISHES, store=store, changes_per_second=30) as scene,
         daemon(scene.config()),
@@ -73,14 +73,14 @@ async def test_a_half_gone_under_a_running_daemon(tmp_path: Path, store: str) ->
 @pytest.mark.thorough
 @pytest.mark.usefixtures("one_server")  # a backup of all its keys, as of one instant
 async def test_an_older_backup_under_a_running_daemon(tmp_path: Path, store: str) -> None:
-    """What came since comes again: no gaps, no version missing, and the same id wherever it is the same."""
+    """After a rollback the later changes are published again without gaps, equal changes with equal ids."""
     async with (
         subscribed(tmp_path, _WISHES[:1], store=store, changes_per_second=30) as scene,
         daemon(scene.config()) as running,
     ):
         await scene.more("earliest", 10)
         backup, before = await _backup(scene), await _last_sequences(scene)
-        async with patience("something new of each feed"):
+        async with patience("new events of each feed"):
             while any(number <= before[feed] + 3 for feed, number in (await _last_sequences(scene)).items()):
                 await scene._soon()
         gone = await _published(scene)
@@ -88,7 +88,7 @@ async def test_an_older_backup_under_a_running_daemon(tmp_path: Path, store: str
         for feed in _IDS:
             await scene.announced("poller.feed.rolledback.v1", feed)
         await scene.more("earliest", 10)
-        verdicts = await scene.caught_up()  # judges the streams, too: lost, gaps, doubles
+        verdicts = await scene.caught_up()  # also judges the streams: lost, gaps, doubles
         assert not verdicts["earliest"].lost, verdicts
         again = await _published(scene)
         same = gone.keys() & again.keys()
@@ -98,7 +98,7 @@ async def test_an_older_backup_under_a_running_daemon(tmp_path: Path, store: str
 
 
 async def test_another_installations_data(tmp_path: Path, store: str) -> None:
-    """The same keys of another generation: kept, and what differs is a baseline above it, not a storm of changes."""
+    """State of another generation is kept, and the differences are published as a baseline, not as changes."""
     async with reading(tmp_path, store, resources=["contractTypes"]) as scene:
         client, keys = scene.played.client, scene.feeds[0].store.keys
         await scene.good_rounds()
@@ -126,13 +126,13 @@ async def test_another_installations_data(tmp_path: Path, store: str) -> None:
 
 
 async def _no_storm(scene: Subscribed, before: dict[str, int]) -> None:
-    """The loss is announced once for each feed; no sink gets its baseline, and each gets what changes from then on."""
+    """The loss is announced once for each feed; no sink gets the baseline, and each sink gets all later changes."""
     for feed in _IDS:
         await scene.announced(_LOST, feed)
     await scene.more("now", 10)
     upto = await scene.played.version()
     owed: dict[str, Any] = {}
-    async with patience("all that has changed since"):
+    async with patience("all later changes"):
         while True:
             streams = {feed: await _since_the_loss(scene, feed) for feed in FEEDS}
             verdict = judge(
@@ -158,7 +158,7 @@ async def _no_storm(scene: Subscribed, before: dict[str, int]) -> None:
 
 
 async def _since_the_loss(scene: Subscribed, feed: str) -> list[bytes]:
-    """What the stream holds of the new generation; where that begins has no outside name."""
+    """The events of the new generation; only the private field ``anew_at`` says where it begins."""
     anew = await scene.played.client.hget(f"poller:{{acme/{feed}}}:state", "anew_at")
     assert anew is not None
     return [event for entry, event in await scene.entries(feed) if EntryId.parse(entry)[0] >= int(anew)]
@@ -178,7 +178,7 @@ async def _published(scene: Subscribed) -> dict[tuple[str, int, str], str]:
 
 
 async def _backup(scene: Subscribed) -> dict[bytes, bytes]:
-    """All keys but the leases, as of one instant."""
+    """All keys except the leases, at one instant."""
     client = scene.played.client
     names = [key async for key in client.scan_iter() if not key.endswith(b":lease")]
     async with client.pipeline(transaction=True) as asking:

@@ -1,4 +1,4 @@
-"""An API that pages by offset while its records change: what slips over the edge of a page is found, and soon."""
+"""An API that pages by offset while its records change: records that slip between pages are found soon."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ WITH_DELTAS: Final = [resource for resource in RESOURCES if resource != "achieve
 
 
 async def missing(read: Reading) -> list[str]:
-    """What the source has, by its own log, and the streams have not."""
+    """The versions that the source's log has and the streams lack."""
     verdict = await read.verdict()
     assert verdict.sound, verdict
     return verdict.lost
 
 
 async def begun(read: Reading) -> None:
-    """The first reading of each feed, while records change, come and go; some of them are on no page of it."""
+    """The first reading of each feed while records change; some of them are on no page of it."""
     read.source.restless = read.source.withdrawing = True
     await read.good_rounds()
     assert any(line.endswith("never published") for line in await missing(read))
 
 
 async def confirmed(read: Reading) -> None:
-    """Rounds until no feed is confirmed any more; each is a full reading."""
+    """Run rounds until no feed needs confirmation; each includes a full reading."""
     for _ in range(MOST + 1):
         if not any([(await read.state(polled)).confirmation for polled in read.feeds]):
             return
         before = len(read.results)
         await read.good_rounds()
         assert "reconcile" in {result.mode.value for result in read.results[before:]}
-    raise AssertionError("still being confirmed")
+    raise AssertionError("a feed still needs confirmation")
 
 
 @pytest.mark.parametrize("quiet", [True, False])
 async def test_nothing_is_missing_once_the_feeds_are_confirmed(tmp_path: Path, store: str, *, quiet: bool) -> None:
-    """Whether the records come to rest after the first reading or not: then a delta, and nothing is missing."""
+    """After confirmation feeds use deltas and nothing is missing, whether or not the records kept changing."""
     async with reading(tmp_path, store, PROFILE, resources=WITH_DELTAS) as read:
         await begun(read)
         read.source.withdrawing = False
@@ -59,7 +59,7 @@ async def test_nothing_is_missing_once_the_feeds_are_confirmed(tmp_path: Path, s
 
 
 async def test_without_the_confirmation_records_stay_missing(tmp_path: Path, store: str) -> None:
-    """No delta brings what slipped over an edge, however many there are: the test above can fail."""
+    """Control: without confirmation no delta brings the records that slipped between pages."""
     async with reading(tmp_path, store, PROFILE, resources=WITH_DELTAS) as read:
         await begun(read)
         read.source.restless = read.source.withdrawing = False

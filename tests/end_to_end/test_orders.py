@@ -1,4 +1,4 @@
-"""Orders to feeds that real daemons poll: carried out at once, answered, and by the next owner where the first dies."""
+"""Commands to feeds that real daemons poll are carried out and answered, by the next owner if the first one dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEED = "acme/contractTypes"
 
 
 async def test_a_feed_is_paused_and_polled_again(tmp_path: Path, store: str) -> None:
-    """Each command prints what the daemon says and how the round ended; a paused feed is read by no process at all."""
+    """Each command prints the daemon's answer and the round's outcome; no process reads a paused feed."""
     poller = Program()
     async with scene(tmp_path, store=store, changes_per_second=0) as played:
         config = played.config(interval="1h")
@@ -52,13 +52,13 @@ async def test_a_feed_is_paused_and_polled_again(tmp_path: Path, store: str) -> 
             since = len(running.lines)
             assert (await poller.run("resume", FEED, "-c", str(config))).code == 0
             await running.polled(["contractTypes"], since=since)
-            assert running.rounds(since=since)[0]["mode"] == "resync"  # what was asked meanwhile
+            assert running.rounds(since=since)[0]["mode"] == "resync"  # the resync requested while it was paused
         verdict = await played.caught_up()
     assert verdict.clean, verdict
 
 
 async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: str) -> None:
-    """Killed between the order and the answer: who takes the feed over carries it out and says so, once."""
+    """If the owner dies before it answers, the next owner carries the command out once and answers."""
     async with scene(tmp_path, store=store, changes_per_second=0) as played:
         config = played.config(ttl=lasting(1), interval="1h")
         async with daemon(config) as one, daemon(config) as two:
@@ -71,7 +71,7 @@ async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: s
             names[owner].send(signal.SIGSTOP)
             asking = asyncio.create_task(_asked(played, config, CommandKind.RESYNC))
             waiting = CommandQueue(played.client, "poller")
-            await until(lambda: _waits(waiting), "the order to be left")
+            await until(lambda: _waits(waiting), "the command to be submitted")
             await names[owner].kill()
             async with patience("the other's answer"):
                 answer = await asking

@@ -1,4 +1,4 @@
-"""Feeds that were renamed or dropped while something waited: the real program over real sockets."""
+"""Feeds that were renamed or dropped with undelivered events: the real program over real sockets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def orphan_named(running: Daemon) -> None:
 
 @pytest.mark.thorough
 async def test_what_waits_at_a_renamed_feed_is_delivered_and_the_feed_forgotten(tmp_path: Path, store: str) -> None:
-    """Law: everything arrives without the source, log, status and check name the feed, and forgetting leaves no key."""
+    """A renamed feed's events are delivered, log, status and check name it, and forgetting it leaves no key."""
     wishes = [Wish("w")]
     async with subscribed(tmp_path, wishes, store=store, records=60, changes_per_second=0) as played:
         await behind(played)
@@ -77,7 +77,7 @@ async def test_what_waits_at_a_renamed_feed_is_delivered_and_the_feed_forgotten(
             async def over() -> bool:
                 return [one["undelivered"] for one in await reported(config)] == [0]
 
-            await until(over, "nothing to wait at the old feed")
+            await until(over, "the old feed to be delivered")
             assert (await poller(config, "feeds", "forget", "acme/renamed"))[0] == 2
             assert (await poller(config, "feeds", "forget", "acme/contractType"))[0] == 2
             code, said = await poller(config, "feeds", "forget", "renamed")
@@ -93,7 +93,7 @@ async def test_what_waits_at_a_renamed_feed_is_delivered_and_the_feed_forgotten(
 
 @pytest.mark.thorough
 async def test_what_a_live_process_has_is_not_forgotten(tmp_path: Path, store: str) -> None:
-    """Law: a process with another file keeps its feed; what waits goes only when asked to; the lease decides last."""
+    """A feed is not forgotten while a live process lists it or holds its lease, nor without --yes if events wait."""
     wishes = [Wish("w")]
     async with subscribed(tmp_path, wishes, store=store, records=60, changes_per_second=0) as played:
         await behind(played)
@@ -110,7 +110,7 @@ async def test_what_a_live_process_has_is_not_forgotten(tmp_path: Path, store: s
 
         await until(alone, "the process to be gone")
         code, said = await poller(config, "feeds", "forget", OLD)
-        assert code == 2, said  # no terminal is there to ask
+        assert code == 2, said  # there is no terminal to ask at
         assert "--yes" in said
         assert left(played.played)
         lease = f"poller:{{{OLD}}}:lease"
@@ -125,7 +125,7 @@ async def test_what_a_live_process_has_is_not_forgotten(tmp_path: Path, store: s
 
 @pytest.mark.thorough
 async def test_configurations_that_differ_are_named(tmp_path: Path, store: str) -> None:
-    """Law: another base_url or sink is named in the log of each daemon, by status and by check, with both processes."""
+    """A differing base_url or sink is named with both processes in each daemon's log, by status and by check."""
     async with subscribed(tmp_path, [Wish("w")], store=store, records=20, changes_per_second=0) as played:
         first = played.config("first")
         localhost = played.played.source.replace("127.0.0.1", "localhost")
@@ -144,6 +144,6 @@ async def test_configurations_that_differ_are_named(tmp_path: Path, store: str) 
 
 
 async def differing(running: Daemon, what: str) -> list[str]:
-    """The processes on either side, once the daemon has named this."""
+    """The processes of both sides, once the daemon has logged this difference."""
     line = await running.until(lambda line: (line["event"], line.get("what")) == ("configurations differ", what), what)
     return sorted(name for side in line["processes"] for name in side)

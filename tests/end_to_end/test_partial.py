@@ -1,4 +1,4 @@
-"""Deltas that hold only what changed: the real program over real sockets, against a source that sends them."""
+"""Deltas that hold only the changed members: the real program over real sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def once(config: Path) -> list[str]:
 
 
 async def present(played: Scene) -> list[dict[str, Any]]:
-    """The contract types that the source has now, but for the time of their last change."""
+    """The contract types that the source has now, without their times of change."""
     log = [version for version in await played.log() if version["resource"] == "contractTypes"]
     records = {version["id"]: version["record"] for version in log}
     return [{name: record[name] for name in record if name != "lastModifiedAt"} for record in records.values()]
@@ -33,7 +33,7 @@ async def present(played: Scene) -> list[dict[str, Any]]:
 
 @pytest.mark.thorough
 async def test_parts_are_published_as_whole_records(tmp_path: Path, store: str) -> None:
-    """Law: judged by the source's own history every event holds the whole record, and says of it what changed."""
+    """Every event holds the whole record and names what changed, judged by the source's own history."""
     async with scene(tmp_path, store=store, changes_per_second=0, profile="partial-deltas") as played:
         config = played.config()
         config.write_text(config.read_text().replace(RECONCILE_OFF, RECONCILE_OFF + "partial = true\n"))

@@ -1,9 +1,10 @@
-"""Laws of the documents' commands: each of them, as it stands there, does what it is for and ends as it should.
+"""Each command in the documents does what it is for and exits as it should.
 
-They are taken from all documents: each shell block is a script of its own, each command within a line of text is run
-for itself. :class:`Stage` replaces their addresses, names and ids by those of this machine.
-A new command is run as soon as it stands in a document; one that cannot be run is named below, with the test that
-stands for it.
+The commands are taken from all documents: each shell block is a script, and each command within a line of text is run
+alone. :class:`Stage` replaces their addresses, names and ids by those of this machine.
+
+A new command is run as soon as it is in a document; one that cannot be run is listed below with the test that covers
+it.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ COMMAND: Final = re.compile(
     r"(?:[A-Z_]+=\S+ )*(?:poller|python|pip|npm|honcho|curl|promtool|docker|kubectl|systemctl) "
 )
 ENDLESS: Final = ("poller run", "poller tail", "poller sandbox", "poller demo", "poller status --watch")
-"""What goes on until somebody ends it: these are interrupted once they have said something."""
+"""Commands that run until they are interrupted: the test interrupts them after their first line."""
 
 ELSEWHERE: Final = {
-    # Who else runs it, or why it is not run.
+    # Which test runs the command instead, or why none does.
     ".venv/bin/poller demo": "tests/test_newcomer.py",
     "poller status -c trial/poller.toml": "tests/test_newcomer.py",
     "poller check -c trial/poller.toml": "tests/test_newcomer.py",
@@ -56,29 +57,29 @@ ELSEWHERE: Final = {
     "python -m tests.document_tables": "it writes into documents; test_documents.py compares what it would write",
     "python -m tests.house": "tests/test_house.py",
     "python -m tests.simulation": "tests/simulation/test_simulation.py",
-    "python -m tests.newcomer": "fetches packages; tests/test_newcomer.py walks the same without that",
+    "python -m tests.newcomer": "fetches packages; tests/test_newcomer.py does the same without that",
     "python3 -m venv": "the continuous integration runs it word for word",
     "pip install": "it comes with the tests' extra",
     "npm install": "the continuous integration",
-    "poller --install-completion": "it writes into the home of whoever runs it; tests/cli/test_options.py has it shown",
-    "python -m tests.bench": "takes minutes and says something on a quiet machine only; tests/bench has its own tests",
-    "python -m tests.chaos": "tests/chaos plays one of each fault",
-    "python -m tests.end_to_end.terminations": "minutes; its scene is that of test_stopping.py",
-    "POLLER_FAILPOINT=": "test_failpoints.py, at each of the places",
+    "poller --install-completion": "writes into the user's home; tests/cli/test_options.py prints it",
+    "python -m tests.bench": "takes minutes and needs a quiet machine; tests/bench has its own tests",
+    "python -m tests.chaos": "tests/chaos runs each fault once",
+    "python -m tests.end_to_end.terminations": "takes minutes; test_stopping.py runs its scene",
+    "POLLER_FAILPOINT=": "test_failpoints.py, at each failpoint",
     "honcho start": "tests/deploy/test_procfile.py",
-    "systemctl": "there is no systemd in a container; tests/deploy/test_systemd.py has the unit looked at",
-    "docker build": "there is no engine; tests/deploy/test_dockerfile.py runs the commands that it would run",
-    "kubectl apply": "there is no cluster; tests/deploy/test_kubernetes.py has the manifests looked at",
+    "systemctl": "there is no systemd in a container; tests/deploy/test_systemd.py checks the unit",
+    "docker build": "there is no engine; tests/deploy/test_dockerfile.py runs the Dockerfile's commands",
+    "kubectl apply": "there is no cluster; tests/deploy/test_kubernetes.py checks the manifests",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the README's names stand for here.
+    """The local replacements of the README's names.
 
     Attributes:
         played: the source and the store.
-        sink: who gets webhooks.
+        sink: the receiver of webhooks.
         config: the README's configuration, with the addresses of these.
         address: where the daemon serves HTTP.
     """
@@ -89,15 +90,15 @@ class Stage:
     address: str
 
     async def run(self, script: str, *, answer: str = "y\n") -> str:
-        """What a script says; fails where it does, or where one of its commands does."""
+        """The output of a script; fails if the script or one of its commands fails."""
         async with self._started(script) as process, patience(script):
             out, _ = await process.communicate(answer.encode())
         assert process.returncode == 0, f"{script}\n{out.decode()}"
         return out.decode()
 
     async def begun(self, command: str) -> None:
-        """Start what has no end, interrupt it when it has said something, and see that it takes that for its end."""
-        anywhere = re.sub(r"\bpoller sandbox\b", "poller sandbox --port 0", command)  # its own may be taken here
+        """Start an endless command, interrupt it after its first line, and check that it exits with 0."""
+        anywhere = re.sub(r"\bpoller sandbox\b", "poller sandbox --port 0", command)  # the default port may be in use here
         async with self._started(f"exec env {anywhere}") as process, patience(command):
             assert process.stdout is not None
             assert await process.stdout.readline()
@@ -121,14 +122,14 @@ class Stage:
             yield process
 
     async def letters(self) -> list[str]:
-        """The ids of what could not be used or delivered."""
+        """The ids of the dead letters."""
         listed = await self.run("poller dead-letters list --json")
         return [json.loads(line)["id"] for line in listed.splitlines()]
 
     async def hold(self) -> None:
-        """A round of the feed that finds none of its records, so that it is held."""
+        """Run a round that finds none of the feed's records, so that removals are held."""
         await self.played.call("blank?on=1")
-        await self.run(f"poller resync {FEED} || true")  # 1 where the round has failed already, as it has to
+        await self.run(f"poller resync {FEED} || true")  # exits with 1, because the round fails
         await until(self._held, "a held round")
         await self.played.call("blank?on=0")
 
@@ -137,13 +138,13 @@ class Stage:
         return any(line.get("feed") == FEED and line["state"] == "held" for line in lines)
 
     async def letter(self) -> str:
-        """A record that cannot be used, and its id."""
+        """Quarantine a record, and return its id."""
         deep = "[" * 101 + "]" * 101
         await self.played.put("contractTypes", {"id": "deep", "name": json.loads(deep)})
         return (await until(self.letters, "a record that cannot be used"))[0]
 
     async def dead_event(self) -> str:
-        """The subscription anew, with an event whose schedule is used up; its id."""
+        """Recreate the subscription with an event whose schedule is used up; its id."""
         await self.run("poller subscriptions remove rostering --yes || true")
         self.sink.answer = Reply(500)
         own = {"id": "rostering", "sink": self.sink.url, "retry": {"schedule": ["1ms"]}, "allow_hosts": ["127.0.0.1"]}
@@ -173,12 +174,12 @@ async def staged(directory: Path, *, changes_per_second: float = 0) -> AsyncIter
 
 
 def scripts() -> list[str]:
-    """The shell blocks, in their order."""
+    """The shell blocks in order."""
     return re.findall(r"^```sh\n(.*?)^```$", text(), re.DOTALL | re.MULTILINE)
 
 
 def commands() -> list[str]:
-    """The commands within lines of text, each once. Those of the table of what was timed stand in a block, too."""
+    """The commands within lines of text, each once. Those of the table of timings are also in a block."""
     prose = re.sub(r"^```.*?^```$", "", text().replace(table("newcomer"), ""), flags=re.DOTALL | re.MULTILINE)
     spans = (" ".join(one.split()).replace(".venv/bin/", "") for one in re.findall(r"`([^`]+)`", prose))
     return [one for one in dict.fromkeys(spans) if COMMAND.match(one)]
@@ -190,7 +191,7 @@ def run_elsewhere(command: str) -> bool:
 
 @pytest.mark.thorough
 async def test_the_scripts(tmp_path: Path) -> None:
-    """Each shell block, line after line."""
+    """Each shell block runs line by line without an error."""
     async with staged(tmp_path) as stage:
         for script in scripts():
             if not run_elsewhere(script):
@@ -198,7 +199,7 @@ async def test_the_scripts(tmp_path: Path) -> None:
 
 
 async def play(script: str, stage: Stage) -> None:
-    """What ends is one script, what goes on is started by itself."""
+    """Run the lines that end as one script, and each endless command alone."""
     endless = [line for line in script.splitlines() if re.match(rf"(?:[A-Z_]+=\S+ )*(?:{'|'.join(ENDLESS)})\b", line)]
     await stage.run("".join(line for line in script.splitlines(keepends=True) if line.rstrip() not in endless))
     for line in endless:
@@ -219,7 +220,7 @@ async def here(script: str, stage: Stage) -> str:
 
 @pytest.mark.thorough
 async def test_the_commands_in_the_text(tmp_path: Path) -> None:
-    """Each command that a line of text or a table names, once."""
+    """Each command named in a line of text or a table exits with 0."""
     async with staged(tmp_path, changes_per_second=5) as stage:
         await stage.run(f"poller subscriptions add rostering {stage.sink.url} --allow-private")
         quickly = Program(POLLER_CONFIG=str(stage.config))
@@ -230,7 +231,7 @@ async def test_the_commands_in_the_text(tmp_path: Path) -> None:
             if command.startswith("poller release"):
                 await stage.hold()
             if command.startswith("poller replay"):
-                await quickly.run("replay", "rostering", "--cancel")  # the one before may still be under way
+                await quickly.run("replay", "rostering", "--cancel")  # the previous replay may still be running
             if command.startswith(ENDLESS):
                 await stage.begun(named)
             else:

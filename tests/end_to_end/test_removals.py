@@ -1,4 +1,4 @@
-"""Records withdrawn from the source, found by full readings: the real program over real sockets."""
+"""Records withdrawn from the source are found by full readings: the real program over real sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def poller(config: Path, *arguments: str) -> tuple[int, str]:
-    """Run a command; its exit code and what it said."""
+    """Run a command; its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "poller", "-c", str(config), *arguments),
         stdout=asyncio.subprocess.PIPE,
@@ -36,7 +36,7 @@ async def once(config: Path, feed: str) -> dict[str, Any]:
 
 
 async def withdraw(played: Scene, resource: str, count: int | None = None) -> list[str]:
-    """Delete so many records of the source, or all; their ids."""
+    """Delete this many records of the source, or all; their ids."""
     log = await played.log()
     ids = list(dict.fromkeys(version["id"] for version in log if version["resource"] == resource))[:count]
     for subject in ids:
@@ -47,11 +47,11 @@ async def withdraw(played: Scene, resource: str, count: int | None = None) -> li
 
 @pytest.mark.thorough
 async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> None:
-    """Law: deltas do not show it; the next full reading confirms each record and publishes it as removed, once."""
+    """Deltas do not show a withdrawal; the next full reading publishes each record as removed once."""
     async with scene(tmp_path, store=store, records=400, changes_per_second=0) as played:
         config, feed = played.config(), "acme/employmentUnavailabilities"
         baseline = await once(config, feed)
-        assert (await once(config, feed))["mode"] == "reconcile"  # of several pages, and so confirmed
+        assert (await once(config, feed))["mode"] == "reconcile"  # of several pages, so it is confirmed
         withdrawn = await withdraw(played, "employmentUnavailabilities", 7)
         assert (await once(config, feed))["removed"] == 0
         assert (await poller(config, "resync", feed))[0] == 0
@@ -68,7 +68,7 @@ async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> 
 
 @pytest.mark.thorough
 async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Path, store: str) -> None:
-    """Law: an empty answer removes nothing: the feed is held and shown until it is released."""
+    """An empty answer removes nothing: the feed is held, shown as such and announced once, until it is released."""
     async with scene(tmp_path, store=store, records=100, changes_per_second=0) as played:
         config, feed = played.config(), "acme/contractTypes"
         baseline = await once(config, feed)
@@ -84,7 +84,7 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
         _, status = await poller(config, "status", "--json")
         assert json.loads(status.splitlines()[0])["state"] == "held"
         await poller(config, "resync", feed)
-        assert (await once(config, feed))["ok"] is False  # held still, and announced once
+        assert (await once(config, feed))["ok"] is False  # still held, and announced once
         told: Any = await played.client.xrange("poller:{operations}:events")
         (announced,) = [json.loads(fields[b"data"]) for _, fields in told]
         assert (announced["type"], announced["subject"]) == ("poller.feed.held.v1", feed)
@@ -96,7 +96,7 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
 
 @pytest.mark.thorough
 async def test_another_api_in_place_of_the_known_one_waits_for_an_operator(tmp_path: Path, store: str) -> None:
-    """Law: another API publishes nothing until an operator decides: --anew publishes all, release what differs."""
+    """Another API publishes nothing until an operator decides: --anew publishes all, release what differs."""
     feed = "acme/contractTypes"
     async with (
         scene(tmp_path, store=store, records=100, changes_per_second=0, seed=1) as played,
@@ -115,8 +115,8 @@ async def test_another_api_in_place_of_the_known_one_waits_for_an_operator(tmp_p
         told: Any = await played.client.xrange("poller:{operations}:events")
         (announced,) = [json.loads(fields[b"data"]) for _, fields in told]
         assert (announced["type"], announced["data"]["reason"]) == ("poller.feed.held.v1", ANY)
-        assert announced["data"]["reason"][:150] == held["error"][:150]  # it is cut
-        assert (await once(played.config(), feed))["ok"] is True  # put back
+        assert announced["data"]["reason"][:150] == held["error"][:150]  # the reason is shortened
+        assert (await once(played.config(), feed))["ok"] is True  # the old base_url again
         await once(played.config(source=other), feed)
         assert (await poller(config, "resync", feed, "--anew", "--yes"))[0] == 0
         anew = await once(config, feed)

@@ -1,4 +1,4 @@
-"""Several daemons on one store: each has its share, whoever leaves hands over at once, and nobody notices outside."""
+"""Several daemons on one store share the leases evenly, and a leaving one hands over without a visible gap."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_LONG = "10s"  # what waited for a lease to run out would show
+_LONG = "10s"  # long, so that waiting for a lease to expire would show
 _SOON = timedelta(seconds=4)  # a second on a machine that is not busy
 
 
 @pytest.mark.thorough
 async def test_feeds_are_spread_evenly_and_handed_over(tmp_path: Path, store: str) -> None:
-    """Four feeds are shared 2 and 2, then 2, 1 and 1; when a process leaves, the next owner polls at once."""
+    """Four feeds are shared 2 and 2, then 2, 1 and 1; the feeds of a stopped process are soon polled by another."""
     async with scene(tmp_path, store=store) as played:
         config = played.config(ttl=_LONG)
         async with AsyncExitStack() as stack:
@@ -52,7 +52,7 @@ async def test_feeds_are_spread_evenly_and_handed_over(tmp_path: Path, store: st
 
 
 async def _leaves(leaver: Daemon, others: Sequence[Daemon], feeds: Sequence[str]) -> None:
-    """Told to stop it leaves in order, and each of its feeds is polled by another daemon soon."""
+    """A daemon that gets SIGTERM exits with 0, and each of its feeds is soon polled by another daemon."""
     since = [len(one.lines) for one in others]
     leaver.send(signal.SIGTERM)
     assert await leaver.left() == 0, leaver
@@ -78,8 +78,8 @@ async def _leaves(leaver: Daemon, others: Sequence[Daemon], feeds: Sequence[str]
 
 @pytest.mark.thorough
 async def test_a_rolling_restart_loses_and_doubles_nothing(tmp_path: Path, store: str) -> None:
-    """Three daemons, each replaced in turn under changes: sinks get each event once, in order, and all of them."""
-    # Whoever gives up waiting for a 2xx on a busy machine sends again, which is no fault of a restart.
+    """While three daemons are replaced in turn under changes each sink gets every event once and in order."""
+    # A short timeout would cause repeats on a busy machine, which are no fault of a restart.
     wishes = [Wish(name, lines='timeout = "10s"') for name in ("one", "two")]
     async with subscribed(tmp_path, wishes, store=store, changes_per_second=30) as played:
         config = played.config(ttl=_LONG)
@@ -106,7 +106,7 @@ async def test_a_rolling_restart_loses_and_doubles_nothing(tmp_path: Path, store
 
 
 async def _status(config: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The owner of each feed and the processes, as ``poller status --json`` tells them."""
+    """The owner of each feed, and the processes, from ``poller status --json``."""
     _, out = await ran("--config", str(config), "status", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     (members,) = (line["members"] for line in lines if "members" in line)

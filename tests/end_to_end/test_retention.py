@@ -1,4 +1,4 @@
-"""The real daemon trims its streams: by age nothing is lost, by size what is lost is told and is no one else's."""
+"""The real daemon trims its streams: by age nothing is lost, by size the loss is recorded for its subscription only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def configured(scene: Subscribed, table: str) -> Path:
 
 
 def arrived(scene: Subscribed, sink: str) -> set[int]:
-    """The sequence numbers of the events that a sink has taken."""
+    """The sequence numbers of the events that a sink has accepted."""
     lines = scene.sinks.of(sink)
     taken = {line.number for line in lines if isinstance(line, Ended) and line.status == 204}
     return {int(read(line.body)["sequence"]) for line in lines if isinstance(line, Arrived) and line.number in taken}
@@ -46,7 +46,7 @@ async def published(scene: Subscribed) -> int:
 
 
 async def put(scene: Subscribed, first: int, last: int) -> None:
-    """New records of 4 KB: some thirty events of these fit."""
+    """Publish new records of 4 KB; about thirty of their events fit."""
     for number in range(first, last + 1):
         await scene.played.put(FEED, {"id": f"r{number}", "name": "x" * 4000})
 
@@ -58,20 +58,20 @@ async def at_sink(scene: Subscribed, sink: str, last: int) -> None:
 
 
 async def letters(config: Path) -> list[dict[str, Any]]:
-    """What ``poller dead-letters list --json`` says."""
+    """The output of ``poller dead-letters list --json``."""
     code, out = await ran("-c", str(config), "dead-letters", "list", "--limit", "100000", "--json")
     assert code == 0
     return [json.loads(line) for line in out.splitlines()]
 
 
 async def test_a_slow_sink_loses_nothing_by_age(tmp_path: Path, store: str) -> None:
-    """What is older than ``age`` goes once it is delivered, and not before, however slow the sink; at last all goes."""
+    """Events older than ``age`` are trimmed only after their delivery, however slow the sink is."""
     async with subscribed(tmp_path, [Wish("slow")], store=store, feeds=FEEDS, records=4, changes_per_second=0) as scene:
         client = scene.played.client
         scene.sinks.mood("slow", "hang")
         async with daemon(configured(scene, 'age = "1s"')) as running:
             await put(scene, 1, 80)
-            async with patience("all records' events, older than they have to get"):
+            async with patience("the events of all records, past their age"):
                 while (total := await published(scene)) < 80 or await youngest(client) < 2.5:
                     await client.xread({stream(FEED): "$"}, count=1, block=50)
             assert await client.xlen(stream(FEED)) == total
@@ -85,7 +85,7 @@ async def test_a_slow_sink_loses_nothing_by_age(tmp_path: Path, store: str) -> N
 
 
 async def youngest(client: Redis) -> float:
-    """How many seconds ago the last event was published, by the store's clock; 0 where none is there."""
+    """The age of the last event in seconds by the store's clock; 0 if there is none."""
     seconds, _ = await client.time()
     found: Any = await client.xrevrange(stream(FEED), count=1)
     return seconds - int(found[0][0].partition(b"-")[0]) / 1000 if found else 0.0
@@ -93,7 +93,7 @@ async def youngest(client: Redis) -> float:
 
 @pytest.mark.thorough
 async def test_a_stream_that_is_too_large(tmp_path: Path, store: str) -> None:
-    """A stream stays within its limit; what a hanging sink loses is recorded once, and another sink misses nothing."""
+    """A stream is trimmed to its limit; a hanging sink's loss is recorded once, and another sink misses nothing."""
     wishes = [Wish("dead"), Wish("well")]
     async with subscribed(tmp_path, wishes, store=store, feeds=FEEDS, records=4, changes_per_second=0) as scene:
         scene.sinks.mood("dead", "hang")
@@ -111,7 +111,7 @@ async def test_a_stream_that_is_too_large(tmp_path: Path, store: str) -> None:
             told = await scene.announced(OVERRUN, "dead")
             assert (told["data"]["group"], told["data"]["feed"]) == ("sub:dead", f"acme/{FEED}")
             scene.sinks.mood("dead", "ok")
-            async with patience("the rest at the sink"):
+            async with patience("the remaining events at the sink"):
                 await scene.until(lambda: total in arrived(scene, "dead"))
             found = await letters(config)
             (lost,) = [letter["reason"] for letter in found if letter["kind"] == "overrun"]

@@ -1,4 +1,4 @@
-"""Told to stop, the daemon stops: soon, in order, with nothing half done and nothing kept from the next one."""
+"""The daemon stops soon and in order on a signal, and leaves no lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SOON = 5.0
 
 @pytest.mark.parametrize("stops", [3, pytest.param(10, marks=pytest.mark.thorough)])
 async def test_stopping_at_any_instant_is_clean(stops: int, tmp_path: Path, store: str) -> None:
-    """A signal at a random instant ends the daemon with 0 within seconds and no lease; the next one polls at once."""
+    """A signal at a random instant ends the daemon with 0 within seconds and without a lease; the next polls soon."""
     rng = Random(6)
     async with scene(tmp_path, store=store, records=300, changes_per_second=60) as played:
         config = played.config(ttl="10s", limit="20")
@@ -32,7 +32,7 @@ async def test_stopping_at_any_instant_is_clean(stops: int, tmp_path: Path, stor
                 await stopped.started()
                 await unless(stopped.gone, rng.random() * 0.3)
                 stopped.send((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[turn % 3])
-                async with patience("it to stop", _SOON):
+                async with patience("the daemon to stop", _SOON):
                     assert await stopped.left() == 0, stopped
                 assert await played.leases() == 0
                 assert not [line for line in stopped.rounds() if not line["ok"]], stopped
@@ -44,12 +44,12 @@ async def test_stopping_at_any_instant_is_clean(stops: int, tmp_path: Path, stor
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_stopping_while_it_starts_is_clean(tmp_path: Path, number: signal.Signals) -> None:
-    """Law: a daemon that is stopped while it still imports exits with 0."""
+    """A daemon that is stopped while it still imports exits with 0."""
     config = tmp_path / "poller.toml"
     config.write_text('embedded = { data_dir = "data" }\n')
     environ = {"POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_TOKEN": "t"}
     async with daemon(config, environ=environ, importing=True) as starting:
-        await until(lambda: takes_sigterm(starting.pid), "it to take signals")
+        await until(lambda: takes_sigterm(starting.pid), "the process to handle signals")
         starting.send(number)
         assert await starting.left() == 0, starting
     assert not starting.lines
@@ -63,10 +63,10 @@ def takes_sigterm(pid: int) -> bool:
 
 
 async def test_a_lease_is_given_back_though_its_grant_was_never_heard(tmp_path: Path, store: str) -> None:
-    """A lease whose grant was not received before a stop is released, too."""
+    """A lease is released on a stop even if the reply that granted it was not received."""
     async with scene(tmp_path, store=store) as played, proxied(store) as proxy:
         config = played.config(store=proxy.url, ttl="10s")
-        async with daemon(config) as first:  # the store knows the scripts from now on
+        async with daemon(config) as first:  # loads the scripts into the store
             await first.polled(RESOURCES)
             first.send(signal.SIGTERM)
             assert await first.left() == 0, first
@@ -80,7 +80,7 @@ async def test_a_lease_is_given_back_though_its_grant_was_never_heard(tmp_path: 
 
 
 async def _to_first_round(started: Daemon) -> timedelta:
-    """From its start to the end of its first round; a lease that was not given back would cost ten seconds."""
+    """The time from the start to the end of the first round; an unreleased lease would cost ten seconds."""
     first = await started.until(lambda line: line.get("event") == "round", "its first round")
     begun = await started.until(lambda line: line.get("event") == "started", "started")
     return datetime.fromisoformat(first["at"]) - datetime.fromisoformat(begun["at"])

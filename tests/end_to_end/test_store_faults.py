@@ -1,4 +1,4 @@
-"""A store that is there and refuses: everything waits, /readyz says why, and then it goes on, nothing half done."""
+"""The store is reachable but refuses: the daemon waits, /readyz says why, and nothing is half written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FAULTS: tuple[tuple[Fault, str], ...] = (
 
 @dataclass(slots=True)
 class Played:
-    """A daemon that works on a scene, and what it says of itself."""
+    """A daemon at work on a scene, and its HTTP service."""
 
     scene: Subscribed
     daemon: Daemon
@@ -50,8 +50,8 @@ class Played:
     http: aiohttp.ClientSession
 
     async def ready(self, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """What /readyz says, once this is true of it."""
-        async with patience(f"what /readyz is to say; {self.daemon}"):
+        """The report of /readyz once this predicate holds."""
+        async with patience(f"the expected report of /readyz; {self.daemon}"):
             while True:
                 async with self.http.get(f"{self.url}/readyz") as answer:
                     said: dict[str, Any] = await answer.json()
@@ -60,12 +60,12 @@ class Played:
                     return said
 
     async def goes_on(self) -> None:
-        """Wait until it is ready, reads and delivers."""
+        """Wait until the daemon is ready, reads and delivers."""
         await self.ready(lambda one: bool(one["ready"]))
         await self.scene.more("one", 5)
 
     def told(self, since: int) -> list[str]:
-        """What it had to say of its store; a sink that is slow on a busy machine is another matter."""
+        """The warnings about the store; failed attempts at a slow sink are left out."""
         lines = [line for line in self.daemon.lines[since:] if line.get("level") in ("warning", "error")]
         lines = [line for line in lines if line["event"] != "attempt"]
         return [f"{line.get('check', line['event'])} {line.get('feed', '')}".strip() for line in lines]
@@ -92,7 +92,7 @@ async def played(directory: Path, store: str, *, embedded: Path | None = None) -
 async def test_a_store_that_refuses_is_waited_for(
     kind: Kind, some: tuple[tuple[Fault, str], ...], tmp_path: Path
 ) -> None:
-    """A store that refuses is unready with the reason, logged once, writes nothing by half, and recovers."""
+    """During a store fault /readyz names the reason, it is logged once, and the daemon then recovers cleanly."""
     with running(kind, tmp_path / "s", appendfsync="everysec", options=faults.OPTIONS) as server:
         async with (
             played(tmp_path, server.url) as one,
@@ -113,7 +113,7 @@ async def test_a_store_that_refuses_is_waited_for(
 
 
 async def test_a_disk_that_is_full_under_the_embedded_server(tmp_path: Path) -> None:
-    """With a full disk the embedded server ends, and is restarted at growing intervals; the reason is logged once."""
+    """With a full disk the embedded server exits and is restarted at growing intervals; the reason is logged once."""
     data = tmp_path / "e"
     async with played(tmp_path, f"unix://{data}/valkey.sock", embedded=data) as one:
         full, since = await _larger_than_its_log(data), len(one.daemon.lines)
@@ -123,7 +123,7 @@ async def test_a_disk_that_is_full_under_the_embedded_server(tmp_path: Path) -> 
         await one.ready(lambda said: not said["ready"])
         before = asyncio.get_running_loop().time()
         await _started(data, times=4)
-        assert asyncio.get_running_loop().time() - before > 1  # 0, 0.5, 1 s: not as fast as it can
+        assert asyncio.get_running_loop().time() - before > 1  # 0, 0.5, 1 s: restarts are spaced out
         _limit(one.daemon.pid, resource.RLIM_INFINITY)
         await one.goes_on()
         assert sorted(one.told(since)) == ["embedded server went", "redis unavailable"]
@@ -134,13 +134,13 @@ async def test_a_disk_that_is_full_under_the_embedded_server(tmp_path: Path) -> 
 
 
 def _limit(daemon_pid: int, largest: int) -> None:
-    """No file of the daemon and its server may become larger; those that it starts later inherit that."""
+    """Limit the file size of the daemon, its server, and the servers it starts later."""
     for process in (psutil.Process(daemon_pid), *psutil.Process(daemon_pid).children()):
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
 
 
 async def _larger_than_its_log(data: Path) -> int:
-    """Wait until the append-only file is so large that the server's log has room below its size; that size."""
+    """Wait until the append-only file is much larger than the server's log; its size."""
 
     def large() -> int | None:
         size = max(file.stat().st_size for file in (data / "appendonlydir").iterdir())
@@ -150,6 +150,6 @@ async def _larger_than_its_log(data: Path) -> int:
 
 
 async def _started(data: Path, *, times: int) -> None:
-    """Wait until a server was started so often on the directory."""
+    """Wait until a server has been started this many times on the directory."""
     log = data / "valkey.log"
     await until(lambda: log.read_text().count("Server initialized") >= times, "the server to be started again")

@@ -1,4 +1,4 @@
-"""Daemons on one store that lose one of them without warning, and one that comes back too late."""
+"""One of two daemons dies without warning, or wakes up after its lease has expired."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SLACK = timedelta(seconds=3)  # for the rounds themselves, on a busy machine
 
 
 async def test_the_other_takes_over_within_the_lease(tmp_path: Path, store: str) -> None:
-    """Two daemons share the feeds; one is killed, and the other polls all as soon as its leases end."""
+    """When one of two daemons is killed, the other polls all feeds as soon as the leases expire."""
     async with scene(tmp_path, store=store) as played:
         ttl = timedelta(seconds=strain())
         config = played.config(ttl=f"{ttl / timedelta(milliseconds=1):.0f}ms")
@@ -43,7 +43,7 @@ async def test_the_other_takes_over_within_the_lease(tmp_path: Path, store: str)
 
 @pytest.mark.thorough
 async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str) -> None:
-    """Stopped with its plan made, replaced meanwhile, woken: its commit is refused, and so nothing comes twice."""
+    """A daemon suspended past its lease after planning has its commit rejected, and nothing is doubled."""
     async with (
         scene(tmp_path, store=store) as played,
         proxied(store) as proxy,
@@ -62,7 +62,7 @@ async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str
             await played.caught_up()
             since = len(sleeper.lines)
             sleeper.send(signal.SIGCONT)
-            # On a busy machine it sleeps longer than a reply may take: the plan is given up without a commit.
+            # On a busy machine the daemon sleeps longer than the reply timeout and drops the plan without a commit.
             if time.monotonic() - asleep < REPLY_TIMEOUT.total_seconds() - 1:
                 told = await sleeper.until(
                     lambda line: "commit rejected, nothing written" in (line.get("error") or ""),
@@ -77,6 +77,6 @@ async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str
 
 
 def _firsts(rounds: list[dict[str, str]], resources: list[str]) -> list[dict[str, str]]:
-    """The first of each of these feeds."""
+    """The first round of each of these feeds."""
     feeds = {f"acme/{resource}" for resource in resources}
     return list({line["feed"]: line for line in reversed(rounds) if line["feed"] in feeds}.values())

@@ -1,4 +1,4 @@
-"""Traces of a real daemon at a real collector, and a daemon that has none."""
+"""Traces of a real daemon at a real collector, and of a daemon without one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOK = (
 
 @dataclass
 class Scene:
-    """An API with one record, a sink, a collector, and the configuration that names the first two."""
+    """An API with one record, a sink, a collector, and the configuration that names API and sink."""
 
     config: Path
     api: Receiver
@@ -74,9 +74,9 @@ async def scene(tmp_path: Path, store: str, interval: str = "100ms") -> AsyncIte
 
 
 async def test_a_change_is_followed_from_the_api_to_the_sink(tmp_path: Path, store: str) -> None:
-    """A round holds its requests and commits; its event names it; the delivery is linked to it and names itself."""
+    """A round's span holds its requests and commits; its event carries the trace, and the delivery links to it."""
     async with scene(tmp_path, store, interval="20s") as played:
-        played.first = [CLOSE]  # the request is made again at once
+        played.first = [CLOSE]  # the request is repeated immediately
         async with daemon(played.config, environ=played.environ(OTEL_SERVICE_NAME="here")) as traced:
             [posted] = await played.sink.received(1)
             await played.collector.until(lambda: bool(played.named("deliver")), "the delivery's span")
@@ -118,7 +118,7 @@ def _look_at_its_parts(found: Span, played: Scene) -> None:
 
 
 async def test_not_sampled_it_is_named_and_not_sent(tmp_path: Path, store: str) -> None:
-    """Without sampling, event and request carry a traceparent whose flag says so, and nothing is exported."""
+    """Without sampling, event and request carry a traceparent with the flag off, and nothing is exported."""
     async with scene(tmp_path, store) as played:
         environ = played.environ(OTEL_TRACES_SAMPLER="always_off")
         async with daemon(played.config, environ=environ) as unseen:
@@ -131,7 +131,7 @@ async def test_not_sampled_it_is_named_and_not_sent(tmp_path: Path, store: str) 
 
 
 async def test_a_collector_that_goes_is_not_missed(tmp_path: Path, store: str) -> None:
-    """Rounds and deliveries go on; one warning, without the credential; it stops in time, its lease given back."""
+    """If the collector fails, work goes on with one warning, and stopping releases the lease in time."""
     async with scene(tmp_path, store) as played, AsyncExitStack() as stack:
         async with receiving(Reply(200)) as dying:
             environ = played.environ(
@@ -153,7 +153,7 @@ async def test_a_collector_that_goes_is_not_missed(tmp_path: Path, store: str) -
 
 
 async def test_off_it_is_not_there(tmp_path: Path, store: str) -> None:
-    """Nothing of OpenTelemetry is imported though it is installed; no event and no request has a word of it."""
+    """With tracing off nothing of OpenTelemetry is imported, and no event or request carries a trace."""
     async with scene(tmp_path, store) as played:
         assert (await _once(played, {})).splitlines()[-1] == "imported: []"
         async with daemon(played.config):
@@ -163,14 +163,14 @@ async def test_off_it_is_not_there(tmp_path: Path, store: str) -> None:
 
 
 async def test_on_the_same_look_sees_it(tmp_path: Path, store: str) -> None:
-    """Or the test before could not fail. What ``once`` has to tell is sent before it ends."""
+    """Control: with tracing on the import is seen, and ``once`` exports its spans before it exits."""
     async with scene(tmp_path, store) as played:
         assert "'opentelemetry.sdk.trace'" in await _once(played, played.environ())
         assert played.named("round")
 
 
 async def _once(played: Scene, environ: dict[str, str]) -> str:
-    """What ``once`` says, in an environment that holds nothing else."""
+    """The output of ``once`` in an otherwise empty environment."""
     command = [sys.executable, "-c", LOOK, "once", "--config", str(played.config)]
     once = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environ, cwd=ROOT)
     said, _ = await once.communicate()

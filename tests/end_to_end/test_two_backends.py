@@ -1,4 +1,4 @@
-"""An API behind two unequal backends: what goes back is counted, and published only without ``versions = "newest"``."""
+"""An API behind two backends of different age: older versions are counted, and held with ``versions = "newest"``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEED = "employmentUnavailabilities"
 
 
 async def backwards(read: Reading) -> int:
-    """How many events of the stream are older than the record's event before."""
+    """How many events have an older version than the record's previous event."""
     found, last = 0, defaultdict[str, datetime | None](lambda: None)
     for event in map(json.loads, await read.played.events(FEED)):
         record = event["data"].get("record")
@@ -27,11 +27,11 @@ async def backwards(read: Reading) -> int:
 
 @pytest.mark.parametrize("versions", ["last", "newest"])
 async def test_an_old_version_is_published_or_held_back(versions: str, tmp_path: Path, store: str) -> None:
-    """Law: held back, nothing old is published and nothing new is lost; else each is published and counted."""
+    """``newest`` publishes no old version and loses no new one; ``last`` publishes and counts each old one."""
     feed = f'limit = 500\nversions = "{versions}"\ndelta = "off"'
     async with reading(tmp_path, store, "two-backends", resources=(FEED,), feed=feed) as read:
         for _ in range(4):
-            for _ in range(3):  # an odd number: each round in turn begins with the other backend
+            for _ in range(3):  # an odd number, so that rounds start at alternating backends
                 await read.good_rounds()
             read.source.change(25)
         await read.good_rounds()

@@ -1,4 +1,4 @@
-"""These scenes can fail: a naive dispatcher is caught in them, by the same sinks, the same kills and the same judge."""
+"""Control: the scenes catch a naive dispatcher, with the same sinks, kills and judge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no othe
 
 @pytest.mark.thorough
 async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:
-    """Killed between its acknowledgement and its request it loses; side by side it sends out of order, and too soon."""
+    """A naive dispatcher loses events when killed after its acknowledgement, and sends out of order and too early."""
     async with subscribed(tmp_path, [_WISH], store=store) as scene, daemon(scene.config(), command=_POLL):
         scene.sinks.mood("one", "ok=4 slow=4 500=3 429/1=0.1")
         for _ in range(2):
@@ -42,7 +42,7 @@ async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:
 
 @pytest.mark.thorough
 async def test_at_a_sink_without_faults_even_the_naive_one_loses_nothing(tmp_path: Path, store: str) -> None:
-    """Without faults and with one event a record, even the naive dispatcher loses nothing."""
+    """Without faults and with one event for each record even the naive dispatcher loses nothing."""
     async with (
         subscribed(tmp_path, [_WISH], store=store, changes_per_second=0) as scene,
         daemon(scene.config(), command=_POLL),

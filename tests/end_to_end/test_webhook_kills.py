@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.thorough)])
 async def test_kills_between_read_and_settled_lose_nothing(kills: int, tmp_path: Path, store: str) -> None:
-    """Each fail point in turn: all arrives, in order, and nothing that was on record as settled is sent again."""
+    """After kills at each failpoint all events are delivered in order, and no settled one is repeated."""
     tally = await kill(tmp_path, kills, 1, store=store, changes_per_second=60)
     assert len(tally.moments) == kills
     assert all(verdict.clean for verdict in tally.verdicts), tally

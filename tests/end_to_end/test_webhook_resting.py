@@ -1,4 +1,4 @@
-"""Subscriptions that rest: for whom, who is told of it, and what is there when they go on."""
+"""Paused and disabled subscriptions: when they stop, what is announced, and what they get when resumed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from tests.harness.subscribed import Subscribed
 
 _ONE, _TWO, _THREE = Wish("one"), Wish("two"), Wish("three")
-_ALONE = Wish("one", lines="concurrency = 1")  # else a 410 that was on its way pauses it once more
+_ALONE = Wish("one", lines="concurrency = 1")  # else a 410 still in flight would pause the subscription again
 _FAILING = Wish("one", lines='disable_after = "1s"')
 
 
 @pytest.mark.thorough
 async def test_the_last_word_of_a_sink_is_heeded(tmp_path: Path, store: str) -> None:
-    """410 and 415: announced, nothing is sent any more, by the next process neither; resumed, it gets the rest."""
+    """A sink's 410 or 415 pauses its subscription in all processes and is announced; resumed, it gets the rest."""
     last_words = {"one": 410, "two": 415}
     async with subscribed(tmp_path, [_ONE, _TWO, _THREE], store=store) as scene:
         config = scene.config()
@@ -49,7 +49,7 @@ async def test_the_last_word_of_a_sink_is_heeded(tmp_path: Path, store: str) -> 
 
 
 async def test_resumed_at_once_it_goes_on(tmp_path: Path, store: str) -> None:
-    """A subscription paused by 410 and resumed at once is delivered again by the same process."""
+    """A subscription paused by 410 and resumed immediately is delivered by the same process."""
     async with subscribed(tmp_path, [_ALONE], store=store) as scene, daemon(scene.config()):
         await scene.more("one", 20)
         for _ in range(3):
@@ -63,7 +63,7 @@ async def test_resumed_at_once_it_goes_on(tmp_path: Path, store: str) -> None:
 
 
 async def test_nothing_but_failures_disables_and_keeps_the_events(tmp_path: Path, store: str) -> None:
-    """Disabled after a second of failures, announced; resumed, all is delivered and the recovery is announced."""
+    """After a second of failures a subscription is disabled; resumed, it gets all events. Both are announced."""
     async with subscribed(tmp_path, [_FAILING], store=store) as scene, daemon(scene.config()):
         await scene.more("one", 20)
         scene.sinks.mood("one", "503=5 reset hang")
@@ -85,7 +85,7 @@ async def test_a_subscription_that_returns_to_the_file_gets_what_it_missed(tmp_p
         async with daemon(scene.config()):
             await scene.more("one", 20)
         async with daemon(scene.config("without", without=["one"])) as without:
-            line = await without.until(lambda line: line.get("subscription") == "one", "a word on the missing one")
+            line = await without.until(lambda line: line.get("subscription") == "one", "the missing subscription")
             assert line["level"] == "warning"
             before = len(scene.sinks.of("one"))
             await scene.more("two", 60)
@@ -96,7 +96,7 @@ async def test_a_subscription_that_returns_to_the_file_gets_what_it_missed(tmp_p
 
 
 async def _resume(scene: Subscribed, name: str = "one") -> None:
-    """As an operator does."""
+    """Resume the subscription, as an operator does."""
     await Registry(scene.played.client, SubscriptionKeys.of("poller")).resume(name, _again)
     scene.note_resumed(name)
 

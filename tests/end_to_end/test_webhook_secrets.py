@@ -1,4 +1,4 @@
-"""A subscription whose signing secret goes and comes back: who is told of it, and what arrives then."""
+"""A subscription whose signing secret becomes unreadable and readable again."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _REASON = "the signing secret cannot be read from the file "
 
 @pytest.mark.thorough
 async def test_nothing_is_lost_while_a_secret_is_away(tmp_path: Path, store: str) -> None:
-    """Law: shown as failing with the reason from the first time on; one line in the log, and one when it is back.
+    """Without its secret a subscription is failing with the reason; the start and the end are logged once each.
 
-    Nothing is parked, given up or paused meanwhile, however short ``disable_after`` is; other subscriptions go on; and
-    when the secret is back all goes out, in order per record.
+    Meanwhile nothing is given up or paused, however short ``disable_after`` is, and other subscriptions go on. When the
+    secret is back all events are delivered, in order for each record.
     """
     async with subscribed(tmp_path, _TWO, store=store) as scene:
         web = f"127.0.0.1:{free_port()}"
@@ -45,23 +45,23 @@ async def test_nothing_is_lost_while_a_secret_is_away(tmp_path: Path, store: str
             await scene.more("one", 20)
             since = len(told.lines)
             secret.rename(secret.with_name("away"))
-            line = await told.until(lambda line: line["event"] == "credential fails", "that it fails", since=since)
+            line = await told.until(lambda line: line["event"] == "credential fails", "the credential to fail", since=since)
             assert (line["level"], line["subscription"]) == ("warning", "one")
             assert str(line["error"]) == f"{_REASON}{secret}: No such file or directory"
-            status = await until(lambda: _failing(scene, settings), "it to be shown")
+            status = await until(lambda: _failing(scene, settings), "a failing status")
             assert (status.error, status.paused_by) == (line["error"], None)
-            assert await until(lambda: _named(web), "it to be named") == ({"one": line["error"]},)
+            assert await until(lambda: _named(web), "/readyz to name the subscription") == ({"one": line["error"]},)
             before = len(scene.sinks.of("one"))
             await scene.more("two", 100)
-            assert len(scene.sinks.of("one")) <= before + 2 * _IN_FLIGHT  # requests and answers of what was on its way
+            assert len(scene.sinks.of("one")) <= before + 2 * _IN_FLIGHT  # requests and answers of what was in flight
             status = await _status(scene, settings)
             assert (status.state, status.dead_letters) == ("failing", 0)
             assert status.parked <= _IN_FLIGHT < (status.lag_entries or 0)
             secret.with_name("away").rename(secret)
-            line = await told.until(lambda line: line["event"] == "credential works again", "its end", since=since)
+            line = await told.until(lambda line: line["event"] == "credential works again", "its recovery", since=since)
             verdicts = await scene.caught_up()
-            assert await until(lambda: _well(scene, settings), "it to be shown") == (None, None)
-            await until(lambda: _named(web, anything=False), "nothing to be named")
+            assert await until(lambda: _well(scene, settings), "an active status") == (None, None)
+            await until(lambda: _named(web, anything=False), "/readyz to name no subscription")
             lines = [line["event"] for line in told.lines if "credential" in f"{line['event']} {line.get('failure')}"]
             assert lines == ["credential fails", "credential works again"]
             assert SECRET not in json.dumps(told.lines)
@@ -84,7 +84,7 @@ async def _well(scene: Subscribed, settings: Settings) -> tuple[str | None, str 
 
 
 async def _named(web: str, *, anything: bool = True) -> tuple[dict[str, str]] | None:
-    """The subscriptions that fail, as /readyz names them, once there are some or none."""
+    """The failing subscriptions as /readyz names them, once there are some (or none)."""
     async with aiohttp.ClientSession() as http, http.get(f"http://{web}/readyz") as answer:
         report = await answer.json()
     assert (answer.status, report["reasons"]) == (200, [])

@@ -1,4 +1,4 @@
-"""Two processes that deliver: one has the leases, the other waits; who comes back too late delivers nothing more."""
+"""Two delivering processes: one holds the leases, the other waits; one that wakes up late sends nothing new."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ONE_BY_ONE = Wish("one", lambda event: _FEED in event["source"], f'feeds = ["ac
 
 @pytest.mark.thorough
 async def test_who_was_stopped_in_the_middle_of_sending_is_replaced(tmp_path: Path, store: str) -> None:
-    """Stopped past its leases, replaced, woken: all arrives, in order but for what it was sending when it was stopped.
+    """When a process is suspended past its leases and resumed, all events arrive, in order except those it was sending.
 
-    It may go on with the requests that it had begun, for nobody can call them back: their events may come once more,
-    beside the other process' or after them. Nothing else is allowed, and no event comes for the first time that way.
+    The resumed process may finish requests it had begun, so their events may be repeated beside or after the other
+    process's. Nothing else is allowed, and no event arrives for the first time that way.
     """
     async with subscribed(tmp_path, [_WISH], store=store) as scene:
         config = scene.config()
@@ -45,7 +45,7 @@ async def test_who_was_stopped_in_the_middle_of_sending_is_replaced(tmp_path: Pa
 
 @pytest.mark.thorough
 async def test_who_was_stopped_at_rest_takes_nothing_from_the_other(tmp_path: Path, store: str) -> None:
-    """Stopped with nothing to do, replaced, woken: what comes from then on is delivered by the other one, all of it."""
+    """When an idle process is suspended past its leases and resumed, the other one delivers everything."""
     async with subscribed(tmp_path, [_WISH], store=store, changes_per_second=0) as scene:
         config = scene.config()
         async with daemon(config, command=_POLL), daemon(config, command=_DELIVER) as sleeper:
@@ -67,9 +67,9 @@ async def test_who_was_stopped_at_rest_takes_nothing_from_the_other(tmp_path: Pa
 
 @pytest.mark.thorough
 async def test_a_pause_outlives_the_process_that_was_asked_for_it(tmp_path: Path, store: str) -> None:
-    """A sink asks for three seconds, the process that heard it is killed: the one that waited keeps silent as long.
+    """When a sink asks for a pause of three seconds and its process is killed, the next process keeps the pause.
 
-    One request is under way at a time: of several that were asked, the last might be heard by nobody.
+    One request is in flight at a time: of several answers the last might be lost with the process.
     """
     async with subscribed(tmp_path, [_ONE_BY_ONE], store=store, changes_per_second=20) as scene:
         config = scene.config()
@@ -78,7 +78,7 @@ async def test_a_pause_outlives_the_process_that_was_asked_for_it(tmp_path: Path
             async with daemon(config, command=_DELIVER) as second:
                 await second.started()
                 scene.sinks.mood("one", "429/3")
-                await first.until(lambda line: line.get("status") == 429, "the sink to ask for silence")
+                await first.until(lambda line: line.get("status") == 429, "the sink to ask for a pause")
                 scene.sinks.mood("one", "ok")
                 await scene.noted_until("one")
                 await first.kill()

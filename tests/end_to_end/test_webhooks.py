@@ -1,4 +1,4 @@
-"""Webhooks at sinks that fail in every way, from a daemon that is killed or stopped meanwhile."""
+"""Webhooks to sinks that fail in every way, from a daemon that is killed or stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SOON = 10.0
 
 
 async def test_every_event_arrives_at_every_sink_in_order(tmp_path: Path, store: str) -> None:
-    """Two kills, two sinks that refuse, hang, redirect, reset and ask for pauses: at least once, in order, one id."""
+    """Through two kills two failing sinks get every event at least once, in order, with one id."""
     wishes = [Wish("one"), Wish("two", signed=False)]
     async with subscribed(tmp_path, wishes, store=store, seed=1) as scene:
         verdicts = await _killed_and_caught_up(scene, 1)
@@ -37,7 +37,7 @@ async def test_every_event_arrives_at_every_sink_in_order(tmp_path: Path, store:
 
 @pytest.mark.thorough
 async def test_each_mode_and_filter_arrives(tmp_path: Path, store: str) -> None:
-    """Binary, batches, one feed of two, one type of three: each sink gets exactly its own, however unreliable."""
+    """With binary mode, batches, one feed or one type each unreliable sink gets exactly the events it selects."""
     wishes = [
         Wish("binary", lines='mode = "binary"'),
         Wish("batch", lines='mode = "batch"\nbatch = { max_events = 20, linger = "50ms" }'),
@@ -54,7 +54,7 @@ async def test_each_mode_and_filter_arrives(tmp_path: Path, store: str) -> None:
 
 
 async def test_told_to_stop_it_stops_and_nothing_comes_again(tmp_path: Path, store: str) -> None:
-    """SIGTERM at random instants: exit code 0 in time, and what a sink had answered with 2xx is never sent again."""
+    """On SIGTERM at random instants the daemon exits with 0, and an event answered with 2xx is never sent again."""
     rng = Random(4)
     async with subscribed(tmp_path, [Wish("one")], store=store, changes_per_second=150) as scene:
         config = scene.config(ttl="10s")
@@ -64,7 +64,7 @@ async def test_told_to_stop_it_stops_and_nothing_comes_again(tmp_path: Path, sto
                 await stopped.started()
                 await unless(stopped.gone, rng.random() * 0.5)
                 stopped.send(signal.SIGTERM)
-                async with patience("it to stop", _SOON):
+                async with patience("the daemon to stop", _SOON):
                     assert await stopped.left() == 0, stopped
         async with daemon(config):
             found = (await scene.caught_up())["one"]
@@ -73,7 +73,7 @@ async def test_told_to_stop_it_stops_and_nothing_comes_again(tmp_path: Path, sto
 
 
 async def _killed_and_caught_up(scene: Subscribed, seed: int, *, kills: int = _KILLS) -> dict[str, Deliveries]:
-    """Kill the daemon at random instants, then let the sinks be well and all arrive."""
+    """Kill the daemon at random instants, then let the sinks recover and everything arrive."""
     rng, config = Random(seed), scene.config()
     names = [wish.sink for wish in scene.wishes]
     for name in names:

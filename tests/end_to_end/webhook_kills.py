@@ -1,11 +1,11 @@
-"""Killed between reading and sending, between 2xx and settling: many times, with a table of what came of it.
+"""Kills delivering processes at failpoints, many times, and prints a table of the results.
 
     python -m tests.end_to_end.webhook_kills --kills 500 --seed 1
 
-One process polls, two deliver, sharing the leases; each of these dies at a fail point, the other one takes over until
-there is another. Two sinks answer 500 or nothing now and then. ``repeats`` are events that a sink was sent again in the
-time from such a kill to the next one, most of them because it had answered 500; ``settled`` those of them that were on
-record as settled at the kill, which there may be none of.
+One process polls and two deliver, sharing the leases; each of the two dies at a failpoint, and the other one takes over
+until a replacement starts. Two sinks sometimes answer 500 or nothing. ``repeats`` are events sent to a sink again
+between such a kill and the next one, most of them because it had answered 500; ``settled`` are those of them that were
+recorded as settled at the kill, of which there must be none.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 MOODS = "ok=30 slow=15 500=2 reset=0.5 429/1=0.02"
 _POLL = ("poller", "run", "--only", "poll")
 _DELIVER = ("poller", "run", "--only", "deliver")
-_CHANGES = 12.0  # a second; more would pile up, for most processes die after a few requests
+_CHANGES = 12.0  # a second; more would pile up, because most processes die after a few requests
 _WISHES = (Wish("one"), Wish("two"))
 _COLUMNS = ("kills", "2xx", "lost", "repeats", "after 2xx", "settled", "disorder")
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What came of some kills: for each its point and moment, and the verdict on each sink."""
+    """The result of some kills: the point and moment of each, and the verdict on each sink."""
 
     points: Sequence[str]
     moments: Sequence[float]
@@ -73,12 +73,12 @@ class Tally:
         return [self.points.count(point), *(self._after(moments)[point] for moments in columns)]
 
     def _after(self, moments: Iterable[float]) -> Counter[str]:
-        """How many of the moments came after a kill at which point; those before any count for the first."""
+        """How many of the moments follow a kill at each point; those before any kill count for the first."""
         return Counter(self.points[max(bisect(self.moments, at) - 1, 0)] for at in moments)
 
 
 def plan(kills: int, seed: int) -> Iterator[str]:
-    """Fail points, one after the other, each at its first, second, third … time in an order that the seed gives."""
+    """This many failpoints in turn, each at its first, second, third and then a random pass."""
     rng = Random(seed)
     for number, point in zip(range(kills), itertools.cycle(OF_DELIVERIES), strict=False):
         turn = number // len(OF_DELIVERIES)
@@ -95,7 +95,7 @@ async def kill(
     changes_per_second: float = _CHANGES,
     told: bool = False,
 ) -> Tally:
-    """Kill so often, then let all be delivered, and judge."""
+    """Kill this often, wait until everything is delivered, and judge."""
     specs = list(plan(kills, seed))
     async with (
         subscribed(directory, _WISHES, store=store, seed=seed, changes_per_second=changes_per_second) as scene,
@@ -116,9 +116,9 @@ async def kill(
 async def _killed_in_turn(
     scene: Subscribed, specs: Sequence[str], stack: AsyncExitStack, points: list[str], *, told: bool
 ) -> None:
-    """Two deliver, and each dies where it is to, whichever comes there first; then another one takes its place.
+    """Two processes deliver and die at their failpoints; each is replaced.
 
-    ``points`` grows by where each has died. The last two, entered into ``stack`` like all of them, stay.
+    Every death appends its point to ``points``. The last two processes stay, entered into ``stack`` like all of them.
     """
     config, began, noting = scene.config("deliverer"), time.monotonic(), asyncio.Lock()
 
@@ -149,7 +149,7 @@ def _moments(faults: Iterable[Fault]) -> list[float]:
 
 
 def main() -> None:
-    """Read the command line, do so, print the table; exit code 1 where anything is wrong."""
+    """Run from the command line and print the table; exit code 1 if anything is wrong."""
     commanded(
         __doc__,
         "kills",
