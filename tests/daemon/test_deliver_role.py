@@ -242,7 +242,7 @@ async def test_a_lease_that_is_free_because_another_has_the_id_now_is_not_used(s
 
 
 async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene: Scene) -> None:
-    """With `start = "now"` a subscription gets all events since it was added, even those before its first delivery."""
+    """With ``start = "now"`` a subscription gets all events since it was added, even those before its first start."""
     await scene.add("before")
     last = int((await last_id(scene.client, EVENTS)).partition("-")[0])
     await until(lambda: scene.later_than(last), "the store's next millisecond")

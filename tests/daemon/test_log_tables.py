@@ -44,7 +44,7 @@ def spoken() -> Iterator[None]:
 
 
 def test_of_rounds() -> None:
-    """The table of `round` lists each logged field and explains each mode."""
+    """The table of ``round`` lists each logged field and explains each mode."""
     with capture_logs() as logs:
         _report(RoundResult(feed="a/x", mode=RoundMode.DELTA, ok=True), RoundCosts(), stream="s")
     rows = table("round")
@@ -56,7 +56,7 @@ def test_of_rounds() -> None:
 
 @pytest.mark.usefixtures("spoken")
 def test_of_attempts() -> None:
-    """The table of `attempt` lists each logged field and names each step and each failure."""
+    """The table of ``attempt`` lists each logged field and names each step and each failure."""
     wait = timedelta(seconds=5)
     steps: list[Step] = [Delivered(), PauseSink(wait, wait), DeadLetter("gone")]
     with capture_logs() as logs:

@@ -35,7 +35,7 @@ def now() -> datetime:
 
 @dataclass
 class Rounds:
-    """The feeds of one source; logs rounds and releases in order, and holds each round until the test sets `on`."""
+    """The feeds of one source; logs rounds and releases in order, and holds each round until the test sets ``on``."""
 
     log: list[str] = field(default_factory=list)
     rested: list[str] = field(default_factory=list)
@@ -169,7 +169,7 @@ async def test_a_follower_does_not_wait_for_what_is_lost(rounds: Rounds, schedul
 
 
 async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule) -> None:
-    """`broken_off` returns after the running round has ended; the feed stays scheduled and can be polled again."""
+    """``broken_off`` returns after the running round has ended; the feed stays scheduled and can be polled again."""
     _, one = lots(rounds, schedule)
     assert not await one.broken_off()
     one.start()
@@ -182,7 +182,7 @@ async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule
 
 
 async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Schedule) -> None:
-    """`round_ended` gives the result of the running round; a round asked for meanwhile follows it."""
+    """``round_ended`` gives the result of the running round; a round asked for meanwhile follows it."""
     _, one = lots(rounds, schedule)
     one.start()
     await rounds.said("one begins")
@@ -195,7 +195,7 @@ async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Sched
 
 
 async def test_who_waits_for_a_feed_that_goes_is_told(rounds: Rounds, schedule: Schedule) -> None:
-    """Handing back the lease cancels what `round_ended` returned."""
+    """Handing back the lease cancels what ``round_ended`` returned."""
     _, one = lots(rounds, schedule)
     one.start()
     await rounds.said("one begins")

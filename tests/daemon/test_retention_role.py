@@ -76,7 +76,7 @@ async def published(client: Redis, count: int, *, first: int = 1) -> None:
 
 
 async def test_who_has_the_lease_looks_every_minute_and_when_much_was_published(valkey: Redis, tmp_path: Path) -> None:
-    """Law: the holder of a feed's lease trims its stream each minute and after each twentieth of `max_bytes`."""
+    """Law: the holder of a feed's lease trims its stream each minute and after each twentieth of ``max_bytes``."""
     store, clock = Store(held=False), Clock()
     trimming = retaining(limited(tmp_path, max_bytes=SMALL), valkey, store, clock)
     for number, (held, moment, appended, left) in enumerate(
@@ -180,7 +180,7 @@ async def test_who_holds_a_stream_is_shown(valkey: Redis, tmp_path: Path) -> Non
 
 
 async def test_whom_a_feed_has(valkey: Redis, tmp_path: Path) -> None:
-    """Law: a feed has the consumers of registry and file, paused or not; unreadable settings count as `earliest`."""
+    """Law: a feed has the consumers of registry and file, paused or not; unreadable settings count as ``earliest``."""
     settings = configured(tmp_path, "file")
     await added(valkey, settings, "run")
     kept = await registry_of(settings, valkey).all()

@@ -86,7 +86,7 @@ async def test_a_slow_feed_does_not_hold_up_another(schedule: Schedule) -> None:
 
 
 async def test_a_feed_may_wait_to_be_hastened(schedule: Schedule) -> None:
-    """Law: without `at_once` the first round waits for its turn; hastening makes a round earlier, never later."""
+    """Law: without ``at_once`` the first round waits for its turn; hastening makes a round earlier, never later."""
     rounds = Rounds()
     schedule.add("a", rounds, SELDOM, at_once=False)
     schedule.start()

@@ -28,7 +28,7 @@ OAUTH2 = '{{ oauth2 = {{ token_url = "http://127.0.0.1:9", client_id = "me", cli
 
 
 async def told(directory: Path, auth: str, **environ: str) -> list[tuple[str, str, str]]:
-    """Level, error and advice of each line that is logged about a source with this `auth`."""
+    """Level, error and advice of each line that is logged about a source with this ``auth``."""
     file = directory / "poller.toml"
     file.write_text(SOURCE.format(auth=auth) + FEED, "utf-8")
     with capture_logs() as said:
@@ -84,7 +84,7 @@ async def test_the_daemon_says_it_first(tmp_path: Path) -> None:
 
 
 async def test_an_empty_store_is_a_first_start(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """A store without any feed's state is logged as a first start, at level `info`, despite other programs' keys."""
+    """A store without any feed's state is logged as a first start, at level ``info``, despite other programs' keys."""
     await client.set("session:{a/b}:state", "of somebody else")
     with capture_logs() as said:
         await report_empty_store(client, configured(tmp_path))

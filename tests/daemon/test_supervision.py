@@ -34,7 +34,7 @@ from tests.test_app import settings
 
 
 async def test_a_loop_that_was_kept_busy_is_late_by_so_long() -> None:
-    """The event loop's delay is measured until the block ends, and a delay longer than `ASLEEP` counts as sleep."""
+    """The event loop's delay is measured until the block ends, and a delay longer than ``ASLEEP`` counts as sleep."""
     seen: list[float] = []
     slept: list[int] = []
     looked = asyncio.Event()
@@ -105,7 +105,7 @@ def readiness(*, away: str = "") -> Readiness:
 
 
 class Steps:
-    """Pauses that last until the test calls `next`, and the seconds each would have lasted."""
+    """Pauses that last until the test calls ``next``, and the seconds each would have lasted."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

@@ -1,4 +1,4 @@
-"""A real, empty store."""
+"""A real, empty store for each test."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def valkey(store_url: str) -> str:
-    """Its URL."""
+    """The URL of the store."""
     return store_url

@@ -1,4 +1,4 @@
-"""Events for the laws of delivery: entries as the stream holds them, and any CloudEvents that JSON can spell."""
+"""Events for delivery tests: entries as the stream holds them, and arbitrary CloudEvents."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def entry(raw: bytes = b'{"id":"K","big":123456789012345678901234567890}', *, ke
 
 
 def spelled(**members: Any) -> bytes:
-    """An event as somebody else might write it: the required attributes, and whatever is given."""
+    """An event of another producer: the required attributes and those given."""
     return json.dumps({"specversion": "1.0", "id": "a1", "source": "/s", "type": "t"} | members).encode()
 
 
 def pair(written: bytes) -> tuple[Envelope, bytes]:
-    """An entry with its envelope, as requests want it."""
+    """The envelope and the bytes of an entry, as requests take them."""
     return envelope_of(written), written
 
 
-# Small alphabets: what is random should be equal, or begin and end alike, now and then.
+# Small alphabets, so that random texts are sometimes equal or share a prefix or suffix.
 WORDS: Final = st.text(alphabet="abA.é %\"'", min_size=1, max_size=6)
 NAMES: Final = st.sampled_from(["subject", "dataschema", "partitionkey", "sequence", "shard", "x1", "id", "type"])
 VALUES: Final = WORDS | st.integers(-(2**31), 2**31 - 1) | st.booleans()
@@ -53,5 +53,5 @@ MEMBERS: Final[st.SearchStrategy[dict[str, Any]]] = st.builds(lambda own, known:
 
 
 def string_form(value: object) -> str:
-    """An attribute's value as CloudEvents spells it in text; written down a second time, for comparison."""
+    """An attribute's value as CloudEvents writes it in text; a second implementation, for comparison."""
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)

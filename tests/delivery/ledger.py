@@ -1,4 +1,4 @@
-"""The store of a pair as a model: what the real one holds, in plain values, and what goes wrong with it on request."""
+"""A model of a feed consumer's store in plain values, with faults on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def at_once(work: Awaitable[T]) -> T:
-    """The result of what never really waits."""
+    """The result of an awaitable that never really waits."""
     running: Any = work.__await__()
     try:
         next(running)
@@ -24,7 +24,7 @@ def at_once(work: Awaitable[T]) -> T:
 
 
 class Ledger:
-    """A stream, a group, and what is parked and given up."""
+    """A stream, a group, the scheduled retries and the dead letters."""
 
     def __init__(self) -> None:
         self.held = True
@@ -34,7 +34,7 @@ class Ledger:
         self.group: dict[str, None] | None = None
         self.position = "0-0"
         self.place = "0-0"
-        self.remade = False  # then a successor may read again what was settled, and the place is his
+        self.remade = False  # a new group may read settled entries again, and starts at the stored place
         self.lose_reply = False
 
     def add(self, event: bytes) -> str:

@@ -26,7 +26,7 @@ SUBJECT: Final = "hr.events"
 
 
 class NatsServer:
-    """One server; :meth:`kill` and :meth:`start` it as often as wanted, its streams are kept on disk."""
+    """One server; :meth:`kill` and :meth:`start` may be called repeatedly, its streams are kept on disk."""
 
     def __init__(self, directory: Path, config: str = "", *, jetstream: bool = True) -> None:
         program = shutil.which("nats-server", path="/usr/sbin:/usr/local/bin:/usr/bin")
@@ -74,7 +74,7 @@ def nats_server(directory: Path, config: str = "", *, jetstream: bool = True) ->
 
 @asynccontextmanager
 async def administered(server: NatsServer, **login: Any) -> AsyncIterator[JetStreamContext]:
-    """JetStream as an operator has it."""
+    """JetStream as an operator uses it."""
     client = await nats.connect(f"nats://127.0.0.1:{server.port}", **login)
     try:
         yield client.jetstream()
@@ -83,7 +83,7 @@ async def administered(server: NatsServer, **login: Any) -> AsyncIterator[JetStr
 
 
 async def messages(stream: JetStreamContext, name: str = "S") -> list[tuple[str, dict[str, Any]]]:
-    """All that a stream holds: ids of messages, and the events in them."""
+    """All messages of a stream: their ids and the events in them."""
     state = (await stream.stream_info(name)).state
     if not state.messages:
         return []
@@ -92,7 +92,7 @@ async def messages(stream: JetStreamContext, name: str = "S") -> list[tuple[str,
 
 
 class Nkey:
-    """A key as NATS spells it."""
+    """A key pair in the format of NATS."""
 
     def __init__(self, kind: int) -> None:
         raw = token_bytes(32)

@@ -1,4 +1,4 @@
-"""Outcomes as a webhook's answers make them, for the laws of the engine."""
+"""Outcomes as a webhook's answers give them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NOON: Final = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
 
 def answered(status: int, *, retry_after: str | None = None, date: str | None = None, **fields: Any) -> Outcome:
-    """The outcome of an answer with this status, at noon."""
+    """The outcome of an answer with this status, received at noon."""
     given = {"Retry-After": retry_after, "Date": date}
     kind, wait, is_overloaded = meaning_of(status, {name: text for name, text in given.items() if text}, NOON)
     return Outcome(kind, wait=wait, is_overloaded=is_overloaded, status=status, **fields)
 
 
 def unanswered(failure: Failure, error: str = "", *, seconds: float = 0.0) -> Outcome:
-    """The outcome of an attempt that failed like this."""
+    """The outcome of an attempt that failed like this, without an answer."""
     kind = OutcomeKind.NOT_SENT if failure is Failure.CREDENTIAL else OutcomeKind.RETRY
     return Outcome(kind, error=error, failure=failure, seconds=seconds)

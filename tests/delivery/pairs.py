@@ -1,4 +1,4 @@
-"""A pair on a real store, with a sink that answers as a test says."""
+"""A feed consumer on a real store, with a sink that answers as a test says."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Answer = Callable[[int], Awaitable[Outcome]]
 
 
 async def taken(_: int) -> Outcome:
-    """The answer of a sink that takes everything."""
+    """The answer of a sink that accepts every event."""
     return TAKEN
 
 
 class Scripted(PythonSink):
-    """A sink and what it was sent: the sequence numbers of events."""
+    """A scripted sink that records the sequence numbers of the events it was sent."""
 
     def __init__(self, answer: Answer = taken) -> None:
         self.answer = answer
@@ -57,20 +57,20 @@ class Scripted(PythonSink):
         return await self.answer(number)
 
     async def until(self, true: Callable[[list[int]], bool]) -> None:
-        """Wait until this holds of what was sent."""
+        """Wait until this is true of the sequence numbers sent."""
         async with patience(f"what was to be sent; so far {self.sent[-20:]}"):
             while not true(self.sent):
                 self._came.clear()
                 await self._came.wait()
 
     async def until_count(self, count: int) -> list[int]:
-        """Wait until so many were sent; which."""
+        """Wait until this many events were sent; return their sequence numbers."""
         await self.until(lambda sent: len(sent) >= count)
         return self.sent
 
 
 class _Unnoted:
-    """Nowhere to note anything."""
+    """An endpoint store that stores nothing."""
 
     async def _note(self, *_: Any, **__: Any) -> None: ...
 
@@ -81,7 +81,7 @@ class _Unnoted:
 
 
 def subscription(schedule: timedelta, wanted: Predicate = lambda _: True, retries: int = 2) -> Subscription:
-    """One that waits so long after each of so many failures."""
+    """A subscription with this wait after each of this many failures."""
     waits = RetryPolicy((schedule,) * retries, 0.0)
     return Subscription(NAME, wanted, waits, timedelta(days=5), start="earliest", concurrency=4)
 
@@ -95,7 +95,7 @@ async def delivering(
     wanted: Predicate = lambda _: True,
     retries: int = 2,
 ) -> AsyncIterator[FeedConsumer]:
-    """A pair that delivers while the block runs; it ends as in a crash, but for the lease."""
+    """A feed consumer that delivers while the block runs; it ends as in a crash, but releases its lease."""
     clock = Clock()
     subscriber = EndpointState(
         subscription(schedule, wanted, retries),
@@ -126,7 +126,7 @@ async def delivering(
 
 
 async def publish(client: Redis, *keys: str, start: int = 1) -> None:
-    """Events of these records; the n-th has the sequence number n and the entry id n-0."""
+    """Publish events of these records; the n-th has the sequence number n and the entry id n-0."""
     adding = client.pipeline(transaction=False)
     for number, key in enumerate(keys, start=start):
         adding.xadd(EVENTS, {"data": entry(key=key, number=number)}, id=f"{number}-0")

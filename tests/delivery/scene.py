@@ -1,4 +1,4 @@
-"""A subscription with a sink of plain Python, for the laws of sending: what was posted, and what is answered."""
+"""A subscription with a sink of plain Python that records requests and answers as a test says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def now() -> datetime:
 
 
 def subscription(**changes: object) -> Subscription:
-    """Waits of milliseconds."""
+    """A subscription with retry waits of milliseconds."""
     wanted = Subscription(
         "s", lambda _: True, RetryPolicy([timedelta(milliseconds=5)] * 3, 0.0), timedelta(days=5), start="earliest"
     )
@@ -42,7 +42,7 @@ def subscription(**changes: object) -> Subscription:
 
 @dataclass
 class Posted(PythonSink):
-    """A sink. ``answer`` gives an outcome for a body, or a future that holds it up."""
+    """A sink; ``answer`` gives an outcome for a body, or a future that delays it."""
 
     answer: Callable[[bytes], Outcome | asyncio.Future[Outcome]] = lambda _: OK
     bodies: list[bytes] = field(default_factory=list)
@@ -62,21 +62,21 @@ class Posted(PythonSink):
             self.in_flight -= 1
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Wait until this is true of what was posted."""
+        """Wait until this is true of the posted bodies."""
         async with limited(PATIENCE):
             while not true():
                 self.changed.clear()
                 await self.changed.wait()
 
     def ids(self) -> list[str]:
-        """Of all events that were posted, batched or not."""
+        """Ids of all posted events, batched or not."""
         bodies = [json.loads(body) for body in self.bodies]
         return [one["id"] for body in bodies for one in (body if isinstance(body, list) else [body])]
 
 
 @dataclass
 class Noted:
-    """What was noted, in order, and what is noted of each feed; ``away`` lets the next ones fail."""
+    """An endpoint store that records each write and keeps health by feed; the next ``away`` writes fail."""
 
     told: list[tuple[str, Any]] = field(default_factory=list)
     away: int = 0
@@ -130,7 +130,7 @@ def subscriber(
 async def delivering(
     store: ConsumerStorage, to: EndpointState
 ) -> AsyncIterator[tuple[FeedConsumer, asyncio.Task[None]]]:
-    """A pair that runs while the block does; stopped in order."""
+    """A feed consumer that runs while the block does and is stopped in order."""
     pair = FeedConsumer("acme/a", to, store, clock=Clock())
     task = asyncio.create_task(pair.run())
     try:

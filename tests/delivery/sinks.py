@@ -1,4 +1,4 @@
-"""A sink for tests of one, allowed to be on this machine."""
+"""Sinks for tests, which may be on this machine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ TYPE: Final = ("Content-Type", "application/cloudevents+json")
 
 
 async def loopback(_: str) -> list[str]:
-    """A look-up to which every name is this machine."""
+    """A look-up that resolves every name to this machine."""
     return ["127.0.0.1"]
 
 
 class PythonSink(Sink):
-    """A sink of plain Python: :meth:`post` says what becomes of a batch, as one body."""
+    """A sink of plain Python: :meth:`post` decides the outcome of a batch, given as one body."""
 
     async def post(self, body: bytes) -> Outcome:  # noqa: ARG002 -- for those that override it
-        """Take it; a test's sink says otherwise, here or in :meth:`send`."""
+        """Accept the body; a test overrides this or :meth:`send`."""
         return Outcome(OutcomeKind.DELIVERED)
 
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
@@ -43,14 +43,14 @@ class PythonSink(Sink):
 
 @asynccontextmanager
 async def sink_of(url: str, *, seconds: float = 10, **options: Any) -> AsyncIterator[WebhookSink]:
-    """An open sink; ``seconds`` is its time limit."""
+    """An open webhook sink; ``seconds`` is its time limit."""
     given = {"concurrency": 8, "allowed": AddressPolicy(private=True), "clock": Clock(), **options}
     async with WebhookSink(url, timeout=timedelta(seconds=seconds), **given) as sink:
         yield sink
 
 
 async def posted(url: str, **options: Any) -> Outcome:
-    """How one attempt at a sink ends, with what holds for each: one printable line, and an answer or a failure."""
+    """The outcome of one attempt, checked for what holds of every outcome: a printable error, a status or a failure."""
     async with sink_of(url, **options) as sink:
         outcome = await sink.post((TYPE,), b"{}")
     assert bool(outcome.error) != outcome.is_delivered

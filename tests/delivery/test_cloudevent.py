@@ -19,7 +19,7 @@ from tests.delivery.events import MEMBERS, RECORDED, SOURCE, TYPE, entry, spelle
 
 
 def test_our_own_events_are_read_without_a_second_pass() -> None:
-    """Every attribute that this program writes has a field; the data is the bytes that were received."""
+    """Every attribute that this program writes has a field; the data keeps its bytes."""
     read = envelope_of(entry())
     assert type(read) is Envelope
     assert (read.source, read.type, read.subject, read.partitionkey) == (SOURCE, TYPE, "K", "K")
@@ -70,13 +70,13 @@ def test_the_data_is_not_touched(data: str) -> None:
 
 @given(st.binary(max_size=20))
 def test_bytes_in_base64_are_bytes(content: bytes) -> None:
-    """``data_base64`` is data of another kind, and no attribute."""
+    """``data_base64`` is decoded as binary data and is not an attribute."""
     read = envelope_of(spelled(data_base64=b64encode(content).decode()))
     assert (bytes(read.data), read.opaque, read.attribute("data_base64")) == (content, True, None)
 
 
 def test_an_event_without_data_has_none() -> None:
-    """An event without data has empty data, which no JSON value is."""
+    """An event without data has empty bytes as data, which differs from every JSON value."""
     assert bytes(envelope_of(spelled()).data) == b""
     assert envelope_of(spelled(data=1)).attribute("data") is None
 
@@ -114,7 +114,7 @@ def test_an_event_without_data_has_none() -> None:
     ],
 )
 def test_what_is_no_event_is_refused(written: bytes) -> None:
-    """Text that is no event is refused by one kind of error that repeats no value."""
+    """Text that is no CloudEvent raises one kind of error, which repeats no value."""
     with pytest.raises(ValueError, match=r"^no CloudEvent 1\.0 in JSON: .") as refused:
         envelope_of(written)
     assert "secret" not in str(refused.value)
@@ -122,6 +122,6 @@ def test_what_is_no_event_is_refused(written: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_an_event_or_refused(written: bytes) -> None:
-    """Any bytes are an event or refused."""
+    """Arbitrary bytes raise no error but the one for text that is no CloudEvent."""
     with pytest.raises(ValueError, match="no CloudEvent"):
         envelope_of(written)

@@ -1,6 +1,6 @@
-"""Laws of :mod:`poller.delivery.delivery_tracker`: order and completeness, whatever goes wrong.
+"""Laws of :mod:`poller.delivery.delivery_tracker`: order and completeness under all faults.
 
-A naive sink remembers what it was sent. Processes die between any two steps, replies are lost, the group is destroyed.
+A simple sink records what it was sent. Processes die between any two steps, replies are lost, the group is destroyed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def subscription(**changes: object) -> Subscription:
 
 
 class Dying(RuleBasedStateMachine):
-    """One process after the other, and what their sink has seen."""
+    """Processes that die one after the other, and what their sink received."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Dying(RuleBasedStateMachine):
         self.batching = Batching()
         self.clock = 0.0
         self.keys: dict[str, str] = {}
-        self.latest: dict[str, tuple[int, int]] = {}  # of each record, the first event of the latest request
+        self.latest: dict[str, tuple[int, int]] = {}  # by record, the first event of the latest request
         self.taken: set[str] = set()  # by the sink
         self.settled: set[str] = set()
         self.done: set[str] = set()  # settled at any time
@@ -102,10 +102,10 @@ class Dying(RuleBasedStateMachine):
         key = self.keys[entry]
         flying = [one for unit in self.in_flight for one in unit]
         assert key not in {one.key for one in flying}, "two requests for one record"
-        assert entry not in self.settled, "sent although it was written that it is settled"
+        assert entry not in self.settled, "a settled entry was sent again"
         before = {one for one, whose in self.keys.items() if whose == key and EntryId.parse(one) < EntryId.parse(entry)}
-        assert before <= self.done | along, "before it was written that an earlier event is settled"
-        assert self.latest.get(key, (0, 0)) <= EntryId.parse(entry), "an earlier event after a later one"
+        assert before <= self.done | along, "sent before an earlier event was written as settled"
+        assert self.latest.get(key, (0, 0)) <= EntryId.parse(entry), "an earlier event was sent after a later one"
 
     @precondition(lambda self: self.in_flight)
     @rule(number=st.integers(0, 9), outcome=OUTCOMES)
@@ -118,7 +118,7 @@ class Dying(RuleBasedStateMachine):
         self.tracker.conclude(unit, outcome, now=now, clock=self.clock, chance=lambda: 0.5)
 
     def arrived(self, unit: list[QueuedEntry[Event]]) -> None:
-        for one in reversed(unit):  # those of one request come again as one, or one by one
+        for one in reversed(unit):  # events of one request are sent again together, or one by one
             self.latest[one.key] = EntryId.parse(one.id)
 
     @precondition(lambda self: self.in_flight)
@@ -143,14 +143,14 @@ class Dying(RuleBasedStateMachine):
     @rule()
     def dies(self) -> None:
         for unit in self.in_flight:
-            self.arrived(unit)  # it may have
+            self.arrived(unit)  # the request may have arrived
         if self.ledger.group is None or self.intake.known_to:
             self.forget()
         self.begin()
 
     @rule(outcome=OUTCOMES, number=st.integers(0, 9))
     def goes_on(self, outcome: Outcome, number: int) -> None:
-        """What goes wrong most is in the middle of much that goes right."""
+        """Send and end a request, so that most faults hit a consumer that makes progress."""
         self.sends()
         if self.in_flight:
             self.ends(number, outcome)
@@ -162,7 +162,7 @@ class Dying(RuleBasedStateMachine):
 
     @rule()
     def loses_the_group(self) -> None:
-        """A process that has read everything knows it all; without one, what was settled may come again, in order."""
+        """The group is destroyed; a process that has not read everything may then get settled entries again."""
         if self.ledger.group is None:
             return
         if EntryId.parse(self.intake._last or "0-0") < EntryId.parse(self.ledger.position):
@@ -178,7 +178,7 @@ class Dying(RuleBasedStateMachine):
         self.clock += seconds
 
     def teardown(self) -> None:
-        """Law: nothing is lost; with a sink that takes everything, all is taken or given up in the end."""
+        """With a sink that accepts everything, each event is delivered or becomes a dead letter in the end."""
         for _ in range(100):
             self.clock += 5
             self.reads(5)
@@ -209,7 +209,7 @@ def sent(tracker: DeliveryTracker) -> list[str]:
 
 
 def test_what_waits_in_its_lane_is_parked_as_soon_as_it_is_read() -> None:
-    """Events behind a retry are parked when they are read, so that they do not fill the window."""
+    """Events behind a retry are scheduled with it as soon as they are read, so that they do not fill the window."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
     tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
@@ -222,7 +222,7 @@ def test_what_waits_in_its_lane_is_parked_as_soon_as_it_is_read() -> None:
 
 
 def test_one_bad_event_takes_no_others_along() -> None:
-    """Events that failed in one batch are retried one by one, also by another process; a busy sink does not count."""
+    """Events that failed in one batch are retried one by one, also after a restart; a 429 does not split the batch."""
     for outcome, together in ((BROKEN, 1), (answered(429, retry_after="1"), 3)):
         ledger, tracker = Ledger(), DeliveryTracker(subscription(batching=Batching(9)))
         tracker.take_in([one_of(key, number) for number, key in enumerate("abc", 1)], now=NOW)
@@ -238,7 +238,7 @@ def test_one_bad_event_takes_no_others_along() -> None:
 
 
 def test_letters_of_one_id_are_one_record() -> None:
-    """UUIDs that differ in case are one record, whose events keep their order; other ids are two."""
+    """UUIDs that differ only in case are one record, whose events keep their order; other ids are two records."""
     uuid = "7d9f3a52-6a0e-4f0c-9a50-0f5a1c4a7f11"
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2), one_of("A", 3), one_of("a", 4)], now=NOW)
@@ -250,7 +250,7 @@ def test_letters_of_one_id_are_one_record() -> None:
 
 
 def test_what_is_no_event_or_is_gone_holds_nothing_up() -> None:
-    """A foreign entry is passed over; one that the stream has lost while it was held becomes a dead letter."""
+    """An entry that is no event is skipped; a pending entry that the stream has lost becomes a dead letter."""
     tracker = DeliveryTracker(subscription())
     refused = tracker.take_in([("1-0", b""), ("2-0", None), ("3-0", b"[]"), one_of("a", 4)], now=NOW)
     assert [entry for entry, _ in refused] == ["1-0", "2-0", "3-0"]
@@ -263,7 +263,7 @@ def test_what_is_no_event_or_is_gone_holds_nothing_up() -> None:
 
 
 def test_baselines_are_for_those_who_asked_for_the_beginning() -> None:
-    """A new subscription gets what changes, not what there was; nor does a store that was lost start a storm."""
+    """A subscription from ``now`` gets no baseline events, a subscription from ``earliest`` does."""
     baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     for start, expected in (("now", ["2-0"]), ("earliest", ["1-0", "2-0"])):
         tracker = DeliveryTracker(subscription(start=start))
@@ -272,7 +272,7 @@ def test_baselines_are_for_those_who_asked_for_the_beginning() -> None:
 
 
 def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
-    """After a loss, older subscriptions do not get the new baseline, but get all events from before the loss."""
+    """After a reset, a subscription gets the baseline events up to the reset entry but not the new baseline."""
     baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     entries = [("4-0", baseline), ("5-0", baseline), ("6-0", written())]
     tracker = DeliveryTracker(subscription(start="earliest"))
@@ -294,7 +294,7 @@ def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:
 
 
 def test_a_sink_that_is_gone_uses_up_nothing() -> None:
-    """After 410 the event is unchanged and waits until the subscription is resumed."""
+    """After a 410 the event is unchanged and waits until the subscription is resumed."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
     concluded = tracker.conclude(
@@ -306,9 +306,9 @@ def test_a_sink_that_is_gone_uses_up_nothing() -> None:
 
 
 def test_what_could_not_be_sent_is_as_it_was() -> None:
-    """Law: nothing of it is written, its schedule is whole, and its record's next event stays behind it.
+    """An event that could not be sent is not written, uses up no attempt, and stays ahead of its record's next event.
 
-    Not even its event is kept where it has waited before: however many are taken in vain, they are fetched anew.
+    A retried event is dropped from memory too, and fetched again for its next attempt.
     """
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
@@ -332,7 +332,7 @@ def test_what_could_not_be_sent_is_as_it_was() -> None:
 
 
 def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
-    """Events behind a retry are parked with it, so that the group does not hold the stream for days."""
+    """Events behind a retry are scheduled with it, so that the group does not hold the stream for days."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
     tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
@@ -343,7 +343,7 @@ def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
 
 
 def test_what_a_predecessor_had_parked_is_never_new() -> None:
-    """An entry that a predecessor had parked is not delivered again, even if a new group reads it."""
+    """An entry that a previous process scheduled for retry is not delivered twice, even if a new group reads it."""
     tracker = DeliveryTracker(subscription())
     tracker.take_in([one_of("a", 1)], now=NOW)
     tracker.conclude(tracker.queues.claim(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
@@ -360,7 +360,7 @@ def test_what_a_predecessor_had_parked_is_never_new() -> None:
     assert sent(heir) == ["2-0"]
 
 
-# Laws of :mod:`poller.delivery.delivery_tracker`.
+# Laws of :class:`poller.delivery.delivery_tracker.ScheduledRetries`.
 
 PATIENCE = RetryPolicy([timedelta(seconds=1), timedelta(seconds=10)], 0.5)
 
@@ -370,14 +370,14 @@ def due_in(seconds: float) -> int:
 
 
 def joined(**deliveries: Delivery) -> tuple[ScheduledRetries, list[QueuedEntry[Event]]]:
-    """Those of the entries ``1-0``, ``2-0`` … at 100 s of our clock."""
+    """The entries ``1-0``, ``2-0`` … restored at 100 s of the monotonic clock."""
     parked = ScheduledRetries(PATIENCE)
     return parked, list(parked.join({f"{name[1:]}-0": one for name, one in deliveries.items()}, now=NOW, clock=100.0))
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(4, 104.0), (-30, 100.0), (15, 115.0), (3600, 115.0)])
 def test_nothing_waits_longer_than_its_schedule(seconds: float, expected: float) -> None:
-    """Law: a wall clock that was set back since, or forward, moves a wait within its own length at most."""
+    """A jump of the wall clock changes a restored wait, but never beyond the wait's own length."""
     parked, _ = joined(_1=Delivery("a", due=due_in(seconds), tries=Tries(3, 3)))
     assert parked.due("1-0") == pytest.approx(expected)
 
@@ -385,19 +385,19 @@ def test_nothing_waits_longer_than_its_schedule(seconds: float, expected: float)
 @pytest.mark.parametrize(
     ("tries", "longest"),
     [
-        (Tries(2, 2), 1.5),  # the first wait, with all of its jitter
-        (Tries(9, 9), 15.0),  # the schedule was shortened since: the last wait of what there is
-        (Tries(2, 1, timedelta(minutes=1)), 60.5),  # the sink asked for a pause, and the first jitter spreads it
+        (Tries(2, 2), 1.5),  # the first wait with its full jitter
+        (Tries(9, 9), 15.0),  # the schedule was shortened meanwhile: its last wait
+        (Tries(2, 1, timedelta(minutes=1)), 60.5),  # the sink asked for a pause; the first wait's jitter is added
     ],
 )
 def test_an_hour_of_the_clock_costs_no_more_than_the_wait(tries: Tries, longest: float) -> None:
-    """Law: what was parked while the clock was wrong goes on after the wait that it was parked for."""
+    """An event whose retry was scheduled by a wrong clock waits no longer than its wait in the schedule."""
     parked, _ = joined(_1=Delivery("a", due=due_in(3600), tries=tries))
     assert parked.due("1-0") == pytest.approx(100.0 + longest)
 
 
 def test_what_is_due_with_its_record_has_no_wait_of_its_own() -> None:
-    """A retry that is due with its record has no due time of its own."""
+    """A retry behind another one of its record has no due time of its own."""
     parked, _ = joined(_1=Delivery("a", due=due_in(4)), _2=Delivery("a"))
     for entry in parked:
         parked.wait(entry, 200.0)
@@ -405,7 +405,7 @@ def test_what_is_due_with_its_record_has_no_wait_of_its_own() -> None:
 
 
 def test_each_stands_in_its_lane_as_it_was_tried() -> None:
-    """Law: restored events keep their order, and an event that failed alone is sent alone."""
+    """Restored entries keep record, size and order; an event that failed by itself is sent alone."""
     _, waiting = joined(
         _1=Delivery("a", size=7), _2=Delivery("b", tries=Tries(2, 2)), _3=Delivery("b", tries=Tries(2, 1))
     )
@@ -417,27 +417,27 @@ def test_each_stands_in_its_lane_as_it_was_tried() -> None:
 
 
 def test_what_is_settled_is_forgotten() -> None:
-    """Of a settled entry nothing is kept: its attempts start from 0 if it comes again."""
+    """After an entry is settled its attempts start from 0 if it is read again."""
     parked, (waiting,) = joined(_1=Delivery("a", due=due_in(4), tries=Tries(2, 2)))
     assert parked.of(waiting).tries == Tries(2, 2)
     parked.drop("1-0")
     assert (list(parked), parked.due("1-0"), parked.of(waiting)) == ([], None, Delivery("a"))
 
 
-# Where a replay stands.
+# Laws of :class:`poller.delivery.delivery_tracker.ReplayProgress`.
 
 SPAN = ReplaySpan("r", "4-0", "9-0")
 
 
 def test_none() -> None:
-    """Law: where there is no replay nothing is wanted and nothing is written."""
+    """Without a replay there is nothing to read and no position to write."""
     assert ReplayProgress().wants(5) is None
     assert ReplayProgress().place is None
 
 
 @given(st.integers(1, 30), st.integers(1, 7), st.data())
 def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chosen: st.DataObject) -> None:
-    """Law: in whatever order entries are done with, and wherever it begins again, none is left out, and it ends."""
+    """In any order of settling, and over crashes, the written position passes no open entry, and the replay ends."""
     entries = [f"{number}-0" for number in range(1, count + 1)]
     done: set[str] = set()
     after, steps = "0-0", 0
@@ -465,7 +465,7 @@ def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chose
 
 
 def test_another_one_takes_its_place() -> None:
-    """Law: the same replay continues at its position; another replay starts at its own."""
+    """The same replay continues at its position; another replay starts at its own."""
     replay = ReplayProgress(SPAN)
     replay.took([("5-0", b"")], most=1)
     assert replay.follows(ReplaySpan("r", "4-0", "9-0")) is replay

@@ -1,4 +1,4 @@
-"""What attempts tell of themselves, what they follow from, and what a sink hears of it."""
+"""Laws of :mod:`poller.delivery.dispatcher`: spans, trace headers and log lines of attempts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Stream:
 
 
 async def sent(receiver: Receiver, *events: bytes, mode: str = "structured", **options: Any) -> None:
-    """Deliver these, each once."""
+    """Deliver these events, each in one attempt."""
     requests = SignedRequests(mode, secrets=[SECRET])  # type: ignore[arg-type] # one of the modes
     async with sink_of(receiver.url + "/hooks/s3cret?key=s3cret", requests=requests, **options) as sink:
         await _through(sink, events, mode)
@@ -102,7 +102,7 @@ async def test_an_attempt_is_a_trace_of_its_own() -> None:
 
 
 async def test_a_batch_follows_from_all_its_events() -> None:
-    """Law: one span, a link for each event that names one; others are in it all the same."""
+    """Law: a batch is one span, with a link for each event that has a traceparent."""
     async with receiving() as receiver:
         with recorded() as spans:
             events = [event(1, traceparent=ROUND), event(2), event(3, traceparent=OTHER, tracestate="a=b")]
@@ -117,7 +117,7 @@ async def test_a_batch_follows_from_all_its_events() -> None:
 
 
 async def test_how_it_ended_is_told_there_and_in_the_log() -> None:
-    """Law: the outcome, and what follows; the line of the log belongs to the span."""
+    """Law: a failed attempt's span has its status and next step; the attempt's log line belongs to this span."""
     async with receiving(Reply(503)) as receiver:
         with recorded() as spans, capture_logs([_noting]) as lines:
             await sent(receiver, event())
@@ -130,7 +130,7 @@ async def test_how_it_ended_is_told_there_and_in_the_log() -> None:
 
 
 async def test_without_an_answer_the_failure_is_named() -> None:
-    """Law: by the word that the log has."""
+    """Law: without an answer, the span's error type is the failure's name."""
     async with receiving() as receiver:
         pass
     with recorded() as spans:
@@ -139,7 +139,7 @@ async def test_without_an_answer_the_failure_is_named() -> None:
 
 
 async def test_what_cannot_be_sent_is_told_as_that() -> None:
-    """Law: no request was made, and what follows is a dead letter."""
+    """Law: an event that no request can carry becomes a dead letter, and its span's error type is ``not_sent``."""
     async with receiving() as receiver:
         with recorded() as spans:
             await sent(receiver, event(datacontenttype="application/cloudevents"), mode="binary")
@@ -151,7 +151,7 @@ async def test_what_cannot_be_sent_is_told_as_that() -> None:
 
 
 async def test_off_nothing_is_sent_of_it() -> None:
-    """Law: no header; in binary mode what the event carries is one of its attributes."""
+    """Law: without tracing no trace header is sent; in binary mode the event's traceparent is an attribute."""
     async with receiving() as receiver:
         await sent(receiver, event(traceparent=ROUND), mode="binary")
         [request] = receiver.requests
@@ -160,7 +160,7 @@ async def test_off_nothing_is_sent_of_it() -> None:
 
 
 async def test_in_binary_mode_both_are_there() -> None:
-    """Law: the event's as its attribute, the attempt's as the header; neither takes the other's place."""
+    """Law: in binary mode the event's traceparent is an attribute, and the attempt's is the header."""
     async with receiving() as receiver:
         with recorded() as spans:
             await sent(receiver, event(traceparent=ROUND, tracestate="a=b"), mode="binary")
@@ -182,7 +182,7 @@ async def test_a_header_of_the_subscriptions_own_stays() -> None:
 
 
 async def test_the_signature_covers_the_body_alone() -> None:
-    """Law: with and without, the same event is signed the same, and its body is the bytes of the entry."""
+    """Law: tracing changes neither the signature nor the body, which is the entry's bytes."""
     carrying = event(traceparent=ROUND)
     async with receiving() as receiver:
         await sent(receiver, carrying)
@@ -196,7 +196,7 @@ async def test_the_signature_covers_the_body_alone() -> None:
 
 
 async def test_a_sink_learns_that_it_is_not_sampled() -> None:
-    """Law: the decision goes along with the name; nothing is recorded."""
+    """Law: the sink gets a traceparent with the flag "not sampled", and no span is recorded."""
     async with receiving() as receiver:
         with recorded(ALWAYS_OFF) as spans:
             await sent(receiver, event())
@@ -206,7 +206,7 @@ async def test_a_sink_learns_that_it_is_not_sampled() -> None:
 
 
 def test_events_are_read_fast_with_and_without() -> None:
-    """Law: what is in streams already has neither; with both an event is of the plain kind, read in one pass."""
+    """Law: events with and without trace attributes are decoded in one pass."""
     assert envelope_of(event()).traceparent is None
     both = envelope_of(event(traceparent=ROUND, tracestate="a=b"))
     assert (both.traceparent, both.tracestate) == (ROUND, "a=b")

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.dispatcher`: each attempt is counted and told once, with what one wants to know."""
+"""Laws of :mod:`poller.delivery.dispatcher`: each attempt is counted and logged once, with all its fields."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def series() -> Iterator[AttemptSeries]:
 
 @pytest.fixture
 def spoken(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The log is open from this level up."""
+    """Set the log's level to this one."""
     log = logging.getLogger("poller.delivery")
     before = log.level
     log.setLevel(request.param)
@@ -44,11 +44,11 @@ def spoken(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_each_event_of_a_request_is_counted_and_the_request_once(series: AttemptSeries) -> None:
-    """Each event of a request is counted by its step, and the request once; only first deliveries have a delay."""
+    """Each event of a request is counted by its step, the request once; delay is measured for delivered events."""
     steps: list[Step] = [Delivered(), Delivered(), Retry(timedelta(seconds=5)), DeadLetter("gone")]
     count([*map(told, steps), told(Delivered(), recorded=None)], OK, series, now=NOW)
     count([told(DeadLetter("too large"))], None, series, now=NOW)
-    count([told(Withhold())] * 2, unanswered(Failure.CREDENTIAL), series, now=NOW)  # and there was no request
+    count([told(Withhold())] * 2, unanswered(Failure.CREDENTIAL), series, now=NOW)  # no request was made
     found = {step: grown("poller_attempts_total", subscription="counted", outcome=step) for step in STEPS.values()}
     assert found == {"delivered": 3, "retried": 1, "dead_letter": 2, "subscription_paused": 0} | {
         "sink_paused": 0,
@@ -63,7 +63,7 @@ def test_each_event_of_a_request_is_counted_and_the_request_once(series: Attempt
     ("recorded", "delay"), [("2026-03-02T08:16:00Z", 0.0), ("no time", None), ("2026-03-02", None)]
 )
 def test_a_strange_moment_hurts_nobody(series: AttemptSeries, recorded: str, delay: float | None) -> None:
-    """An event of the future has a delay of 0, and one without a valid moment is not measured."""
+    """An event from the future has a delay of 0; an event without a valid time has no delay."""
     count([told(Delivered(), recorded=recorded)], OK, series, now=NOW)
     known = grown("poller_delivery_delay_seconds_count", subscription="counted")
     assert (known, grown("poller_delivery_delay_seconds_sum", subscription="counted")) == (
@@ -81,7 +81,7 @@ def test_every_step_has_a_name() -> None:
 @pytest.mark.parametrize("spoken", ["DEBUG"], indirect=True)
 @pytest.mark.usefixtures("spoken")
 def test_a_line_says_what_one_wants_to_know() -> None:
-    """An attempt's line has its destination, outcome, age, next step and moment, at the level of its outcome."""
+    """An attempt's line has its destination, outcome, delay and next step, at the level of its outcome."""
     broken = unanswered(Failure.TIMEOUT, seconds=15, error="no answer within 15 s")
     with capture_logs() as logs:
         for step, outcome in (
@@ -118,7 +118,7 @@ def test_a_line_says_what_one_wants_to_know() -> None:
 @pytest.mark.parametrize("spoken", ["INFO"], indirect=True)
 @pytest.mark.usefixtures("spoken")
 def test_what_goes_well_is_a_detail() -> None:
-    """Of a batch only the events that failed are logged above debug; what could not be sent is logged elsewhere."""
+    """At level ``info`` only the failed events of a batch are logged; withheld events are not."""
     with capture_logs() as logs:
         many = [told(Delivered()), told(Retry(timedelta(seconds=5))), told(Delivered()), told(Withhold())]
         report(many, OK, feed="a/x", subscription="s", sink="h", now=NOW)

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.endpoint`: a sink that wants to be left alone is."""
+"""Laws of :mod:`poller.delivery.endpoint`: pauses, rates, health and credentials of one sink."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def yes() -> bool:
 
 
 def state(sink: EndpointState) -> set[str]:
-    """Asked anew each time."""
+    """The properties that are true now."""
     return {name for name in ("free", "breathing", "resting") if getattr(sink, name)}
 
 
 async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None:
-    """A shorter one later on, or another process', takes nothing from it; nor does the wall clock."""
+    """A later, shorter pause or a jump of the wall clock does not shorten a pause."""
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     assert "free" in state(sink)
@@ -70,7 +70,7 @@ async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None
 
 
 async def test_a_pause_outlives_the_process() -> None:
-    """A pause that one process has stored counts for all others."""
+    """A pause that one process has stored holds for all others."""
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock, paused_until=clock.now() + timedelta(seconds=10))
     assert "free" not in state(sink)
@@ -97,7 +97,7 @@ async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
 
 
 async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
-    """A failing sink gets one new event at a time, at growing intervals, until a success."""
+    """A failing sink gets one new event at a time, at growing intervals, until an attempt succeeds."""
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     for _ in range(MANY_FAILURES - 1):
@@ -128,7 +128,7 @@ BUSY = answered(429)
 
 
 async def test_a_burst_of_429_pauses_once_and_halves_the_rate() -> None:
-    """Law: those in flight are one burst, however late they are refused; what waits for its turn is not sent then."""
+    """429s to concurrent requests cause one pause and a lower rate; waiting events are not sent into the pause."""
     clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     held: list[asyncio.Future[Outcome]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
@@ -153,25 +153,25 @@ async def test_a_burst_of_429_pauses_once_and_halves_the_rate() -> None:
     assert await sink.turn(allowed=yes)
     waiting = asyncio.create_task(sink.turn(allowed=yes))
     await turns(5)
-    assert not waiting.done()  # the rate is one a second or less now
+    assert not waiting.done()  # the rate is at most one a second now
     clock.move(60)
     assert await waiting
 
 
 async def test_retry_after_is_heeded_as_it_was_said() -> None:
-    """Law: where the sink says how long, that is its pause, and no rate is derived from it."""
+    """A 429 with Retry-After does not reduce the rate."""
     clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     posted.answer = lambda _: answered(429, retry_after="7")
     assert await sink.turn(allowed=yes)
     await sink.send([EVENT])
-    assert sink.pause_left == timedelta(0)  # whoever sends reads it, and pauses
+    assert sink.pause_left == timedelta(0)  # the dispatcher reads the outcome's wait and pauses
     for _ in range(20):
         assert await sink.turn(allowed=yes)
 
 
 async def test_429_makes_no_sink_ailing() -> None:
-    """Law: it is alive; how often it is asked is a matter of its rate. It counts as failing all the same."""
+    """A sink that answers only 429 counts as failing, but is not slowed as a broken sink is."""
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted)
     for _ in range(3 * MANY_FAILURES):
@@ -181,7 +181,7 @@ async def test_429_makes_no_sink_ailing() -> None:
 
 
 async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
-    """A feed with a long backlog does not keep the others waiting."""
+    """A slot that becomes free is offered to the feeds in turns, so that a long backlog does not delay the others."""
     sink, first = made(FakeClock(monotonic=1000.0)), []
     for name in "abc":
         sink.listen(lambda name=name: first.append(name))  # type: ignore[misc] # mypy cannot infer it
@@ -192,7 +192,7 @@ async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
 
 
 async def test_nothing_but_failures_is_told_once() -> None:
-    """Health is stored when it changes and now and then; after disable_after of failures the subscription is paused."""
+    """Health is stored when it changes; after ``disable_after`` of failures the subscription is paused, once."""
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted, disable_after=timedelta(seconds=10))
     await sink.learn("acme/a", BROKEN)
@@ -203,7 +203,7 @@ async def test_nothing_but_failures_is_told_once() -> None:
     await sink.learn("acme/a", BROKEN)
     assert noted.names() == ["health", "rest", "health"]
     assert "resting" in state(sink)
-    await sink.learn("acme/a", OK)  # it was on its way
+    await sink.learn("acme/a", OK)  # a request in flight
     assert noted.names()[3:] == ["recovered", "health"]
 
 
@@ -237,7 +237,7 @@ async def test_a_process_that_begins_after_a_jump_disables_nothing() -> None:
 
 
 async def test_what_could_not_be_noted_is_brought_up_again() -> None:
-    """A subscription that rests without anybody knowing would be silent for ever."""
+    """A pause that could not be stored is stored after the next failure."""
     clock, noted = FakeClock(monotonic=1000.0), Noted(away=1)
     sink = made(clock, noted, disable_after=timedelta(0))
     with pytest.raises(StoreUnavailable):
@@ -249,7 +249,7 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
 
 
 async def test_a_sink_that_is_gone_is_not_asked_in_a_loop() -> None:
-    """Law: while it cannot be stored that a sink wants no more, one attempt a second asks it again."""
+    """While it cannot be stored that a sink wants no more, one attempt a second asks it again."""
     clock, noted = FakeClock(monotonic=1000.0), Noted(away=1)
     sink = made(clock, noted)
     with pytest.raises(StoreUnavailable):
@@ -278,7 +278,7 @@ class Missing(PythonSink):
 
 
 async def attempt(sink: EndpointState) -> Outcome | None:
-    """One, as :mod:`poller.delivery.dispatcher` does it; None where it is not its turn."""
+    """One attempt as :mod:`poller.delivery.dispatcher` makes it; None if the endpoint allows none."""
     if "free" not in state(sink):
         return None
     sink.acquire(fresh=True)
@@ -294,7 +294,7 @@ async def attempt(sink: EndpointState) -> Outcome | None:
 
 @pytest.mark.parametrize("error", [CredentialUnusable("no such file"), SecretUnusable("expected whsec_")])
 async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(error: Exception) -> None:
-    """With an unreadable secret nothing is posted, and the subscription is failing with the reason."""
+    """With an unreadable secret nothing is posted; the subscription is failing with that reason but not paused."""
     clock, noted, posted = FakeClock(monotonic=1000.0), Noted(), Posted()
     sink = made(clock, noted, posted, disable_after=timedelta(seconds=10))
     missing = Missing(sink)
@@ -311,14 +311,14 @@ async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(
     clock.move(CREDENTIAL_WAIT.total_seconds())
     posted.answer = lambda _: BROKEN
     assert await attempt(sink) == BROKEN
-    assert "resting" not in state(sink)  # the sink has refused but once
+    assert "resting" not in state(sink)  # the sink itself has failed only once
     clock.move(10)
     assert await attempt(sink) == BROKEN
     assert "resting" in state(sink)
 
 
 async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> None:
-    """While a secret is missing one attempt now and then looks for it; the first success lets all go on."""
+    """While a secret is missing, one attempt per interval reads it; the first success lets all attempts continue."""
     clock, posted = FakeClock(monotonic=1000.0), Posted()
     sink = made(clock, posted=posted)
     missing = Missing(sink)
@@ -342,7 +342,7 @@ async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> Non
 
 
 async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is_there() -> None:
-    """A missing secret is logged when it begins, each minute, and when it is over, not for each attempt."""
+    """A missing secret is logged at its beginning, each minute, and at its end, not at each attempt."""
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     missing = Missing(sink)
@@ -361,7 +361,7 @@ async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is
 
 
 async def test_what_was_on_its_way_does_not_bring_a_secret_back() -> None:
-    """An attempt from before a secret went missing does not end the outage by its success."""
+    """The success of an attempt that started before a secret went missing does not end the outage."""
     clock, posted = FakeClock(monotonic=1000.0), Posted()
     hold: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     sink = made(clock, posted=posted)
@@ -375,13 +375,13 @@ async def test_what_was_on_its_way_does_not_bring_a_secret_back() -> None:
     assert "free" not in state(sink)
 
 
-# Laws of :mod:`poller.delivery.endpoint`.
+# Laws of :class:`poller.delivery.endpoint.CredentialOutage`.
 
 WAIT = CREDENTIAL_WAIT.total_seconds()
 
 
 def test_while_nothing_is_missing_nothing_is_held_up() -> None:
-    """Law: while all credentials can be read, every attempt may start, and no end of a failure is logged."""
+    """While all credentials can be read, every attempt may start, and no end of an outage is reported."""
     withholding = CredentialOutage()
     for now in range(3):
         assert withholding.admits(now)
@@ -392,10 +392,10 @@ def test_while_nothing_is_missing_nothing_is_held_up() -> None:
 
 
 def test_one_attempt_at_a_time_finds_out() -> None:
-    """Law: during a credential outage one attempt at a time may start, each at its moment."""
+    """During a credential outage one attempt may start per interval."""
     withholding = CredentialOutage()
     assert withholding.failed(100)
-    assert [withholding.turn() for _ in range(8)] == [False] * 8  # those that had begun
+    assert [withholding.turn() for _ in range(8)] == [False] * 8  # attempts that had already started
     assert not withholding.admits(100 + WAIT - 0.1)
     assert withholding.admits(100 + WAIT)
     withholding.attempt_started(100 + WAIT)
@@ -406,28 +406,28 @@ def test_one_attempt_at_a_time_finds_out() -> None:
 
 
 def test_what_came_to_nothing_holds_up_nobody_for_good() -> None:
-    """Law: an attempt that was to find out and never got as far is followed by another one."""
+    """A probe that ends without a result is followed by another one."""
     withholding = CredentialOutage()
     withholding.failed(0)
     for number in range(1, 4):
         assert withholding.admits(number * WAIT)
-        withholding.attempt_started(number * WAIT)  # and it ends without a turn
+        withholding.attempt_started(number * WAIT)  # and the probe ends without a turn
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_over_when_one_that_was_to_find_out_got_through(asked: bool) -> None:
-    """Law: an attempt from before a credential outage does not end it; a probe that gets through does."""
+    """Only the success of a probe ends a credential outage, not that of an attempt from before."""
     withholding = CredentialOutage()
     withholding.failed(10)
     assert withholding.passed(12.5, asked=asked) == (2.5 if asked else None)
     assert withholding.admits(12.5) is asked
     assert withholding.passed(13, asked=True) == (None if asked else 3)
-    assert withholding.failed(14)  # and it begins anew, which is told
+    assert withholding.failed(14)  # a new outage, which is reported
 
 
 @given(st.lists(st.floats(0.1, 30), max_size=60))
 def test_told_now_and_then(apart: list[float]) -> None:
-    """Law: when it begins, and then not before a minute is over, however often it fails and for how long."""
+    """An outage is reported at its beginning, and then once a minute at most."""
     withholding, now, told = CredentialOutage(), 0.0, []
     for seconds in apart:
         now += seconds

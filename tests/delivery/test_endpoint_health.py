@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.endpoint_health`."""
+"""Laws of :mod:`poller.delivery.endpoint_health`: since when a sink fails, over feeds and restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("sfr"), st.integers(-1, 3)), max_size
 
 @given(STEPS)
 def test_failing_since_the_first_failure_after_the_last_success(steps: list[tuple[str, int]]) -> None:
-    """A subscription fails since the first failure after its last success or resumption, as a plain model says."""
+    """A subscription is failing since the first failure after its last success or resumption, as in a plain model."""
     health, at = Health(), NOON
     failures: list[datetime] = []
     for what, hours in steps:
@@ -48,9 +48,9 @@ def test_failing_since_the_first_failure_after_the_last_success(steps: list[tupl
 
 @given(st.lists(st.tuples(st.sampled_from("sf"), st.integers(0, 3), st.integers(0, 2)), max_size=40))
 def test_what_the_feeds_come_to(steps: list[tuple[str, int, int]]) -> None:
-    """Law: nothing but failures since no earlier than the last success at any feed, and no later than the first after.
+    """A subscription is failing since some time between the last success at any feed and the first failure after it.
 
-    Though each feed knows of nothing but itself.
+    Each feed knows only its own attempts.
     """
     healths, at = [Health()] * 3, NOON
     failures: list[datetime] = []
@@ -71,7 +71,7 @@ def test_what_the_feeds_come_to(steps: list[tuple[str, int, int]]) -> None:
 
 
 def test_a_success_elsewhere_counts() -> None:
-    """Law: failing goes on from there; one from before the failing began changes nothing."""
+    """A success of another process moves the start of failing to its time, unless the failing began later."""
     failing = after_failure(Health(), NOON)
     later = NOON + timedelta(hours=1)
     assert after_success_elsewhere(failing, later).failing_since == later
@@ -81,19 +81,19 @@ def test_a_success_elsewhere_counts() -> None:
 
 
 def test_a_success_that_ends_late_does_not_move_the_clock_back() -> None:
-    """A success that ends late does not move the last success back."""
+    """A success with an earlier time than the last one does not move the last success back."""
     health = after_success(Health(), NOON)
     assert after_success(health, NOON - timedelta(seconds=30)).delivered_at == NOON
 
 
 def test_a_success_that_a_wrong_clock_has_noted_is_not_kept() -> None:
-    """Law: the next success is the last one, though one was noted that is still to come."""
+    """A stored success that lies in the future is replaced by the next success."""
     health = after_success(Health(), NOON + timedelta(days=30))
     assert after_success(health, NOON).delivered_at == NOON
 
 
 def test_what_cannot_be_read_counts_as_new() -> None:
-    """Law: what another version wrote costs the counts, no more."""
+    """Stored health that cannot be decoded counts as new health."""
     health = Health(NOON, 3, 4, NOON, unwell=True)
     assert health_of(msgspec.json.encode(health)) == health
     assert health_of(None) == health_of(b"[]") == Health()
@@ -112,13 +112,13 @@ def test_what_keeps_a_subscription_from_beginning_is_failing() -> None:
     assert of_subscription(Health(unwell=True), [Health(failing_since=NOON, error="503")]).error == "503"
 
 
-# Laws of :mod:`poller.delivery.endpoint_health`: two processes that share the feeds judge as one would.
+# Laws of :class:`poller.delivery.endpoint_health.EndpointHealth`: processes that share the feeds judge as one would.
 
 HOUR = timedelta(hours=1)
 
 
 def noted(standing: EndpointHealth, kept: dict[str, Health]) -> list[str]:
-    """Write down what is to be, as the subscriber does; of which feeds that was."""
+    """Store the health that is to be stored, as the endpoint does; return the feeds."""
     written = list(standing.unnoted)
     for feed, health in written:
         kept[feed] = health
@@ -128,7 +128,7 @@ def noted(standing: EndpointHealth, kept: dict[str, Health]) -> list[str]:
 
 @given(st.lists(st.tuples(st.sampled_from("sf"), st.sampled_from("abc")), max_size=40))
 def test_one_process_knows_the_first_failure_after_the_last_success(steps: list[tuple[str, str]]) -> None:
-    """Law: a success at one feed ends the failing of all; what is noted of each says the same."""
+    """A success at one feed ends the failing of all feeds, also in the stored health."""
     standing, kept, at = EndpointHealth(5 * HOUR), dict[str, Health](), NOON
     first: datetime | None = None
     for what, feed in steps:
@@ -146,7 +146,7 @@ def test_one_process_knows_the_first_failure_after_the_last_success(steps: list[
 
 
 def test_where_another_delivers_nobody_takes_the_sink_for_dead() -> None:
-    """Law: a success that another process has noted counts, and failing goes on from there."""
+    """A success that another process has stored moves the start of failing to its time."""
     here, there, kept = EndpointHealth(10 * HOUR), EndpointHealth(10 * HOUR), dict[str, Health]()
     for hour in range(10):
         here.failed("a", NOON + hour * HOUR)
@@ -160,7 +160,7 @@ def test_where_another_delivers_nobody_takes_the_sink_for_dead() -> None:
 
 
 def test_a_success_that_a_wrong_clock_has_noted_keeps_nothing_alive() -> None:
-    """Law: one that is still to come is none, and the next ones are noted though it is."""
+    """A stored success that lies in the future does not hide failures, and the next success is stored."""
     here, kept = EndpointHealth(10 * HOUR), {"b": Health(delivered=1, delivered_at=NOON + timedelta(days=30))}
     for hour in range(11):
         here.failed("a", NOON + hour * HOUR)
@@ -175,9 +175,9 @@ def test_a_success_that_a_wrong_clock_has_noted_keeps_nothing_alive() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("sfr"), st.floats(0, 40), st.floats(-100, 100)), max_size=40))
 def test_what_counts_is_the_time_between_failed_attempts(steps: list[tuple[str, float, float]]) -> None:
-    """Law: in one process by its monotonic clock, of what is longer than a day one day; over a restart a fifth at most.
+    """The time of failing is the monotonic time between failed attempts, each gap at most a day.
 
-    Whatever the store's clock shows; a success ends it. Each attempt is kept in whole microseconds.
+    Over a restart at most a fifth of the limit counts, whatever the store's clock shows. A success ends the failing.
     """
     limit, longest = timedelta(days=5), timedelta(hours=24)
     standing, kept, at, clock = EndpointHealth(limit, longest=longest), dict[str, Health](), NOON, 0.0
@@ -208,7 +208,7 @@ def test_what_counts_is_the_time_between_failed_attempts(steps: list[tuple[str, 
 
 
 def test_failing_that_an_older_version_has_noted_goes_on() -> None:
-    """Law: it has said since when and not how long: of that a fifth counts at most, and from then on all."""
+    """Of failing that an older version stored without its duration at most a fifth of the limit counts."""
     standing = EndpointHealth(5 * HOUR)
     standing.took("a", Health(NOON, failed=7))
     standing.failed("a", NOON + timedelta(days=30), clock=0.0)
@@ -219,7 +219,7 @@ def test_failing_that_an_older_version_has_noted_goes_on() -> None:
 
 
 def test_successes_are_noted_now_and_then() -> None:
-    """Law: the first, and one in each tenth of the time after which failures disable, a minute at most."""
+    """The first success is stored, then one per tenth of the limit, at most one minute apart."""
     for limit, apart in ((timedelta(days=5), timedelta(minutes=1)), (timedelta(seconds=10), timedelta(seconds=1))):
         standing, kept = EndpointHealth(limit), dict[str, Health]()
         told = []
@@ -230,7 +230,7 @@ def test_successes_are_noted_now_and_then() -> None:
 
 
 def test_what_is_delivered_elsewhere_is_not_written() -> None:
-    """Law: once it is left, nothing of a feed is to be noted; taken again, it goes on from what was noted last."""
+    """The health of a feed that was left is not stored; taken again, the feed continues from the stored health."""
     standing, kept = EndpointHealth(HOUR), dict[str, Health]()
     standing.failed("a", NOON)
     standing.failed("a", NOON)
@@ -249,7 +249,7 @@ def test_what_is_delivered_elsewhere_is_not_written() -> None:
 
 
 def test_what_was_not_even_sent_is_failing_and_says_nothing_of_the_sink() -> None:
-    """Law: an attempt that could not be sent is reported once; the sink's failures are counted from 0 afterwards."""
+    """An attempt that could not be sent is stored once; the sink's own failures are counted from 0 afterwards."""
     standing, kept = EndpointHealth(5 * HOUR), dict[str, Health]()
     standing.failed("a", NOON, "status 500")
     standing.failed("b", NOON, "status 500")
@@ -273,7 +273,7 @@ def test_what_was_not_even_sent_is_failing_and_says_nothing_of_the_sink() -> Non
 
 
 def test_who_takes_a_feed_over_knows_that_it_was_not_sent() -> None:
-    """Law: what another process could not send is not counted against the sink either."""
+    """Attempts that another process could not send are not counted against the sink either."""
     standing = EndpointHealth(5 * HOUR)
     standing.took("a", Health(NOON, error="no such file", unsent=True))
     assert (standing.failing_since, standing.error) == (NOON, "no such file")
@@ -283,7 +283,7 @@ def test_who_takes_a_feed_over_knows_that_it_was_not_sent() -> None:
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 def test_a_feed_that_is_taken_over_shortens_no_failing(order: tuple[str, ...]) -> None:
-    """Law: the sink has failed for as long as the feed that has failed longest, in whatever order they are taken."""
+    """The sink has failed for as long as its longest failing feed, in whichever order the feeds are taken over."""
     standing = EndpointHealth(5 * HOUR)
     kept = {
         "a": Health(NOON, failed=7, failed_at=NOON, failing_seconds=7200.0),

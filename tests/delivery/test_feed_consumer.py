@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.feed_consumer` and :mod:`poller.delivery.dispatcher`, on a real Valkey."""
+"""Laws of :mod:`poller.delivery.feed_consumer` and :mod:`poller.delivery.dispatcher` on a real Valkey."""
 
 from __future__ import annotations
 
@@ -59,24 +59,24 @@ class Scene:
         return store
 
     async def add(self, *ids: str) -> None:
-        """Events; an id begins with the letter that is its record."""
+        """Publish events; the first letter of an id is its record."""
         for one in ids:
             await self.client.xadd(EVENTS, {"data": spelled(id=one, partitionkey=one[0])})
 
     async def settled(self) -> bool:
-        """Nothing is held and nothing waits."""
+        """Whether the group holds nothing and no retry is scheduled."""
         pending = await self.client.xpending(EVENTS, "sub:s")
         return not pending["pending"] and not await self.client.hlen(KEYS.parked)
 
     async def until_settled(self) -> None:
-        await until(self.settled, "all to be settled")
+        await until(self.settled, "all events to be settled")
 
     async def until_parked(self, count: int = 1) -> None:
-        await until(lambda: self._has_parked(count), f"{count} to wait")
+        await until(lambda: self._has_parked(count), f"{count} scheduled retries")
 
     async def until_held(self, *, anything: bool) -> None:
-        """Until the group holds something, or nothing."""
-        await until(lambda: self._holds(anything=anything), f"the group to hold {'some' if anything else 'none'}")
+        """Wait until the group holds something, or nothing."""
+        await until(lambda: self._holds(anything=anything), f"the group to hold {'some' if anything else 'no'} entry")
 
     async def _has_parked(self, count: int) -> bool:
         return bool(await self.client.hlen(KEYS.parked) >= count)
@@ -101,7 +101,7 @@ def turns(outcomes: list[Outcome]) -> Callable[[bytes], Outcome]:
 
 
 async def test_everything_arrives_once_and_in_order(scene: Scene) -> None:
-    """Existing and later events are delivered, many records at a time, never two events of one record."""
+    """Existing and later events are delivered once, and those of one record in order."""
     await scene.add(*(f"{key}{number}" for number in range(30) for key in "abc"))
     async with delivering(await scene.store(), subscriber(scene.posted)) as (pair, _):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 90)
@@ -114,7 +114,7 @@ async def test_everything_arrives_once_and_in_order(scene: Scene) -> None:
 
 
 async def test_a_failing_record_holds_back_only_itself(scene: Scene) -> None:
-    """A failing record holds back only itself: its event becomes a dead letter, then its next one is sent."""
+    """A failing event holds back the later events of its record, and no others."""
     scene.posted.answer = failing("a0")
     await scene.add(*(f"a{number}" for number in range(200)), "b0")
     patience = RetryPolicy([timedelta(milliseconds=1), timedelta(hours=1)], 0)
@@ -125,7 +125,7 @@ async def test_a_failing_record_holds_back_only_itself(scene: Scene) -> None:
 
 
 async def test_what_is_given_up_is_kept_and_its_record_goes_on(scene: Scene) -> None:
-    """A dead letter holds the event and its attempts, and the next event of its record is sent."""
+    """A dead letter holds the event and its attempts, and the next event of its record is delivered."""
     scene.posted.answer = failing("a0")
     await scene.add("a0", "a1")
     async with delivering(await scene.store(), subscriber(scene.posted)):
@@ -138,7 +138,7 @@ async def test_what_is_given_up_is_kept_and_its_record_goes_on(scene: Scene) -> 
 
 
 async def test_a_successor_goes_on_where_it_was(scene: Scene) -> None:
-    """A new owner sends again what was in flight, keeps attempts of retries, and sees nothing settled."""
+    """A new owner of the lease delivers what was in flight and what waits for a retry, and nothing that was settled."""
     await scene.add("a0", "b0", "b1", "c0")
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda body: BROKEN if b"b0" in body else hold if b"c0" in body else OK
@@ -151,7 +151,7 @@ async def test_a_successor_goes_on_where_it_was(scene: Scene) -> None:
     assert first._free == first.subscription.concurrency
     await scene.client.delete(KEYS.lease)
     heir = Posted()
-    async with delivering(await scene.store("two"), subscriber(heir)):  # its schedule is shorter
+    async with delivering(await scene.store("two"), subscriber(heir)):  # with a shorter schedule
         await heir.until(lambda: len(heir.bodies) == 3)
         await scene.until_settled()
     assert sorted(heir.ids()) == ["b0", "b1", "c0"]
@@ -159,7 +159,7 @@ async def test_a_successor_goes_on_where_it_was(scene: Scene) -> None:
 
 
 async def test_told_to_stop_it_writes_what_has_ended_on_the_way(scene: Scene) -> None:
-    """A request that ends within the last wait is not made again by the next one."""
+    """A request that ends while the consumer stops is settled, and the next owner does not repeat it."""
     await scene.add("a0", "a1")
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda _: hold
@@ -180,14 +180,14 @@ async def test_without_the_lease_nothing_is_sent(scene: Scene) -> None:
     """A consumer without the lease ends before it sends anything."""
     await scene.add("a0")
     store = await scene.store(seconds=0.001)
-    async with delivering(store, subscriber(scene.posted)) as (_, task), patience("the pair to end", 5):
+    async with delivering(store, subscriber(scene.posted)) as (_, task), patience("the consumer to end", 5):
         with pytest.raises(Fenced):
             await task
     assert scene.posted.bodies == []
 
 
 async def test_a_lease_that_another_has_taken_ends_it(scene: Scene) -> None:
-    """After a lost lease nothing is written, and the new owner sends again: at least once, never lost."""
+    """A consumer that has lost its lease settles nothing, so that the new owner delivers the event again."""
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda _: hold
     await scene.add("a0")
@@ -201,7 +201,7 @@ async def test_a_lease_that_another_has_taken_ends_it(scene: Scene) -> None:
 
 
 async def test_a_store_that_hiccups_ends_nothing_and_doubles_nothing(scene: Scene) -> None:
-    """With lost replies of reads and writes, each event is still sent once."""
+    """When replies of reads and writes are lost, each event is still sent once."""
     async with proxied(scene.url) as proxy:
         client = commands(proxy.url)
         await scene.add("a0", "a1", "b0")
@@ -220,7 +220,7 @@ async def test_a_store_that_hiccups_ends_nothing_and_doubles_nothing(scene: Scen
 
 
 async def test_a_group_that_is_gone_doubles_nothing_while_the_process_lives(scene: Scene) -> None:
-    """A lost group is created again at its position, and doubles nothing while the process lives."""
+    """A destroyed group is created again at its position, and a living process sends no event twice."""
     patience = RetryPolicy([timedelta(hours=1)], 0)
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda body: hold if b"a0" in body else BROKEN if b"b0" in body else OK
@@ -238,7 +238,7 @@ async def test_a_group_that_is_gone_doubles_nothing_while_the_process_lives(scen
 
 
 async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene) -> None:
-    """A pause by Retry-After holds for all records, and for the next owner of the lease."""
+    """A pause by Retry-After is stored before the retry, and holds for all records."""
     noted = Noted()
     scene.posted.answer = lambda _: answered(503, retry_after="60")
     await scene.add("a0")
@@ -253,9 +253,9 @@ async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene)
 
 
 async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene) -> None:
-    """Law: without ``Retry-After`` the rate follows what the sink allows; no attempt of the schedule is used up.
+    """A sink that answers 429 without Retry-After gets all events at the rate that it accepts, in order per record.
 
-    An event whose schedule were touched would wait for an hour. Events of a record stay in order.
+    The 429s use up no attempt: otherwise an event would wait for an hour.
     """
     allows, clock = bucket(50, 10), asyncio.get_running_loop().time
     began = clock()
@@ -280,7 +280,7 @@ async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene
     for key in "abcdefghij":
         assert [one for one in ids if one[0] == key] == [f"{key}{number:03}" for number in range(20)]
     assert await scene.client.hlen(KEYS.letters) == 0
-    assert "until" not in noted.names()  # a pause of our own choice is no other process' concern
+    assert "until" not in noted.names()  # a pause that the sink did not ask for is not stored
 
 
 async def test_a_sink_that_is_gone_gets_nothing_more(scene: Scene) -> None:
@@ -297,7 +297,7 @@ async def test_a_sink_that_is_gone_gets_nothing_more(scene: Scene) -> None:
 
 
 async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> None:
-    """An event that the stream lost while it waited becomes a dead letter, and the next of its record is sent."""
+    """An event that the stream lost while it waited becomes a dead letter; the next event of its record is sent."""
     scene.posted.answer = turns([BROKEN])
     await scene.add("a0")
     sink = subscriber(scene.posted, patience=RetryPolicy([timedelta(milliseconds=300)], 0), batching=Batching(5))
@@ -314,7 +314,7 @@ async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> N
 
 
 async def test_places_are_not_exceeded_and_all_are_given_back(scene: Scene) -> None:
-    """The limit of requests in flight is never exceeded, and each slot is given back after every kind of failure."""
+    """The limit of requests in flight is never exceeded, and each slot is released after every kind of failure."""
     outcomes = [BROKEN, unanswered(Failure.TIMEOUT), OK] * 10
     scene.posted.answer = turns(outcomes)
     await scene.add(*(f"{key}{number}" for number in range(3) for key in "abcdef"))
@@ -327,7 +327,7 @@ async def test_places_are_not_exceeded_and_all_are_given_back(scene: Scene) -> N
 
 
 async def test_a_batch_waits_for_more_and_not_for_ever(scene: Scene) -> None:
-    """A batch waits until it is full or its time is over."""
+    """A batch is sent when it is full or when its time is over."""
     await scene.add("a0", "a1", "b0")
     sink = subscriber(scene.posted, batching=Batching(2, 1000, timedelta(milliseconds=30)))
     async with delivering(await scene.store(), sink):
@@ -337,7 +337,7 @@ async def test_a_batch_waits_for_more_and_not_for_ever(scene: Scene) -> None:
 
 
 async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
-    """A consumer with nothing to do sleeps, also while its sink is paused with a full batch."""
+    """A consumer whose sink is paused sleeps, even with a batch that is due."""
     await scene.add("a0")
     sink = subscriber(scene.posted, batching=Batching(3, 1000, timedelta(milliseconds=20)))
     clock = asyncio.get_running_loop().time
@@ -357,14 +357,14 @@ async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
             start()
 
         pair._requests.start = counted  # type: ignore[method-assign] # counts, and does the same
-        for _ in range(200):  # turns of the loop, in each of which it could look
+        for _ in range(200):  # turns of the loop, in each of which the consumer could start requests
             await scene.client.ping()
         assert looks <= 3
     assert scene.posted.bodies == []
 
 
 async def two_waiting(scene: Scene, clock: Callable[[], float]) -> ConsumerStore:
-    """A store with a lease of 30 s by this clock, and two events that wait."""
+    """A store with a lease of 30 s by this clock, and two events to deliver."""
     store = ConsumerStore(
         scene.client,
         ConsumerScripts(scene.client),
@@ -381,7 +381,7 @@ async def two_waiting(scene: Scene, clock: Callable[[], float]) -> ConsumerStore
 
 
 async def test_a_lease_that_ran_out_is_noticed_without_asking(scene: Scene) -> None:
-    """A process that was stopped past its lease starts no request when it continues."""
+    """A process that continues after its lease has expired starts no request."""
     seconds = [0.0]
     store = await two_waiting(scene, lambda: seconds[0])
     hold = asyncio.get_running_loop().create_future()
@@ -390,14 +390,14 @@ async def test_a_lease_that_ran_out_is_noticed_without_asking(scene: Scene) -> N
         await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
         seconds[0] = 31
         hold.set_result(OK)
-        async with patience("the pair to end", 5):
+        async with patience("the consumer to end", 5):
             with pytest.raises(Fenced):
                 await task
     assert len(scene.posted.bodies) == 1
 
 
 async def test_what_waited_for_its_rate_is_not_sent_after_the_lease(scene: Scene) -> None:
-    """Law: its turn comes when another process may have the lease, and be sending the same event."""
+    """An event that waited for its turn by the rate is not sent if the lease has expired meanwhile."""
     seconds = [0.0]
     store = await two_waiting(scene, lambda: seconds[0])
     hold = asyncio.get_running_loop().create_future()
@@ -405,16 +405,16 @@ async def test_what_waited_for_its_rate_is_not_sent_after_the_lease(scene: Scene
     to = subscriber(scene.posted, rate=2)
     async with delivering(store, to) as (_, task):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
-        await until(lambda: to._free == to.subscription.concurrency - 2, "the other to wait for its turn")
+        await until(lambda: to._free == to.subscription.concurrency - 2, "the other event to wait for its turn")
         seconds[0] = 31
-        async with patience("the pair to end", 5):
+        async with patience("the consumer to end", 5):
             with pytest.raises(Fenced):
                 await task
     assert scene.posted.ids() == ["a0"]
 
 
 async def test_an_event_waits_for_the_pause_that_its_sink_is_in(scene: Scene) -> None:
-    """Law: refused without ``Retry-After`` while a longer pause lasts, it is due when that is over, and no sooner."""
+    """An event that got a 429 without Retry-After is retried when the sink's present pause ends, not sooner."""
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda _: hold
     await scene.add("a0")
@@ -431,24 +431,24 @@ async def test_an_event_waits_for_the_pause_that_its_sink_is_in(scene: Scene) ->
 
 
 async def test_counts_are_noted_soon(scene: Scene) -> None:
-    """Settlements are written while deliveries go on."""
+    """The counts of deliveries are stored while deliveries go on."""
     noted = Noted()
     async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, _):
         await scene.add("a1")
         pair.news()
-        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 1, "the first to be noted")
+        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 1, "the first count")
         await scene.add("a2", "b1", "c1")
         pair.news()
-        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 4, "four to be noted")
+        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 4, "a count of four")
 
 
 async def test_counts_that_cannot_be_noted_end_nothing(scene: Scene) -> None:
-    """Law: a store that is out of memory notes no counts; deliveries go on, and the counts are noted later."""
+    """A store that is out of memory notes no counts; deliveries go on, and the counts are noted later."""
     noted = Noted()
     async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, task):
         await scene.add("a1")
         pair.news()
-        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 1, "the first to be noted")
+        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 1, "the first count")
         noted.away = 1
         await scene.add("a2")
         pair.news()

@@ -1,4 +1,4 @@
-"""What a pair is asked for once more: dead letters that are redelivered, and replays. On a real server."""
+"""Laws of redelivery and replay in a feed consumer, on a real server."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ async def settled(client: Redis) -> bool:
 
 
 async def replay_of_all(client: Redis, *keys: str) -> None:
-    """Events of these records, all delivered, and a replay of them begun; it is called r."""
+    """Publish and deliver events of these records, then start a replay of them, called r."""
     await publish(client, *keys)
     sink = Scripted()
     async with delivering(client, sink):
         await sink.until_count(len(keys))
-        await until(lambda: settled(client), "all to be settled")
+        await until(lambda: settled(client), "all events to be settled")
     assert await replays.start_replay(client, KEYS, ReplaySpan("r", "0-0", f"{len(keys)}-0"))
 
 
@@ -65,11 +65,11 @@ async def letters(client: Redis, count: int) -> None:
     async def there() -> bool:
         return bool(await client.hlen(KEYS.letters) == count)
 
-    await until(there, f"{count} letters")
+    await until(there, f"{count} dead letters")
 
 
 async def test_a_letter_is_delivered_from_its_own_copy(client: Redis) -> None:
-    """Law: what is redelivered arrives though the stream has lost it, from the first attempt on, and nothing stays."""
+    """Law: a dead letter is redelivered from its own copy of the event, even if the stream no longer has it."""
     sink = Scripted(lambda _: failing())
     await publish(client, "K", "L")
     async with delivering(client, sink, schedule=SOON) as pair:
@@ -80,7 +80,7 @@ async def test_a_letter_is_delivered_from_its_own_copy(client: Redis) -> None:
         assert await redeliver(client, "1-0") is Moved.MOVED
         pair.reload()
         assert (await sink.until_count(tried + 1))[tried:] == [1]
-        await until(lambda: settled(client), "the redelivered one to be settled")
+        await until(lambda: settled(client), "the redelivered event to be settled")
         assert await client.hkeys(KEYS.letters) == [b"2-0"]
         assert await redeliver(client, "1-0") is Moved.ABSENT
         pair.reload()
@@ -90,7 +90,7 @@ async def test_a_letter_is_delivered_from_its_own_copy(client: Redis) -> None:
 
 
 async def test_a_letter_that_fails_again_is_a_letter_again(client: Redis) -> None:
-    """Law: a redelivered event has its whole schedule before it, and then is a letter with all attempts."""
+    """Law: a redelivered event gets a whole retry schedule; if it fails again, the dead letter has all attempts."""
     sink = Scripted(lambda _: failing())
     await publish(client, "K")
     async with delivering(client, sink, schedule=SOON) as pair:
@@ -109,7 +109,7 @@ async def test_a_letter_that_fails_again_is_a_letter_again(client: Redis) -> Non
 
 
 async def test_a_letter_goes_before_what_waits_of_its_record(client: Redis) -> None:
-    """Law: a redelivered event comes before younger ones of its record that wait, and these keep their own wait."""
+    """Law: a redelivered event is sent before later events of its record that wait, and these keep their own wait."""
     first = Scripted(lambda _: failing())
     await publish(client, "K")
     async with delivering(client, first, schedule=SOON):
@@ -121,18 +121,18 @@ async def test_a_letter_goes_before_what_waits_of_its_record(client: Redis) -> N
         async def parked() -> bool:
             return bool(await client.hlen(KEYS.parked) == 2)
 
-        await until(parked, "2 to wait and 3 behind it")
+        await until(parked, "event 2 to wait, and 3 behind it")
         assert await redeliver(client, "1-0") is Moved.MOVED
         pair.reload()
         assert await sink.until_count(2) == [2, 1]
-        await until(parked, "1 to be settled")
+        await until(parked, "event 1 to be settled")
         await publish(client, "M", start=4)
         pair.news()
         assert await sink.until_count(3) == [2, 1, 4]
 
 
 async def test_a_letter_goes_behind_what_is_on_its_way(client: Redis) -> None:
-    """Law: of one record one event is on its way at a time, whatever is redelivered meanwhile."""
+    """Law: a redelivered event is sent after its record's request in flight has ended."""
     async with delivering(client, Scripted(lambda _: failing()), schedule=SOON):
         await publish(client, "K")
         await letters(client, 1)
@@ -156,7 +156,7 @@ async def test_a_letter_goes_behind_what_is_on_its_way(client: Redis) -> None:
 
 
 async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
-    """Law: a replay longer than the window gives each wanted event once more, in order per record, and parks none."""
+    """Law: a replay sends each wanted event of its span once more, in order per record, and schedules no retry."""
     count = 5 * WINDOW
     await publish(client, *(f"K{number % 7}" for number in range(count)))
     most_parked = 0
@@ -170,7 +170,7 @@ async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
     async with delivering(client, sink, wanted=lambda one: one.subject != "K0") as pair:
         wanted = [number for number in range(1, count + 1) if (number - 1) % 7]
         await sink.until_count(len(wanted))
-        await until(lambda: settled(client), "all to be settled")
+        await until(lambda: settled(client), "all events to be settled")
         place = await client.hget(KEYS.state, "place")
         assert await replays.start_replay(client, KEYS, ReplaySpan("r", "9-0", f"{count - 9}-0"))
         assert not await replays.start_replay(client, KEYS, ReplaySpan("s", "0-0", "9-0"))
@@ -185,7 +185,7 @@ async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
 
 
 async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
-    """Law: after a crash the replay continues, and repeats at most what was not written yet."""
+    """Law: after a crash the replay continues, and repeats only what was not written yet."""
     count = 5 * WINDOW
     await replay_of_all(client, *(f"K{number % 7}" for number in range(count)))
     first, second = Scripted(), Scripted()
@@ -209,7 +209,7 @@ async def test_a_replay_waits_for_what_a_predecessor_has_read(client: Redis) -> 
     sink = Scripted()
     async with delivering(client, sink):
         await until(lambda: replays.is_completed(client, KEYS, "r"), "the replay to end")
-        await until(lambda: settled(client), "all to be settled")
+        await until(lambda: settled(client), "all events to be settled")
     assert {*sink.sent} == set(range(1, count + 1))
     for key in range(7):
         first = list(dict.fromkeys(of_record(sink.sent, key)))
@@ -217,7 +217,7 @@ async def test_a_replay_waits_for_what_a_predecessor_has_read(client: Redis) -> 
 
 
 async def test_a_replay_goes_past_a_record_that_fails(client: Redis) -> None:
-    """Law: what fails of a replay waits, with its record, and nothing else; half of the room is left to the new."""
+    """Law: an event that fails in a replay holds back only its record; half of the retries are left to new events."""
     count = 2 * MOST_PARKED
     await replay_of_all(client, *("K" if number % 2 else "L" for number in range(count)))
     sink = Scripted(lambda number: taking() if number % 2 or number > count else failing())
@@ -226,8 +226,8 @@ async def test_a_replay_goes_past_a_record_that_fails(client: Redis) -> None:
         async def full() -> bool:
             return bool(await client.hlen(KEYS.parked) >= MOST_PARKED // 2)
 
-        await until(full, "half of the room to be taken")
-        for number in range(count + 1, count + 2 * MOST_PARKED // WINDOW):  # as many occasions to take more
+        await until(full, "half of the retries to be taken")
+        for number in range(count + 1, count + 2 * MOST_PARKED // WINDOW):  # each is an occasion to read more
             await publish(client, "M", start=number)
             pair.news()
             await sink.until(partial(holds, number))
@@ -238,7 +238,7 @@ async def test_a_replay_goes_past_a_record_that_fails(client: Redis) -> None:
 
 
 async def test_a_replay_leaves_alone_what_waits(client: Redis) -> None:
-    """Law: an event of the span that is going to be delivered anyway is not delivered twice, nor out of its wait."""
+    """Law: a replay neither repeats nor hastens an event of its span that waits for a retry."""
     sink = Scripted(lambda number: failing() if number == 2 else taking())
     await publish(client, "K", "L", "M")
     async with delivering(client, sink) as pair:
@@ -247,7 +247,7 @@ async def test_a_replay_leaves_alone_what_waits(client: Redis) -> None:
         async def parked() -> bool:
             return bool(await client.hlen(KEYS.parked))
 
-        await until(parked, "2 to wait")
+        await until(parked, "event 2 to wait")
         assert await replays.start_replay(client, KEYS, ReplaySpan("r", "0-0", "3-0"))
         pair.reload()
         await until(lambda: replays.is_completed(client, KEYS, "r"), "the replay to end")
@@ -256,7 +256,7 @@ async def test_a_replay_leaves_alone_what_waits(client: Redis) -> None:
 
 
 async def test_a_cancelled_replay_ends(client: Redis) -> None:
-    """Law: after a replay was cancelled nothing more of it is read, and another one may begin."""
+    """Law: a cancelled replay reads nothing more, and another replay can start."""
     count = 5 * WINDOW
     await replay_of_all(client, *(f"K{number}" for number in range(count)))
     answered = asyncio.Event()
@@ -272,14 +272,14 @@ async def test_a_cancelled_replay_ends(client: Redis) -> None:
         assert await replays.start_replay(client, KEYS, ReplaySpan("s", f"{count - 1}-0", f"{count}-0"))
         pair.reload()
         answered.set()
-        await until(lambda: replays.is_completed(client, KEYS, "s"), "the other one to end")
+        await until(lambda: replays.is_completed(client, KEYS, "s"), "the other replay to end")
         assert not await replays.is_completed(client, KEYS, "r")
     assert count in sink.sent
     assert len(sink.sent) <= WINDOW + 1
 
 
 def test_what_is_kept_with_its_event() -> None:
-    """Law: a delivery that holds its event is read as it was written; one that holds none is written without."""
+    """Law: a delivery with its own event keeps it when encoded; a delivery without one encodes none."""
     own = Delivery("K", event=letter_of(b'{"event":{"a": 1},"reason":"r","at":"t"}').event)
     (read,) = deliveries_of({"1-0": encode(own)}).values()
     assert bytes(read.event) == b'{"a": 1}'

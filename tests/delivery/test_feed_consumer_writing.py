@@ -1,4 +1,4 @@
-"""When a pair reads and writes: often enough that nothing waits for it, and no more often."""
+"""Laws of when a feed consumer reads and writes: soon enough that nothing waits for it, and not more often."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELD = "held back"
 
 
 class Counting(Ledger):
-    """A store that counts what is asked of it."""
+    """A store that counts reads and keeps settlements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Counting(Ledger):
 
 
 class Sink(PythonSink):
-    """Answers at once, but for events of the record :data:`HELD`, which are never answered."""
+    """A sink that answers at once, but never answers events of the record :data:`HELD`."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -79,7 +79,7 @@ class Sink(PythonSink):
 
 
 class Busy(PythonSink):
-    """A sink that wants nothing for a minute."""
+    """A sink that asks for a pause of a minute."""
 
     async def post(self, body: bytes) -> Outcome:
         assert body
@@ -87,7 +87,7 @@ class Busy(PythonSink):
 
 
 class Notes:
-    """Nothing is to be noted."""
+    """An endpoint store that accepts nothing but the health after a delivery."""
 
     async def until(self, subscription: str, moment: datetime) -> None:
         raise AssertionError(subscription, moment)
@@ -106,14 +106,14 @@ class Notes:
 
 
 class NotedPause(Notes):
-    """A pause may be noted; what the store has been told by then."""
+    """An endpoint store that records each pause with the number of settlements before it."""
 
     def __init__(self, store: Counting) -> None:
         self.pauses: list[tuple[datetime, int]] = []
         self._store = store
 
     async def until(self, subscription: str, moment: datetime) -> None:  # noqa: ARG002 -- as the real one
-        await turns(5)  # as a store that answers
+        await turns(5)  # as if a store answered
         self.pauses.append((moment, len(self._store.settlements)))
 
     async def health(self, subscription: str, feed: str, health: Health) -> None:
@@ -124,7 +124,7 @@ class NotedPause(Notes):
 async def delivering(
     store: Counting, sink: Sink | Busy, *, clock: Clock, concurrency: int, notes: Notes | None = None
 ) -> AsyncIterator[FeedConsumer]:
-    """A pair that runs while the block does."""
+    """A feed consumer that runs while the block does."""
     wanted = Subscription(
         "s", lambda _: True, RetryPolicy([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
     )
@@ -138,12 +138,12 @@ async def delivering(
 
 
 async def written(store: Counting) -> None:
-    """Wait until the group holds nothing; the store tells nobody."""
-    await until(lambda: store.group is not None and not store.group, "the end of it")
+    """Wait until the group holds nothing."""
+    await until(lambda: store.group is not None and not store.group, "all entries to be settled")
 
 
 async def test_many_are_read_and_written_at_once() -> None:
-    """Law: what goes well is written with what ends near it, read in halves of a window; in the end it is written."""
+    """Law: entries are read in halves of a window, and several deliveries are settled in one write."""
     store, sink = Counting(), Sink()
     count = 10 * WINDOW
     for number in range(count):
@@ -156,7 +156,7 @@ async def test_many_are_read_and_written_at_once() -> None:
 
 
 async def test_a_record_does_not_wait_for_others() -> None:
-    """Law: if a further event of a record waits, the settlement of the one before it is written at once."""
+    """Law: while a later event of the record waits, the settlement of the event before it is written at once."""
     store, sink = Counting(), Sink()
     store.add(spelled(partitionkey=HELD))
     for _ in range(20):
@@ -169,7 +169,7 @@ async def test_a_record_does_not_wait_for_others() -> None:
 
 
 async def test_what_is_gathered_is_written_in_time() -> None:
-    """Law: while a request is in flight, what was delivered is written GATHER later and not before."""
+    """Law: while a request is in flight, a finished delivery is settled GATHER later and not before."""
     store, sink, now = Counting(), Sink(), [0.0]
     store.add(spelled(partitionkey=HELD))
     store.add(spelled(partitionkey="b"))
@@ -181,17 +181,17 @@ async def test_what_is_gathered_is_written_in_time() -> None:
         assert not store.settlements
         now[0] += GATHER
         pair.wake()
-        await until(lambda: store.settlements, "it to be written")
+        await until(lambda: store.settlements, "a settlement")
     assert [list(one.acked) for one in store.settlements] == [["2-0"]]
 
 
 async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:
-    """Law: after a kill at any instant, the next owner has the delivery to make or knows of the pause."""
+    """Law: a pause is stored before the settlement of its event, so that no kill can lose the pause."""
     store = Counting()
     notes = NotedPause(store)
     store.add(spelled(partitionkey="a"))
     async with delivering(
         store, Busy(), clock=StubClock(now=lambda: NOW, monotonic=lambda: 0.0), concurrency=1, notes=notes
     ):
-        await until(lambda: store.settlements, "it to be written")
+        await until(lambda: store.settlements, "a settlement")
     assert notes.pauses == [(NOW + timedelta(seconds=60), 0)]

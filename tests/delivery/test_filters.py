@@ -31,7 +31,7 @@ FILTERS: st.SearchStrategy[dict[str, Any]] = st.recursive(
 
 
 def holds(single: dict[str, Any], attributes: dict[str, str]) -> bool:
-    """What a filter means, written down as plainly as can be."""
+    """Whether a filter matches: a plain second implementation, for comparison."""
     ((dialect, content),) = single.items()
     if dialect == "all":
         return all(holds(part, attributes) for part in content)
@@ -88,19 +88,19 @@ def test_the_predicate_is_what_the_dialects_mean(
     ],
 )
 def test_the_dialects(single: dict[str, Any], expected: bool) -> None:
-    """Case counts, all entries of a mapping must hold, and what an event does not have matches nothing."""
+    """Comparison is case-sensitive, all entries of a mapping must match, and an absent attribute matches nothing."""
     assert wanted(entry(), single) == expected
 
 
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (False, "false"), (-7, "-7"), ("é", "é")])
 def test_values_are_compared_in_their_string_form(value: object, text: str) -> None:
-    """An integer by its digits, a boolean by its name."""
+    """An integer is compared by its digits, a boolean by its name."""
     assert wanted(spelled(shard=value), {"exact": {"shard": text}})
     assert not wanted(spelled(shard=value), {"exact": {"shard": text + "0"}})
 
 
 def test_all_filters_of_the_list_must_hold_and_the_type_too() -> None:
-    """An event must match all filters and a type; without filters all match."""
+    """An event must match every filter and one of the types; without filters every event matches."""
     yes, no = {"prefix": {"type": "org."}}, {"prefix": {"type": "com."}}
     assert wanted(entry())
     assert wanted(entry(), yes, yes, types=(TYPE, "other"))
@@ -119,13 +119,13 @@ def test_all_filters_of_the_list_must_hold_and_the_type_too() -> None:
     ],
 )
 def test_types_are_what_tail_takes(types: tuple[str, ...], expected: bool) -> None:
-    """Types may be whole types, patterns and kinds of change."""
+    """Types may be whole types, patterns or kinds of change."""
     assert TYPE.endswith(".created.v1")
     assert wanted(entry(), types=types) is expected
 
 
 def test_the_store_is_asked_only_where_a_baseline_may_have_been_told() -> None:
-    """The reset is read only for subscriptions from earliest, and for entries with a baseline."""
+    """The reset entry is read only for subscriptions from ``earliest`` and entries with a baseline."""
     baseline = entry().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     entries = [("4-0", baseline), ("5-0", None), ("6-0", entry())]
     assert meets_baseline(subscription(start="earliest"), entries)

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.cloudevent`; the ``cloudevents`` SDK is the second opinion."""
+"""Laws of request forms in :mod:`poller.delivery.cloudevent`, compared with the ``cloudevents`` SDK."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request(mode: Mode, *written: bytes, **settings: Any) -> Request:
 
 
 def read(sent: Request) -> tuple[dict[str, Any], Any]:
-    """Attributes and data, as the SDK reads them."""
+    """Attributes and data as the SDK reads them."""
     headers = {name.lower(): value for name, value in sent.headers.items()}
     event = from_http_event(HTTPMessage(headers=headers, body=sent.body))
     attributes = event.get_attributes()
@@ -37,7 +37,7 @@ def read(sent: Request) -> tuple[dict[str, Any], Any]:
 
 
 def test_structured_is_the_entry_itself() -> None:
-    """A structured request has the entry's bytes, its type and id, and no header of binary mode."""
+    """A structured request has the entry's bytes, content type and id, and no header of binary mode."""
     sent = request("structured", entry())
     assert sent.body == entry()
     assert sent.headers == {
@@ -49,7 +49,7 @@ def test_structured_is_the_entry_itself() -> None:
 
 
 def test_binary_is_the_data_and_its_attributes() -> None:
-    """The body is the data's bytes, its type the Content-Type, every other attribute a header."""
+    """A binary request has the data as its body, its type as Content-Type, and every other attribute as a header."""
     envelope, written = pair(entry())
     sent = request("binary", written)
     assert sent.body == bytes(envelope.data)
@@ -62,7 +62,7 @@ def test_binary_is_the_data_and_its_attributes() -> None:
 @FEW
 @given(OBJECTS, st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn")), min_size=1, max_size=9))
 def test_the_sdk_reads_either_form_as_the_same_event(fields: dict[str, Any], key: str) -> None:
-    """The SDK reads both forms of any event alike: attributes, data, and nothing else."""
+    """The SDK reads the same attributes and data from both forms of an event."""
     written = entry(json_text(fields), key=key)
     attributes, content = read(request("structured", written))
     assert read(request("binary", written)) == (attributes, content)
@@ -84,7 +84,7 @@ def test_a_batch_is_an_array_of_the_entries_themselves() -> None:
 
 
 def test_ids_of_a_batch_do_not_run_together() -> None:
-    """Two events ``a`` and ``b`` are not the one event ``a","b``, nor ``ab`` and nothing."""
+    """Batches of different event ids have different ids, whatever characters the event ids contain."""
     lists = [("a", "b"), ("ab",), ('a","b',), ("a,b",), ("b", "a")]
     sent = [request("batch", *(spelled(id=one) for one in ids)).headers["webhook-id"] for ids in lists]
     assert len(set(sent)) == len(lists)
@@ -105,7 +105,7 @@ def test_an_attempt_changes_timestamp_and_signature_alone(mode: Mode) -> None:
 
 
 def test_the_subscriptions_headers_come_along() -> None:
-    """A subscription's headers are sent, also another User-Agent; the origin is sent if it was granted."""
+    """A subscription's headers are sent and may replace User-Agent; the origin is sent if it was granted."""
     sent = request("structured", entry(), headers={"user-agent": "mine", "X-Team": "a b"}, origin="poller.example.org")
     assert sent.headers["user-agent"] == "mine"
     assert "User-Agent" not in sent.headers
@@ -134,13 +134,13 @@ def test_no_text_of_an_event_breaks_out_of_its_header(members: dict[str, Any]) -
     ],
 )
 def test_what_is_percent_encoded(value: str, text: str) -> None:
-    """Space, quotation mark, percent sign and all outside U+0021 to U+007E, as UTF-8 in upper-case hex; no more."""
+    """Only space, quotation mark, percent sign and characters outside U+0021 to U+007E are percent-encoded."""
     assert header_text(value) == text
 
 
 @pytest.mark.parametrize("webhook_id", ["a.b", "a b", "a\nb: c", "é", "x" * 129])
 def test_an_id_that_no_header_can_hold_is_hashed(webhook_id: str) -> None:
-    """A dot would let two signed texts be the same; the same id has the same hash."""
+    """An id that a header cannot hold, or that has a dot, is hashed; the same id always has the same hash."""
     first, second = (request("structured", spelled(id=webhook_id)).headers["webhook-id"] for _ in range(2))
     assert first == second
     assert re.fullmatch("[0-9a-f]{32}", first)
@@ -172,7 +172,7 @@ def test_the_body_of_binary_mode_is_what_the_type_says(
     "content_type", ["a\r\nX: y", "é", " a", "", STRUCTURED_TYPE, "Application/CloudEvents-batch+json"]
 )
 def test_a_type_that_cannot_be_told_is_refused_in_binary_mode(content_type: str) -> None:
-    """A content type that would break the header is refused in binary mode."""
+    """A content type that is no header value, or that of another mode, is refused in binary mode."""
     written = spelled(data=1, datacontenttype=content_type)
     if content_type:
         with pytest.raises(ValueError, match="datacontenttype"):
@@ -182,6 +182,6 @@ def test_a_type_that_cannot_be_told_is_refused_in_binary_mode(content_type: str)
 
 @pytest.mark.parametrize(("mode", "number"), [("structured", 0), ("structured", 2), ("binary", 2), ("batch", 0)])
 def test_the_number_of_events_fits_the_mode(mode: Mode, number: int) -> None:
-    """An event that would silently stay behind is a mistake of the caller."""
+    """A number of events that the mode cannot carry is an error."""
     with pytest.raises(ValueError, match="events in one request"):
         request(mode, *[entry()] * number)

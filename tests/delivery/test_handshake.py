@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.handshake`, and of the handshake over a real socket."""
+"""Laws of :mod:`poller.delivery.handshake`, partly over real sockets."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def said(origin: str | None, rate: str | None = None) -> Mapping[str, str]:
 def state_after(
     headers: Mapping[str, str], asked: PermissionRequest, *, status: int = 200, **known: Any
 ) -> HandshakeState:
-    """The state after an HTTP answer."""
+    """The state after an HTTP answer with these headers."""
     return state_by(permission_of(headers, status, asked), asked, **known)
 
 
 async def test_the_request_says_what_is_asked_for() -> None:
-    """The origin always; rate and callback where there is one; nothing where no permission is asked for."""
+    """The request names the origin, and rate and callback if there are any; without permission asked for, nothing."""
     async with receiving() as receiver, sink_of(receiver.url) as sink:
         for asked in (ASKED, OFFERED, None):
             await sink.verify(asked)
@@ -121,25 +121,25 @@ def test_a_rate_is_positive() -> None:
     ],
 )
 def test_permission_is_read_from_the_headers(origin: str, rate: str | None, state: HandshakeState) -> None:
-    """A grant names this origin or any, and a rate a minute, or no limit."""
+    """A grant names this origin or any, and a rate per minute or no limit."""
     assert state_after(said(origin, rate), ASKED) == state
 
 
 @pytest.mark.parametrize("origin", ["other.example", "", "**", f"{ORIGIN}, other.example", f"x{ORIGIN}"])
 def test_another_origin_is_a_refusal(origin: str) -> None:
-    """A grant for another origin is a refusal, also with a callback offered."""
+    """A grant for another origin is a refusal, even if a callback was offered."""
     for asked in (ASKED, OFFERED):
         assert isinstance(state_after(said(origin, "*"), asked, key=KEY), Refused)
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "1.5", "1e3", "many", "* *", "9" * 30, "\uff11"])
 def test_a_rate_that_is_none_is_a_refusal(rate: str) -> None:
-    """A rate that is no number is a refusal."""
+    """A rate that is no positive whole number is a refusal."""
     assert isinstance(state_after(said("*", rate), ASKED), Refused)
 
 
 def test_no_header_is_no_permission() -> None:
-    """An answer without a permission header is a refusal, or awaits the callback; a rate alone grants nothing."""
+    """An answer without an allowed origin is a refusal, or awaits the callback if one was offered."""
     for rate in (None, "*"):
         assert isinstance(state_after(said(None, rate), ASKED), Refused)
         assert state_after(said(None, rate), OFFERED, key=KEY) == Awaiting(ORIGIN, digest_of(KEY), 120)
@@ -147,7 +147,7 @@ def test_no_header_is_no_permission() -> None:
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 405, 415])
 def test_who_does_not_know_the_question_is_refusing(status: int) -> None:
-    """A sink that does not know OPTIONS refuses, even with a callback offered; a grant is still a grant."""
+    """A sink that does not support OPTIONS refuses, even if a callback was offered; with a grant header it grants."""
     state = state_after({}, OFFERED, status=status, key=KEY)
     assert isinstance(state, Refused)
     assert f"answered {status} to OPTIONS" in state.reason
@@ -156,7 +156,7 @@ def test_who_does_not_know_the_question_is_refusing(status: int) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_answer_without_a_word_on_permission_leaves_the_callback_open(status: int) -> None:
-    """An answer without permission headers is no refusal while a callback is open."""
+    """An error without permission headers, or no answer, keeps an offered callback open."""
     waiting = state_after({}, OFFERED, key=KEY)
     assert state_after({}, OFFERED, status=status, key="another", before=waiting) == waiting
     assert state_unanswered("nobody there", before=waiting) == waiting
@@ -165,7 +165,7 @@ def test_an_answer_without_a_word_on_permission_leaves_the_callback_open(status:
 
 
 def test_since_when_nothing_is_granted() -> None:
-    """A sink is ungranted since its first answer that was no grant; a grant starts the count again."""
+    """A sink is ungranted since its first answer without a grant; after a grant the time starts again."""
     first = state_after({}, ASKED, status=405, now=NOW)
     later = state_after({}, ASKED, before=first, now=NOW + timedelta(hours=1))
     assert (later.since if not isinstance(later, Granted) else None) == NOW
@@ -174,11 +174,11 @@ def test_since_when_nothing_is_granted() -> None:
 
 
 def test_what_is_no_grant_has_a_reason_and_a_remedy() -> None:
-    """Each state without a grant has a reason and a remedy; a grant, and a sink that was not asked, have none."""
+    """Each state without a grant has a reason and a remedy; a grant and a missing state have neither."""
     assert [ungranted(state) for state in (None, Granted(ORIGIN))] == [None, None]
     told = [ungranted(state) for state in STATES[2:]]
     assert [("; " in str(one)) for one in told] == [True] * 4
-    assert len(set(told)) == 3  # refused and revoked for the same reason are mended in the same way
+    assert len(set(told)) == 3  # refused and revoked have the same remedy
 
 
 def test_a_rate_that_is_not_answered_is_the_one_asked_for() -> None:
@@ -197,7 +197,7 @@ def test_a_refusal_after_a_grant_is_a_revocation() -> None:
 
 
 def test_the_callback_grants_with_its_key_alone() -> None:
-    """A callback grants at its own rate or the requested one; if no grant is awaited it does nothing."""
+    """Only the right key grants, with its own rate or the requested one, and only while a callback is awaited."""
     waiting = state_after(said(None), OFFERED, key=KEY)
     assert state_called(waiting, KEY) == Granted(ORIGIN, 120)
     assert state_called(waiting, KEY, "7") == Granted(ORIGIN, 7)
@@ -209,7 +209,7 @@ def test_the_callback_grants_with_its_key_alone() -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_states_are_kept_as_json(state: HandshakeState) -> None:
-    """Handshake states are stored as JSON and restored, without the callback's key."""
+    """Handshake states are stored as JSON without the callback's key, and decoded as they were."""
     kept = encoded(state)
     assert decoded(kept) == state
     assert KEY.encode() not in kept
@@ -217,14 +217,14 @@ def test_states_are_kept_as_json(state: HandshakeState) -> None:
 
 @pytest.mark.parametrize("kept", [b"", b"{}", b"null", b'{"state":"other"}', b'{"state":"granted"}'])
 def test_what_is_no_state_is_told(kept: bytes) -> None:
-    """An unreadable state is not a grant."""
+    """A stored state that cannot be decoded is an error."""
     with pytest.raises(msgspec.DecodeError):
         decoded(kept)
 
 
 @given(st.none() | st.floats(0.001, 1e6), st.none() | st.integers(1, 10**9))
 def test_the_slower_of_two_rates_is_kept(configured: float | None, rate: int | None) -> None:
-    """The grant is a minute's, the subscription's a second's."""
+    """The slower of the granted rate per minute and the configured rate per second applies."""
     result = pace(Granted(ORIGIN, rate), configured)
     limits = [limit for limit in (configured, rate and rate / 60) if limit is not None]
     assert (result is None) == (not limits)
@@ -233,7 +233,7 @@ def test_the_slower_of_two_rates_is_kept(configured: float | None, rate: int | N
 
 @pytest.mark.parametrize("status", [200, 204, 404, 405, 500])
 async def test_headers_grant_whatever_the_status(status: int) -> None:
-    """The headers grant, whatever the status: with a 405, and not without them by a 200."""
+    """A grant header grants with any status; without it a 200 does not."""
     allowing = (("WebHook-Allowed-Origin", ORIGIN), ("WebHook-Allowed-Rate", "30"))
     async with receiving([Reply(status, allowing), Reply(status)]) as receiver:
         async with sink_of(f"{receiver.url}/hooks?tenant=%20a") as sink:
@@ -244,7 +244,7 @@ async def test_headers_grant_whatever_the_status(status: int) -> None:
         assert {request.header("webhook-request-origin") for request in receiver.requests} == {ORIGIN}
 
 
-# Laws of :mod:`poller.delivery.handshake` and its callback: nothing is sent before it was granted.
+# Laws of :func:`poller.delivery.handshake.permitted` and of the callback: nothing is sent without a grant.
 
 AT = datetime(2026, 3, 2, tzinfo=UTC)
 ALLOWED = ("WebHook-Allowed-Origin", "*")
@@ -282,7 +282,7 @@ async def asking(
 
 
 async def test_a_grant_is_asked_for_once_and_kept(registry: Registry) -> None:
-    """OPTIONS names origin and rate; the grant is stored, and a process that finds it does not ask again."""
+    """OPTIONS names origin and rate; the grant is stored, and a process that finds it sends no OPTIONS."""
     async with receiving() as receiver:
         receiver.answer = Reply(200, headers=(ALLOWED, ("WebHook-Allowed-Rate", "60")))
         async with asking(registry, receiver) as (task, _):
@@ -299,7 +299,7 @@ async def test_a_grant_is_asked_for_once_and_kept(registry: Registry) -> None:
 
 
 async def test_the_grant_of_one_sink_does_not_hold_for_the_next(registry: Registry) -> None:
-    """Law: a sink that answers after the subscription got another one grants nothing, and nothing of it is kept."""
+    """A sink that answers after the subscription got another sink grants nothing, and no state is stored."""
     async with receiving() as receiver:
 
         async def late(_: Received) -> Answer:
@@ -315,7 +315,7 @@ async def test_the_grant_of_one_sink_does_not_hold_for_the_next(registry: Regist
 
 
 async def test_a_sink_that_refuses_is_sent_nothing(registry: Registry) -> None:
-    """A sink that refuses gets no event, its state has the reason, and the wait can be stopped."""
+    """A refusing sink is stored as refused, and a stop ends the wait for its grant."""
     async with receiving() as receiver:
         receiver.answer = Reply(200)
         async with asking(registry, receiver) as (task, stop):
@@ -326,7 +326,7 @@ async def test_a_sink_that_refuses_is_sent_nothing(registry: Registry) -> None:
 
 
 async def test_what_is_not_granted_is_told(registry: Registry) -> None:
-    """A missing grant is logged once for each reason with the remedy, and shown in the process's status."""
+    """A missing grant is logged with its remedy and reported for the process's status."""
     stop, told = asyncio.Event(), list[str | None]()
     async with receiving() as receiver, sink_of(receiver.url) as sink:
         await registry.change("rostering", encode_subscription(settings(receiver.url)))
@@ -340,7 +340,7 @@ async def test_what_is_not_granted_is_told(registry: Registry) -> None:
                     report=told.append,
                 )
             )
-            await until(lambda: said, "the line")
+            await until(lambda: said, "the log line")
             stop.set()
             assert await waiting is None
         kept = decoded(await registry.handshake("rostering") or b"")
@@ -354,7 +354,7 @@ async def test_what_is_not_granted_is_told(registry: Registry) -> None:
 
 
 async def test_a_sink_that_does_not_answer_is_known_for_it(registry: Registry) -> None:
-    """Law: nothing is silent; a sink that is not there is kept as unanswered, with the reason."""
+    """A sink that cannot be reached is stored as unanswered, with the reason."""
     stop = asyncio.Event()
     await registry.change("rostering", encode_subscription(settings("http://127.0.0.1:1/")))
     async with sink_of("http://127.0.0.1:1/") as sink:
@@ -370,7 +370,7 @@ async def test_a_sink_that_does_not_answer_is_known_for_it(registry: Registry) -
 
 
 async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry) -> None:
-    """A sink grants later by the key that it was sent; another key changes nothing."""
+    """A callback grants with the key that the sink was sent; another key changes nothing."""
     async with (
         receiving() as receiver,
         listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
@@ -396,7 +396,7 @@ async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry
 
 @pytest.mark.parametrize("answer", [Reply(200), Reply(405), Reply(503)])
 async def test_a_sink_may_call_back_before_it_answers(registry: Registry, answer: Reply) -> None:
-    """Law: a callback grants from the moment on at which it is offered, whatever the sink answers after it."""
+    """A callback grants from the moment on at which it is offered, whatever the sink answers after it."""
     async with (
         receiving() as receiver,
         listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
@@ -416,7 +416,7 @@ async def test_a_sink_may_call_back_before_it_answers(registry: Registry, answer
 
 
 async def test_a_callback_that_was_offered_earlier_still_grants(registry: Registry) -> None:
-    """Law: asking again, by this process or another, takes back no offer: the last four of them grant."""
+    """The last four offered callbacks grant, also after the sink was asked again by any process."""
     async with (
         receiving() as receiver,
         listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
@@ -438,7 +438,7 @@ async def test_a_callback_that_was_offered_earlier_still_grants(registry: Regist
 
 
 async def test_a_grant_for_another_name_is_asked_for_anew(registry: Registry) -> None:
-    """Law: a permission is for one origin; a daemon whose public name is another one now has none."""
+    """A grant for another origin than the present one does not count, and the sink is asked again."""
     async with receiving() as receiver:
         receiver.answer = Reply(200, headers=(ALLOWED,))
         kept = encoded(Granted("before.example.org"))
@@ -448,7 +448,7 @@ async def test_a_grant_for_another_name_is_asked_for_anew(registry: Registry) ->
 
 
 class Looked(Registry):
-    """Counts how often it is looked whether the sink has called back."""
+    """A registry that counts the looks for a callback."""
 
     looks = 0
 
@@ -458,14 +458,14 @@ class Looked(Registry):
 
 
 async def test_a_sink_that_refuses_is_left_alone_for_a_while() -> None:
-    """Law: between two questions it is looked for a callback each second, and the sink is asked nothing."""
+    """Between two requests for permission the store is read for a callback, and the sink is asked nothing."""
     async with FakeAsyncRedis() as client, receiving() as receiver:
         registry = Looked(client, SubscriptionKeys.of("poller"))
         await registry.add("rostering", b"{}", (), AT)
         receiver.answer = Reply(200)
         async with asking(registry, receiver):
             await receiver.received(1)
-            await until(lambda: registry.looks >= 3, "it to look a few times")
+            await until(lambda: registry.looks >= 3, "a few looks")
         assert len(receiver.requests) == 1
 
 
@@ -474,7 +474,7 @@ async def until_awaited(registry: Registry) -> bytes:
 
 
 def test_the_origin_is_that_of_the_public_url() -> None:
-    """The origin is the host of public_url, else the machine's DNS name."""
+    """The origin is the host of ``public_url``, or else the machine's DNS name."""
     assert origin("https://poller.example.org/x") == "poller.example.org"
     assert origin("http://127.0.0.1:1") == origin(None)
     assert decoded(encoded(Granted(origin(None)))) == Granted(origin(None))

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.key_queues`, against a model that is too simple to be wrong."""
+"""Laws of :mod:`poller.delivery.key_queues`, compared with a simple model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def entry(number: int, key: str, *, item: str | None = "x", size: int = 1, alone
 
 
 class Model(RuleBasedStateMachine):
-    """Lists of what is left of each record, in the order in which it came; the sets say which may not be sent."""
+    """By record, the entries left in their order; the sets name records that may not be sent now."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 4), most_bytes=st.none() | st.integers(1, 12))
     def is_taken(self, most: int, most_bytes: int | None) -> None:
-        """Law: of each open queue a run from its foremost on; nothing of a queue that is shut; within the limits."""
+        """A claim has the first entries of each open queue, nothing of a closed queue, and stays within the limits."""
         free = [key for key, left in self.left.items() if left and key not in self.shut()]
         unit = self.queues.claim(most=most, most_bytes=most_bytes)
         assert bool(unit) == bool(free)
@@ -97,7 +97,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """Law: counts, sizes, the first fresh entry and the next moment are those of the lists."""
+        """Counts, sizes, the first fresh entry and the next due time are those of the model."""
         everything = [one for left in self.left.values() for one in left]
         fresh = sorted((one for one in everything if one.fresh), key=lambda one: int(one.id[:-2]))
         assert self.queues.fresh == len(fresh)
@@ -118,7 +118,7 @@ def taken(queues: KeyQueues[str], most: int = 9) -> Sequence[str]:
 
 
 def test_what_was_due_first_goes_first_and_before_what_is_new() -> None:
-    """Queues that are due open in the order of their due times, before new ones."""
+    """Due queues open in the order of their due times, before new ones."""
     queues: KeyQueues[str] = KeyQueues()
     for number, key in enumerate("abc", 1):
         queues.restore(key, [entry(number, key, item=None)], due=9 - number)
@@ -141,7 +141,7 @@ def test_what_has_failed_goes_alone() -> None:
 
 
 def test_nothing_behind_what_has_to_be_fetched_is_taken() -> None:
-    """An event that may turn out to be gone must not take others of its record along."""
+    """An entry that must be fetched is claimed without the later entries of its record, as it may be gone."""
     queues: KeyQueues[str] = KeyQueues()
     queues.restore("a", [entry(1, "a", item=None)], due=0)
     queues.add(entry(2, "a"))
@@ -161,7 +161,7 @@ def test_only_the_foremost_is_settled() -> None:
         queues.settle(second)
 
 
-# Entries that are asked for once more, in their queues.
+# Redelivered entries in their queues.
 
 
 def waiting(number: int, key: str = "K", *, fresh: bool = True) -> QueuedEntry[int]:
@@ -173,14 +173,14 @@ def claimed(queues: KeyQueues[int], most: int = 1) -> list[str]:
 
 
 def test_into_no_lane() -> None:
-    """Law: a redelivery of a record without waiting events may be sent at once."""
+    """A redelivery of a record without other entries can be sent at once."""
     queues: KeyQueues[int] = KeyQueues()
     queues.insert(waiting(1, fresh=False))
     assert (claimed(queues), queues.parked, queues.ready) == (["1-0"], 1, False)
 
 
 def test_before_what_waits() -> None:
-    """Law: an older entry opens a queue that waits, once; a younger one waits with it."""
+    """An entry older than a waiting one opens the queue once; a younger one waits with it."""
     queues: KeyQueues[int] = KeyQueues()
     queues.restore("K", [waiting(5, fresh=False)], 100.0)
     queues.insert(waiting(7, fresh=False))
@@ -198,7 +198,7 @@ def test_before_what_waits() -> None:
 
 
 def test_behind_what_is_on_its_way() -> None:
-    """Law: it stands behind all that is on its way, also when a part of that is settled, and before all others."""
+    """A redelivery comes after the entries in flight, even when some of them settle, and before all others."""
     queues: KeyQueues[int] = KeyQueues()
     for number in (5, 6, 7):
         queues.add(waiting(number))
@@ -212,7 +212,7 @@ def test_behind_what_is_on_its_way() -> None:
 
 
 def test_before_what_was_on_its_way_and_failed() -> None:
-    """Law: what comes while a younger one is on its way goes before it where that has to be tried again."""
+    """A redelivery that was inserted while a younger entry was in flight is sent before that entry's retry."""
     queues: KeyQueues[int] = KeyQueues()
     queues.add(waiting(5))
     queues.claim()
@@ -223,7 +223,7 @@ def test_before_what_was_on_its_way_and_failed() -> None:
 
 
 def test_a_lane_that_was_emptied_while_it_was_shut() -> None:
-    """Law: what comes between the settlement of a queue's last entry and its reopening is sent then."""
+    """An entry that is inserted between the last settlement and the reopening is sent after the reopening."""
     queues: KeyQueues[int] = KeyQueues()
     queues.add(waiting(5))
     (only,) = queues.claim()
@@ -235,7 +235,7 @@ def test_a_lane_that_was_emptied_while_it_was_shut() -> None:
 
 
 def test_what_else_is_stranded() -> None:
-    """Law: beside the fresh entries those are stranded that are named, and no others."""
+    """The fresh entries of a record and those named are stranded, and no others."""
     queues: KeyQueues[int] = KeyQueues()
     queues.add(waiting(5))
     queues.insert(waiting(1, fresh=False))
@@ -246,7 +246,7 @@ def test_what_else_is_stranded() -> None:
 
 
 class _Driven:
-    """Queues, and what of them is on its way."""
+    """Queues, and their entries in flight."""
 
     def __init__(self) -> None:
         self.queues: KeyQueues[int] = KeyQueues()
@@ -284,7 +284,7 @@ class _Driven:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "insert", "take", "settle", "wait"]), st.sampled_from("KL"))))
 def test_one_of_a_record_at_a_time_and_all_in_the_end(steps: list[tuple[str, str]]) -> None:
-    """Law: whatever is added, asked for, sent, settled or made to wait, nothing is lost and no queue is sent twice."""
+    """Whatever the order of steps, no entry is lost, no record is claimed twice at a time, and order is kept."""
     driven = _Driven()
     for number, (name, key) in enumerate(steps):
         driven.step(name, key, number)

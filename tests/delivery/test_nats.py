@@ -70,7 +70,7 @@ async def sink_at(url: str, *, seconds: float = 10, **options: Any) -> AsyncIter
 
 
 async def test_an_event_is_one_message_in_structured_mode(server: NatsServer) -> None:
-    """The very bytes of the entry, its id as the message's, the content type of CloudEvents; verified before."""
+    """A message has the entry's bytes, its id and the content type of CloudEvents; verifying names the stream."""
     async with administered(server) as stream, sink_at(server.url()) as sink:
         await stream.add_stream(name="S", subjects=["hr.>"])
         assert (await sink.verify()).text == f"the stream S takes {SUBJECT}"
@@ -88,7 +88,7 @@ async def test_an_event_is_one_message_in_structured_mode(server: NatsServer) ->
 
 
 async def test_a_repeat_is_dropped_and_what_is_wanted_again_is_not(server: NatsServer) -> None:
-    """Law: the same id within the stream's window is kept once; a redelivery or a replay has an id of its own."""
+    """The stream keeps an id once within its window; a redelivery or a replay has an id of its own."""
     async with administered(server) as stream, sink_at(server.url()) as sink:
         await stream.add_stream(name="S", subjects=["hr.>"])
         for one in (event(), event(), event()._replace(repeat="1"), event()._replace(repeat="c0ffee")):
@@ -99,7 +99,7 @@ async def test_a_repeat_is_dropped_and_what_is_wanted_again_is_not(server: NatsS
 async def test_subscriptions_whose_subjects_are_in_one_stream_do_not_drop_each_others_events(
     server: NatsServer,
 ) -> None:
-    """The stream compares ids of messages across its subjects: each subject gets each event, once, and each repeat."""
+    """Two subjects of one stream each get every event and repeat once, though the stream compares all its ids."""
     async with (
         administered(server) as stream,
         sink_at(server.url()) as one,
@@ -115,7 +115,7 @@ async def test_subscriptions_whose_subjects_are_in_one_stream_do_not_drop_each_o
 
 
 async def test_an_event_that_was_dropped_is_sent_again_where_the_stream_cannot_be_read(tmp_path: Path) -> None:
-    """Nothing says whose message is kept, so none is lost: the second one names the subject, and is kept once."""
+    """Without the right to read the stream, an event dropped as a repeat is sent again under its subject's own id."""
     user = f'{{ user: poller, password: {TOKEN}, permissions: {{ publish: "hr.>" }} }}'
     with nats_server(
         tmp_path, f"authorization {{ users: [ {user}, {{ user: admin, password: {TOKEN} }} ] }}"
@@ -135,7 +135,7 @@ async def test_an_event_that_was_dropped_is_sent_again_where_the_stream_cannot_b
 
 
 async def test_a_missing_stream_is_a_clear_error(server: NatsServer) -> None:
-    """Law: what nothing keeps was not delivered; the text names the subject and what to do."""
+    """Without a stream for the subject an event is not delivered; the error names the subject and the remedy."""
     async with sink_at(server.url()) as sink:
         outcome, permission = await sink.send([event()]), await sink.verify()
     assert (outcome.kind, outcome.failure) == (OutcomeKind.RETRY, Failure.NO_STREAM)
@@ -144,7 +144,7 @@ async def test_a_missing_stream_is_a_clear_error(server: NatsServer) -> None:
 
 
 async def test_a_server_without_jetstream_is_a_clear_error(tmp_path: Path) -> None:
-    """Law: a message that only those get who listen at the moment is not delivered."""
+    """A server without JetStream keeps no message, so the event is not delivered."""
     with nats_server(tmp_path, jetstream=False) as server:
         async with sink_at(server.url()) as sink:
             assert (await sink.send([event()])).failure is Failure.NO_STREAM
@@ -152,7 +152,7 @@ async def test_a_server_without_jetstream_is_a_clear_error(tmp_path: Path) -> No
 
 
 async def test_a_full_stream_is_a_clear_error(server: NatsServer) -> None:
-    """Law: it is tried again, for room may be made; what is too large for the stream or the server never fits."""
+    """A full stream is a retry; an event too large for the stream or the server is rejected."""
     async with administered(server) as stream, sink_at(server.url()) as sink:
         await stream.add_stream(name="S", subjects=["hr.>"], max_msgs=1, discard="new", max_msg_size=1000)
         assert (await sink.send([event(1)])).is_delivered
@@ -175,7 +175,7 @@ async def test_a_full_stream_is_a_clear_error(server: NatsServer) -> None:
     ],
 )
 async def test_a_missing_right_is_a_clear_error(tmp_path: Path, rights: str, denied: str) -> None:
-    """Law: a missing right is reported as such, not as a timeout, and names what to grant."""
+    """A missing right is reported as such with the rights to grant, not as a timeout."""
     user = f"{{ user: poller, password: {TOKEN}, permissions: {{ {rights} }} }}"
     users = f"{user}, {{ user: admin, password: {TOKEN} }}"
     with nats_server(tmp_path, f"authorization {{ users: [ {users} ] }}") as server:
@@ -189,11 +189,11 @@ async def test_a_missing_right_is_a_clear_error(tmp_path: Path, rights: str, den
                 assert f"permissions violation for {denied}".lower() in outcome.error.lower()
                 assert "grant publishing to the subject and subscribing to _INBOX.>" in outcome.error
                 assert outcome.seconds < 5
-            assert len(await messages(stream)) == (denied == "Subscription")  # then it is kept, and once
+            assert len(await messages(stream)) == (denied == "Subscription")  # the message is kept, once
 
 
 async def test_logins_by_token_user_and_credentials_file(tmp_path: Path) -> None:
-    """Law: each is read when it connects; without it, or with another, the login is refused, and nothing is shown."""
+    """Each kind of login works; with none or a wrong one the server refuses, and no error shows the secret."""
     config, file = credentials(tmp_path)
     other = keep(tmp_path / "token", TOKEN)
     for name, text, good in (
@@ -204,7 +204,7 @@ async def test_logins_by_token_user_and_credentials_file(tmp_path: Path) -> None
         (tmp_path / f"of {name}").mkdir()
         with nats_server(tmp_path / f"of {name}", text) as server:
             async with sink_at(server.url(), login=good) as sink:
-                assert (await sink.send([event()])).failure is Failure.NO_STREAM  # it came as far as JetStream
+                assert (await sink.send([event()])).failure is Failure.NO_STREAM  # the login was accepted
             for bad in (Login(), Login(user="u", password=lambda: "wrong"), Login(EnvironmentToken("T", {"T": "bad"}))):
                 async with sink_at(server.url(), login=bad) as sink:
                     outcome = await sink.send([event()])
@@ -214,7 +214,7 @@ async def test_logins_by_token_user_and_credentials_file(tmp_path: Path) -> None
 
 
 async def test_what_proves_who_connects_is_missing(server: NatsServer, tmp_path: Path) -> None:
-    """Law: nothing is sent, and it is our own fault; the file is named, and nothing of what it holds."""
+    """With an unusable credential file nothing is sent; the error names the file but not its content."""
     text = keep(tmp_path / "creds", "-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n")
     for login in (
         Login(FileToken(tmp_path / "none")),
@@ -229,7 +229,7 @@ async def test_what_proves_who_connects_is_missing(server: NatsServer, tmp_path:
 
 
 def test_a_credentials_file_is_whole_or_refused(tmp_path: Path) -> None:
-    """Law: one wrong letter in the seed is found by its checksum."""
+    """A wrong letter in the seed of a credentials file is detected by its checksum."""
     _, file = credentials(tmp_path)
     jwt, _ = user_credentials(SecretFile(file, "NATS credentials"))
     assert jwt.count(".") == 2
@@ -241,7 +241,7 @@ def test_a_credentials_file_is_whole_or_refused(tmp_path: Path) -> None:
 
 
 async def test_a_token_that_was_replaced_is_tried_once_more(tmp_path: Path) -> None:
-    """Law: the file as it is now counts; a login that was refused is made again where there is another token."""
+    """After a refused login the credential is renewed, and the connection is tried again with the new token."""
 
     class Rotating(Credential):
         origin = "the test"
@@ -265,7 +265,7 @@ def authority() -> trustme.CA:
 
 
 def tls_config(directory: Path, authority: trustme.CA, *, verify: bool = False) -> str:
-    """The server's side."""
+    """The server's side of TLS."""
     made = authority.issue_cert("127.0.0.1", "nats.example")
     made.private_key_pem.write_to_path(str(directory / "key.pem"))
     made.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
@@ -275,7 +275,7 @@ def tls_config(directory: Path, authority: trustme.CA, *, verify: bool = False) 
 
 
 async def test_tls_is_agreed_on_before_anything_is_sent(tmp_path: Path, authority: trustme.CA) -> None:
-    """Law: by the name of the URL; the certificate of a stranger is refused, and so is a server that offers none."""
+    """With TLS, an unknown certificate is refused; with a ``nats://`` URL, so is a server that requires TLS."""
     config = tls_config(tmp_path, authority) + f'\nauthorization {{ token: "{TOKEN}" }}'
     login = Login(EnvironmentToken("T", {"T": TOKEN}))
     trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
@@ -297,7 +297,7 @@ async def test_tls_is_agreed_on_before_anything_is_sent(tmp_path: Path, authorit
 async def test_renewed_certificate_files_are_used_for_the_next_connection(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
-    """Law: as those of any sink; while they cannot be used the last good ones are, and a failure says so."""
+    """A changed certificate file is used for the next connection; while it is unusable, the error says so."""
     own = tmp_path / "trusted.pem"
     trustme.CA().cert_pem.write_to_path(str(own))
     with nats_server(tmp_path, tls_config(tmp_path, authority)) as server:
@@ -311,7 +311,7 @@ async def test_renewed_certificate_files_are_used_for_the_next_connection(
 
 
 async def test_a_client_certificate_is_shown(tmp_path: Path, authority: trustme.CA) -> None:
-    """Law: a server that requires a client certificate gets that of the subscription, and refuses without it."""
+    """The subscription's client certificate is sent to a server that requires one; without it the attempt fails."""
     config = tls_config(tmp_path, authority, verify=True)
     own = authority.issue_cert("poller.example")
     own.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
@@ -326,7 +326,7 @@ async def test_a_client_certificate_is_shown(tmp_path: Path, authority: trustme.
 
 
 async def test_a_server_that_takes_tls_away_gets_no_token() -> None:
-    """Law: with tls://, a server without TLS gets no token."""
+    """With ``tls://``, a server that offers no TLS gets no token."""
     got: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -345,7 +345,7 @@ async def test_a_server_that_takes_tls_away_gets_no_token() -> None:
 
 
 async def test_what_is_no_nats_server_is_told() -> None:
-    """Law: whatever answers, the attempt ends with an outcome that says so."""
+    """A server that does not speak NATS is reported as such."""
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -360,7 +360,7 @@ async def test_what_is_no_nats_server_is_told() -> None:
 
 
 async def test_only_addresses_that_were_checked_are_connected_to(tmp_path: Path) -> None:
-    """Law: a name that leads inwards is refused, and what a server announces is never used, be it gone or not."""
+    """A name with a private address is refused, and a server that another server announces is never connected to."""
     touched: list[int] = []
 
     async def trap(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -390,7 +390,7 @@ async def test_only_addresses_that_were_checked_are_connected_to(tmp_path: Path)
 
 
 async def test_a_server_that_does_not_answer_is_a_timeout() -> None:
-    """Law: connecting and greeting are within the attempt's time."""
+    """The attempt's time limit includes connecting and greeting."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -407,7 +407,7 @@ async def test_a_server_that_does_not_answer_is_a_timeout() -> None:
 async def test_a_server_that_restarts_in_mid_delivery_loses_and_doubles_nothing(
     server: NatsServer, client: Redis
 ) -> None:
-    """Law: each event once in the stream, those of a record in their order, through two kills, by the same engine."""
+    """Through two kills of the server each event is in the stream once, and those of a record are in order."""
     keys = [f"K{number % 7}" for number in range(200)]
     async with administered(server) as stream:
         await stream.add_stream(name="S", subjects=["hr.>"])
@@ -422,7 +422,7 @@ async def test_a_server_that_restarts_in_mid_delivery_loses_and_doubles_nothing(
                 groups = await client.xinfo_groups(EVENTS) if await client.exists(EVENTS) else []
                 return bool(groups) and groups[0]["entries-read"] >= count
 
-            await until(some, "some to be read")
+            await until(some, "some events to be read")
             server.kill()
             server.start()
 
@@ -431,7 +431,7 @@ async def test_a_server_that_restarts_in_mid_delivery_loses_and_doubles_nothing(
             waiting = groups[0]["pending"] or await client.hlen(KEYS.parked)
             return groups[0]["entries-read"] == len(keys) and not waiting
 
-        await until(settled, "all to be settled")
+        await until(settled, "all events to be settled")
         async with administered(server) as stream:
             found = await messages(stream)
         assert not await client.hlen(KEYS.letters)
@@ -443,7 +443,7 @@ async def test_a_server_that_restarts_in_mid_delivery_loses_and_doubles_nothing(
 
 
 async def test_a_connection_that_ended_unannounced_is_replaced(server: NatsServer) -> None:
-    """Law: a client that is closed carries nothing any more, even if it has not reported that; it is not kept."""
+    """A connection that was closed without a report is replaced before the next event."""
     async with administered(server) as stream, sink_at(server.url()) as sink:
         await stream.add_stream(name="S", subjects=["hr.>"])
         assert (await sink.send([event(1)])).is_delivered
@@ -454,10 +454,10 @@ async def test_a_connection_that_ended_unannounced_is_replaced(server: NatsServe
 
 
 async def test_a_redelivery_and_a_replay_arrive_again(server: NatsServer, client: Redis) -> None:
-    """Law: a dead letter that is redelivered, twice too, and a replay pass the stream's window; retries do not."""
+    """A redelivery, also a second one, and a replay have ids of their own, so the stream keeps them."""
     async with sink_at(server.url()) as sink, administered(server) as stream:
         async with delivering(client, sink, schedule=SOON) as pair:
-            await publish(client, "K")  # there is no stream: a dead letter after three attempts
+            await publish(client, "K")  # without a stream: a dead letter after three attempts
 
             async def letter() -> bytes | None:
                 (raw,) = await given_up.letters(client, [(KEYS, "1-0")])
@@ -509,7 +509,7 @@ BASE = {"id": "a", "sink": "tls://nats.example.org:4222/hr.events"}
     ],
 )
 def test_what_a_nats_sink_does_not_take_is_refused(more: dict[str, Any], words: str, tmp_path: Path) -> None:
-    """Law: with the key, and what is expected, when the file is read."""
+    """An invalid setting of a NATS sink is refused with what is expected."""
     (tmp_path / "x").write_text("x")
     with pytest.raises(ValueError, match=r"(?s).*") as refused:
         SubscriptionSettings.model_validate(BASE | more)
@@ -517,7 +517,7 @@ def test_what_a_nats_sink_does_not_take_is_refused(more: dict[str, Any], words: 
 
 
 def test_what_a_nats_sink_takes(tmp_path: Path) -> None:
-    """Law: each kind of login, from a file; signing secrets of the store are refused with a remedy."""
+    """A NATS sink accepts each kind of login from the file, and refuses signing secrets."""
     file = tmp_path / "poller.toml"
     user = '{ user = { name = "u", password_file = "p" } }'
     for auth in (user, '{ credentials_file = "c" }', '{ token_file = "t" }'):
@@ -535,7 +535,7 @@ def test_what_a_nats_sink_takes(tmp_path: Path) -> None:
 
 
 async def test_check_and_test_know_the_sink(server: NatsServer) -> None:
-    """Law: ``poller check`` says what is missing or there; ``subscriptions test`` shows the message and its outcome."""
+    """``poller check`` reports whether the stream exists; ``subscriptions test`` shows message and outcome."""
     settings = SubscriptionSettings.model_validate({"id": "a", "sink": server.url(), "allow_private": True})
     (before,) = [line async for line in check_sinks([settings], {}, clock=Clock())]
     assert (before.severity, before.text[:30]) == ("error", "no stream takes the subject hr")
@@ -550,7 +550,7 @@ async def test_check_and_test_know_the_sink(server: NatsServer) -> None:
 
 
 async def test_servers_that_a_server_announces_are_not_connected_to() -> None:
-    """Law: servers that a server announces are not connected to."""
+    """No connection is made to the other servers that a server announces."""
     touched: list[int] = []
 
     async def trap(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -585,13 +585,13 @@ async def test_servers_that_a_server_announces_are_not_connected_to() -> None:
 FLOODS = {
     "a message that never ends": (b"MSG _INBOX.x 1 99999999999\r\n", b"x"),
     "a line that never ends": (b"INFO ", b"x"),
-    "messages that nobody asked for": (b"", b"MSG nobody 9 1\r\nx\r\n"),
+    "messages without a request": (b"", b"MSG nobody 9 1\r\nx\r\n"),
 }
 
 
 @pytest.mark.parametrize(("begins", "goes_on"), FLOODS.values(), ids=FLOODS)
 async def test_a_server_that_sends_more_than_an_answer_is_left(begins: bytes, goes_on: bytes) -> None:
-    """Law: what a server sends is not kept without bound, and the attempt ends with an outcome that says so."""
+    """A server that sends without end is disconnected, and the outcome says so."""
     left = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -601,7 +601,7 @@ async def test_a_server_that_sends_more_than_an_answer_is_left(begins: bytes, go
         await reader.readuntil(b"HPUB")
         writer.write(begins)
         with suppress(ConnectionError):
-            for _ in range(2_000):  # 64 MB: far more than is sent before the sink is gone
+            for _ in range(2_000):  # 64 MB: far more than is sent before the sink disconnects
                 writer.write(goes_on * (32_000 // len(goes_on)))
                 await writer.drain()
         left.set()
@@ -619,7 +619,7 @@ Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 def acknowledging(answer: bytes, connections: list[int]) -> Serving:
-    """A server that acknowledges each event with these bytes, and counts its connections."""
+    """A server that acknowledges each event with these bytes and counts its connections."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(1)
@@ -640,7 +640,7 @@ def acknowledging(answer: bytes, connections: list[int]) -> Serving:
 
 
 async def test_what_a_server_may_send_counts_anew_for_each_event() -> None:
-    """Law: a connection lives on, however many acknowledgements have come over it."""
+    """The limit of received bytes holds for each event, so a connection may last for many events."""
     connections: list[int] = []
     serve = acknowledging(b'{"stream":"S","seq":1}' + b" " * 100_000, connections)
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
@@ -653,7 +653,7 @@ async def test_what_a_server_may_send_counts_anew_for_each_event() -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"\xff", b"[]", b"null", b'{"error":"x"}', b"[" * 100_000])
 async def test_an_acknowledgement_that_is_none_is_a_clear_error(answer: bytes) -> None:
-    """Law: whatever answers an event, the attempt ends with an outcome, also what is nested too deep to be read."""
+    """An acknowledgement that cannot be decoded is a failure that says so, even if it is nested too deep."""
     async with await asyncio.start_server(acknowledging(answer, []), "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         async with sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}") as sink:

@@ -1,6 +1,6 @@
-"""Laws of the requests, by the opinion of the npm packages that receivers use: CloudEvents, Standard Webhooks, Svix.
+"""Laws of webhook requests, verified with the npm packages that receivers use: CloudEvents, Standard Webhooks, Svix.
 
-Without them these tests are skipped, see :mod:`tests.node`.
+Without these packages the tests are skipped, see :mod:`tests.node`.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def test_the_packages_of_receivers_take_every_kind_of_request(mode: Mode) -> Non
 
 
 def _jwk(key: bytes) -> str:
-    """Base64url without padding, as JSON Web Keys have it."""
+    """Base64url without padding, as in JSON Web Keys."""
     return urlsafe_b64encode(key).decode().rstrip("=")
 
 
 def _told(event: dict[str, Any], *, encoded: bool = False) -> dict[str, Any]:
-    """The event, comparable: the package writes the time in its own way, and leaves headers percent-encoded."""
+    """The event in a comparable form: the package rewrites the time, and leaves headers percent-encoded."""
     attributes = {name: unquote(value) if encoded else value for name, value in event.items() if name != "data"}
     return attributes | {"time": None, "data": event["data"]}

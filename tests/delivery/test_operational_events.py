@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.operational_events`; the ``cloudevents`` SDK is the second opinion."""
+"""Laws of :mod:`poller.delivery.operational_events`, compared with the ``cloudevents`` SDK."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def content(event: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", OperationType)
 def test_an_announcement_is_a_cloud_event(kind: OperationType) -> None:
-    """The SDK takes it, and so does our own reader, without a second pass."""
+    """The SDK reads an operational event, and this program decodes it in one pass."""
     event = written(kind=kind)
     read = JSONFormat().read(CloudEvent, event)
     assert (read.get_type(), read.get_source(), read.get_subject()) == (kind, "poller", "rostering")
@@ -46,7 +46,7 @@ def test_an_announcement_is_a_cloud_event(kind: OperationType) -> None:
 
 
 def test_the_same_announcement_has_the_same_id_and_any_other_has_another() -> None:
-    """An announcement's id depends on kind, subject, moment, reason and details, not on their order."""
+    """The id depends on kind, subject, time, reason and details, but not on the order of the details."""
     details = {"a": 1, "b": "2"}
     assert written(details=details) == written(details=dict(reversed(details.items())))
     others = [
@@ -62,14 +62,14 @@ def test_the_same_announcement_has_the_same_id_and_any_other_has_another() -> No
 
 @given(st.text(max_size=400))
 def test_any_reason_is_one_short_line(reason: str) -> None:
-    """Any reason is stored as one short printable line."""
+    """Any reason becomes one short printable line."""
     shown = content(written(reason=reason))["reason"]
     assert shown.isprintable()
     assert len(shown) <= 201
 
 
 def test_no_credential_is_announced() -> None:
-    """No credential that a sink echoes or a URL holds is announced."""
+    """A reason that contains credentials is announced without them."""
     reason = "GET https://me:hunter2@example.org/?key=hunter2 Bearer hunter2hunter2 whsec_hunter2hunter2"
     event = written(reason=reason)
     assert b"hunter2" not in event

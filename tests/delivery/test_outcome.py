@@ -18,15 +18,15 @@ def test_a_wait_is_one_of_an_overloaded_sink() -> None:
 
 
 def test_only_what_is_delivered_is_delivered() -> None:
-    """Only a delivered outcome is a delivery, and only a sent one a request."""
+    """Only DELIVERED counts as delivered; REJECTED and NOT_SENT count as not sent unless a request was made."""
     assert [kind for kind in OutcomeKind if Outcome(kind).is_delivered] == [OutcomeKind.DELIVERED]
     unsent = [kind for kind in OutcomeKind if not Outcome(kind).was_sent]
     assert unsent == [OutcomeKind.REJECTED, OutcomeKind.NOT_SENT]
-    assert Outcome(OutcomeKind.REJECTED, seconds=0.1).was_sent  # by the sink itself
+    assert Outcome(OutcomeKind.REJECTED, seconds=0.1).was_sent  # the sink itself rejected it
 
 
 def test_a_batch_has_one_outcome_for_all_or_one_for_each() -> None:
-    """Law: what concerns the sink concerns all of it, and none is left without an outcome."""
+    """A batch has one outcome for all events or one for each; outcomes of the sink itself are for the whole batch."""
     good, bad = Outcome(OutcomeKind.DELIVERED), Outcome(OutcomeKind.RETRY)
     assert list(bad.of_each(3)) == [bad] * 3
     assert list(Outcome(OutcomeKind.DELIVERED, each=(good, bad)).of_each(2)) == [good, bad]

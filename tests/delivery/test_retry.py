@@ -36,7 +36,7 @@ WAITS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=365))
 PATIENCES = st.builds(RetryPolicy, st.lists(WAITS, min_size=1, max_size=9).map(tuple), st.floats(0, 1))
 CHANCES = st.floats(0, 1, exclude_max=True)
 OUTCOMES = st.builds(answered, st.integers(-5, 1200), retry_after=st.none() | st.text() | st.integers().map(str))
-SINKS = [failure for failure in Failure if failure is not Failure.CREDENTIAL]  # the others are no fault of the sink
+SINKS = [failure for failure in Failure if failure is not Failure.CREDENTIAL]  # a credential is not the sink's
 FAILED = st.builds(unanswered, st.sampled_from(SINKS)) | OUTCOMES.filter(lambda outcome: not outcome.is_delivered)
 
 
@@ -90,7 +90,7 @@ def test_the_table(outcome: Outcome, expected: Step) -> None:
 @pytest.mark.parametrize("tries", [Tries(), Tries(99, 99, 99 * HOUR)])
 @pytest.mark.parametrize("status", [410, 415])
 def test_a_sink_that_wants_no_more_pauses_the_subscription(status: int, tries: Tries) -> None:
-    """A sink that answers 410 pauses the subscription, and no event is given up."""
+    """A 410 or 415 pauses the subscription; no event becomes a dead letter, however often it was tried."""
     ended = step(answered(status, retry_after="60", error=f"the sink answered {status}"), tries)
     assert isinstance(ended, PauseSubscription)
     assert str(status) in ended.reason
@@ -98,7 +98,7 @@ def test_a_sink_that_wants_no_more_pauses_the_subscription(status: int, tries: T
 
 @given(FAILED, PATIENCES, CHANCES, st.integers(1, 12))
 def test_jitter_only_adds(outcome: Outcome, patience: RetryPolicy, chance: float, counted: int) -> None:
-    """No wait is below the schedule's, nor beyond it by more than the jitter."""
+    """A wait is at least the schedule's, and at most the schedule's plus the jitter."""
     ended = step(outcome, Tries(counted, counted), patience, chance)
     if isinstance(ended, Retry):
         wait = patience.schedule[counted - 1]
@@ -111,7 +111,7 @@ def test_jitter_only_adds(outcome: Outcome, patience: RetryPolicy, chance: float
 def test_what_is_asked_for_is_never_cut_below_the_cap(
     status: int, seconds: int, patience: RetryPolicy, chance: float, counted: int
 ) -> None:
-    """A pause lasts at least as long as the sink asked for, and at least a second."""
+    """A pause lasts as long as the sink asked for, but at least a second and at most the cap."""
     ended = step(asks(status, str(seconds)), Tries(counted, counted), patience, chance)
     assert isinstance(ended, PauseSink)
     assert ended.pause == min(max(timedelta(seconds=seconds), PAUSE_FLOOR), PAUSE_CAP)
@@ -120,7 +120,7 @@ def test_what_is_asked_for_is_never_cut_below_the_cap(
 
 @given(FAILED, PATIENCES, CHANCES)
 def test_every_event_comes_to_an_end(outcome: Outcome, patience: RetryPolicy, chance: float) -> None:
-    """The same failure for ever is a dead letter at last, and not before the schedule is through."""
+    """An event that always fails becomes a dead letter, but not before the schedule is used up."""
     tries, waited = Tries(), timedelta(0)
     for _ in range(200):
         ended = step(outcome, tries, patience, chance)
@@ -133,20 +133,20 @@ def test_every_event_comes_to_an_end(outcome: Outcome, patience: RetryPolicy, ch
         assert isinstance(ended, Retry | PauseSink)
         waited, tries = waited + ended.after, next_tries(tries, ended)
         if isinstance(ended, PauseSink):
-            # As if the rest of the pauses had been met in one: some schedules would take a million of them.
+            # Skip the rest of the pauses: some schedules would take a million of them.
             tries = Tries(tries.attempts, tries.counted, tries.paused + patience.whole + BUSY_PATIENCE)
             waited += patience.whole + BUSY_PATIENCE
-    pytest.fail("it went on for ever")
+    pytest.fail("no dead letter after 200 attempts")
 
 
 def test_what_is_our_own_fault_gives_up_no_event() -> None:
-    """A secret that cannot be read is mended at some time; however much was tried before, nothing more is used up."""
+    """A missing credential withholds the event and uses up no attempt."""
     for tries in (Tries(), Tries(4, 4), Tries(99, 99, 99 * HOUR)):
         assert step(unanswered(Failure.CREDENTIAL), tries) == Withhold()
 
 
 def test_the_schedule_is_used_up_wait_by_wait() -> None:
-    """A schedule of three waits allows four attempts; the fourth failure is the last."""
+    """A schedule of three waits allows four attempts; after the fourth failure the event is a dead letter."""
     tries, waits = Tries(), []
     while isinstance(ended := step(answered(500, error="the sink answered 500"), tries), Retry):
         waits.append(ended.after)
@@ -156,7 +156,7 @@ def test_the_schedule_is_used_up_wait_by_wait() -> None:
 
 
 def test_a_busy_sink_does_not_use_up_the_schedule() -> None:
-    """Refused a thousand times for a second each, an event still has its whole schedule; its pauses count once."""
+    """However often a sink asks for a pause, the event still has its whole schedule."""
     tries = Tries()
     for _ in range(1000):
         ended = step(asks(429, "1"), tries)
@@ -167,16 +167,16 @@ def test_a_busy_sink_does_not_use_up_the_schedule() -> None:
 
 
 def test_pauses_that_add_up_to_the_schedule_are_the_end() -> None:
-    """If pauses add up to the schedule, the event becomes a dead letter and the sink is paused all the same."""
+    """When the pauses add up to the schedule, the event becomes a dead letter, and the sink is paused nevertheless."""
     ended = step(asks(503, "60"), Tries(9, 1, PATIENCE.whole))
     assert isinstance(ended, DeadLetter)
     assert ended.pause == 60 * SECOND
 
 
 def test_a_sink_that_did_not_say_how_long_uses_up_no_attempt() -> None:
-    """Law: a 429 without ``Retry-After`` says nothing of the event: it waits for the pause that the sink is in.
+    """A 429 without Retry-After uses up no attempt: the event waits for the pause that its sink is in.
 
-    A schedule of seconds is no end of it; an hour of such pauses is, and the whole schedule where that is longer.
+    The event becomes a dead letter after an hour of such pauses, or after the whole schedule if that is longer.
     """
     hasty = RetryPolicy((SECOND / 10,), 0)
     for counted in (1, 2):
@@ -198,5 +198,5 @@ def test_a_sink_that_did_not_say_how_long_uses_up_no_attempt() -> None:
     ],
 )
 def test_a_dead_letter_says_why(outcome: Outcome, told: str) -> None:
-    """A dead letter says how often it was tried and how the last attempt ended."""
+    """A dead letter's reason has the number of attempts and how the last one ended."""
     assert step(outcome, Tries(7, 4)) == DeadLetter(f"given up after 7 attempts; the last one: {told}")

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.signing`; ``standardwebhooks`` and published vectors are the second opinion."""
+"""Laws of :mod:`poller.delivery.signing`, compared with ``standardwebhooks`` and published vectors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_library_verifies_what_is_signed(key: bytes, webhook_id: str, text: 
 
 
 def test_the_vector_of_the_specifications_libraries() -> None:
-    """A signature is byte for byte that of the libraries of Standard Webhooks."""
+    """A signature matches the test vector of the Standard Webhooks libraries byte for byte."""
     signer = Signer(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
     signed = signer.headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')["webhook-signature"]
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
@@ -111,7 +111,7 @@ def test_the_keys_of_rfc_8032(seed: str, public: str) -> None:
 @FEW
 @given(SEEDS, IDS, st.binary())
 def test_the_public_key_proves_what_is_signed(seed: bytes, webhook_id: str, body: bytes) -> None:
-    """Any seed, any body; and no other timestamp."""
+    """The public key verifies the signature of any body, and not with another timestamp."""
     secret = private(seed)
     signed = Signer([secret]).headers(webhook_id, 7, body)["webhook-signature"]
     assert proves(public_key(secret), signed, webhook_id.encode() + b".7." + body)
@@ -119,7 +119,7 @@ def test_the_public_key_proves_what_is_signed(seed: bytes, webhook_id: str, body
 
 
 def test_every_secret_signs_while_they_are_changed() -> None:
-    """Several secrets all sign, in order; a receiver with any one of them accepts."""
+    """All secrets sign, in order, and a receiver with any one of them accepts."""
     old, new, now = new_secret(b"o" * 24), new_secret(b"n" * 64), int(time.time())
     signature = Signer([old, SVIX_SECRET, new]).headers("a", now, b"{}")["webhook-signature"]
     assert [part.split(",")[0] for part in signature.split(" ")] == ["v1", "v1a", "v1"]
@@ -131,7 +131,7 @@ def test_every_secret_signs_while_they_are_changed() -> None:
 
 @given(KEYS, st.sampled_from(["", "\n", "\r\n", " \n\n", "\t"]))
 def test_white_space_around_a_secret_does_not_count(key: bytes, space: str) -> None:
-    """White space around a secret does not count."""
+    """White space around a secret is ignored."""
     secret = new_secret(key)
     assert (
         Signer([space + secret + space]).headers("a", 1, b"")["webhook-signature"]
@@ -168,7 +168,7 @@ TELLTALE = "Zm9vYmFy"
     ],
 )
 def test_everything_else_is_refused_and_never_shown(secret: str) -> None:
-    """An unusable secret is an error that shows nothing of it but the prefix."""
+    """An unusable secret is an error that shows no part of it but the prefix."""
     for use in (lambda: Signer([new_secret(b"k" * 32), secret]), lambda: public_key(secret)):
         with pytest.raises(SecretUnusable, match="expected") as refused:
             use()
@@ -190,7 +190,7 @@ def test_a_signer_does_not_show_its_secrets() -> None:
 
 
 def test_there_is_no_signer_without_secrets() -> None:
-    """An empty signature would look like one."""
+    """A signer without secrets is refused."""
     with pytest.raises(SecretUnusable, match="at least one"):
         Signer([])
 
@@ -203,19 +203,19 @@ def test_a_public_key_is_not_asked_of_a_shared_secret() -> None:
 
 @pytest.mark.parametrize("size", [0, 23, 65])
 def test_a_new_secret_has_a_size_that_everybody_takes(size: int) -> None:
-    """A new secret has 24 to 64 bytes."""
+    """A new secret of fewer than 24 or more than 64 bytes is refused."""
     with pytest.raises(ValueError, match="24 to 64"):
         new_secret(b"k" * size)
 
 
 def test_what_hides_secrets_knows_the_prefix_of_every_scheme() -> None:
-    """A secret of a scheme that :mod:`poller.text` does not know would be shown in clear."""
+    """The redaction in :mod:`poller.text` knows the prefix of every signature scheme."""
     assert [scheme.prefix for scheme in SCHEMES] == list(SIGNING_SECRETS)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 def test_a_new_secret_of_every_scheme_signs_in_its_header(scheme: SignatureScheme) -> None:
-    """A new secret of every scheme signs in its header, and a receiver can verify it."""
+    """A new secret of every scheme signs in the scheme's header, and has a public key if the scheme does."""
     secret = new_secret(bytes(range(DRAWN)), scheme.name)
     (signed,) = Signer([secret]).headers("a", 7, b"body").items()
     assert signed[0] == scheme.header

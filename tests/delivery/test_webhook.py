@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.sinks.webhook`, over real sockets: what is sent, and what each answer becomes."""
+"""Laws of :mod:`poller.delivery.sinks.webhook` over real sockets: what is sent, and the outcome of each answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})
 
 
 async def test_what_is_given_is_what_is_sent() -> None:
-    """A request is sent with its method, target, headers and body unchanged, and only what HTTP needs besides."""
+    """A request has the given method, target, headers and body, and only those headers besides that HTTP needs."""
     body = '{"a": "\u00e9"}'.encode() + b"\x00\xff"
     async with receiving() as receiver:
         async with sink_of(f"{receiver.url}/a%2Fb//c?x=%7E&y=1+2", headers=(("X-Tenant", "t"),)) as sink:
@@ -60,7 +60,7 @@ async def test_a_header_is_sent_once() -> None:
 
 
 async def test_a_connection_is_used_again() -> None:
-    """Requests one after the other use one connection; concurrent ones as many as allowed, and no more."""
+    """Sequential requests share one connection; concurrent ones use at most ``concurrency`` connections."""
     both = asyncio.Event()
     async with receiving(Reply(200, body=b"thanks")) as receiver, sink_of(receiver.url, concurrency=2) as sink:
         for _ in range(5):
@@ -76,7 +76,7 @@ async def test_a_connection_is_used_again() -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 301, 400, 404, 410, 415, 418, 429, 500, 503, 599, 700, 999])
 async def test_a_status_is_told_as_it_is(status: int) -> None:
-    """Any status is reported with the sink's own words."""
+    """Any status is reported with the beginning of the sink's answer."""
     headers = (("Retry-After", "999999999999"), ("Date", "Sat, 01 Mar 2025 12:00:00 GMT"))
     async with receiving(Reply(status, headers, b"" if status == 204 else b"so it is")) as receiver:
         outcome = await posted(receiver.url)
@@ -89,7 +89,7 @@ async def test_a_status_is_told_as_it_is(status: int) -> None:
 
 
 async def test_an_html_page_is_told_by_its_title() -> None:
-    """The error names the title of an error page; its markup is kept for ``poller dead-letters show`` alone."""
+    """The error has only the title of an HTML page; the excerpt keeps the markup."""
     body = b"<!DOCTYPE html>\n<html>\n<head>\n<title>502 Bad Gateway</title>\n</head>\n<body><h1>502</h1></body></html>"
     async with receiving(Reply(502, (("Content-Type", "text/html"),), body)) as receiver:
         outcome = await posted(receiver.url)
@@ -100,7 +100,7 @@ async def test_an_html_page_is_told_by_its_title() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("where", ["itself", "another"])
 async def test_a_redirect_is_an_answer_and_not_followed(status: int, where: str) -> None:
-    """A redirect is not followed, and its target gets neither request nor credential."""
+    """A redirect is not followed: its target gets neither the request nor the credential."""
     async with receiving() as other, receiving() as receiver:
         to = receiver.url if where == "itself" else other.url
         receiver.answer = Reply(status, (("Location", to),))
@@ -111,14 +111,14 @@ async def test_a_redirect_is_an_answer_and_not_followed(status: int, where: str)
 async def test_nothing_is_taken_from_the_environment_and_nothing_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Proxies, netrc and cookies are not used."""
+    """Proxies and netrc of the environment are ignored, and cookies are not kept."""
     monkeypatch.setenv("NETRC", str(keep(tmp_path / "netrc", "default login somebody password else\n")))
     async with receiving() as proxy, receiving(Reply(200, (("Set-Cookie", "a=b; Path=/"),))) as receiver:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        url = receiver.url.replace("127.0.0.1", "sink.example")  # cookies of addresses are kept by nobody
+        url = receiver.url.replace("127.0.0.1", "sink.example")  # clients keep no cookies of bare addresses
         async with sink_of(url, lookup=loopback) as sink:
             for _ in range(2):
                 await sink.post((TYPE,), b"{}")
@@ -140,7 +140,7 @@ async def test_a_credential_is_sent_and_asked_for_each_time(tmp_path: Path) -> N
 
 
 class Renewing(Credential):
-    """A credential that has as many tokens as it is asked for, or one alone."""
+    """A credential that renews its token each time, or never."""
 
     origin = "the test"
 
@@ -164,7 +164,7 @@ class Renewing(Credential):
 async def test_a_401_is_answered_once_with_another_token(
     answers: list[int], others: bool, status: int, sent: int
 ) -> None:
-    """The same request, within the same attempt; not without another token, and not a third time."""
+    """After a 401 the same request is sent once more with a renewed token, if there is one."""
     credential = Renewing(others=others)
     async with receiving([Reply(answer) for answer in answers]) as receiver:
         async with sink_of(receiver.url, credential=credential) as sink:
@@ -175,14 +175,14 @@ async def test_a_401_is_answered_once_with_another_token(
 
 
 async def test_a_401_whose_second_answer_never_comes_is_no_401() -> None:
-    """If the second answer after a 401 never comes, the outcome is no answer, not 401."""
+    """If the second request after a 401 gets no answer, the outcome is a timeout, not the 401."""
     async with receiving([Reply(401), HANG]) as receiver:
         outcome = await posted(receiver.url, credential=Renewing(others=True), seconds=0.2)
     assert (outcome.status, outcome.failure) == (None, Failure.TIMEOUT)
 
 
 async def test_without_its_credential_nothing_is_sent(tmp_path: Path) -> None:
-    """Without its credential nothing is sent, and the outcome names the file."""
+    """Without the credential nothing is sent, and the error names the file."""
     async with receiving() as receiver:
         outcome = await posted(receiver.url, credential=FileToken(tmp_path / "missing"))
         assert (outcome.failure, receiver.connections) == (Failure.CREDENTIAL, 0)
@@ -190,19 +190,19 @@ async def test_without_its_credential_nothing_is_sent(tmp_path: Path) -> None:
 
 
 class Slow(Credential):
-    """A token that is never there."""
+    """A credential that never returns a token."""
 
     origin = "the command print-token"
 
     async def token(self) -> str | None:
-        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return] # it gives none
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return] # never completes
 
     async def renew(self, rejected: str) -> bool:
         raise AssertionError(rejected)
 
 
 async def test_a_token_that_does_not_come_in_time_is_no_fault_of_the_sink() -> None:
-    """A credential that does not come in time is no failure of the sink."""
+    """A credential that takes too long is a failure of the credential, not of the sink."""
     async with receiving() as receiver:
         outcome = await posted(receiver.url, credential=Slow(), seconds=0.1)
         assert (outcome.failure, receiver.connections) == (Failure.CREDENTIAL, 0)
@@ -211,7 +211,7 @@ async def test_a_token_that_does_not_come_in_time_is_no_fault_of_the_sink() -> N
 
 @pytest.mark.parametrize("status", [200, 401, 500])
 async def test_a_secret_that_is_echoed_is_hidden(status: int) -> None:
-    """An echoed token or header is hidden in the excerpt and in the error."""
+    """An echoed token or header value is hidden in the excerpt and in the error."""
     key = "k3y-of-the-tenant"
     for padding in (0, 150, KEPT - 10, KEPT - 1):
         said = b"y" * padding + TOKEN.encode() + b" " + key.encode()
@@ -235,7 +235,7 @@ async def test_a_cancelled_attempt_frees_its_connection() -> None:
 
 
 async def test_a_sink_that_hangs_holds_up_no_other() -> None:
-    """A sink that hangs holds up no other sink."""
+    """A sink that hangs does not delay another sink."""
     async with receiving(HANG) as stuck, receiving() as well, sink_of(stuck.url) as one, sink_of(well.url) as other:
         hanging = [asyncio.create_task(one.post((TYPE,), b"{}")) for _ in range(20)]
         await stuck.received(8)
@@ -247,7 +247,7 @@ async def test_a_sink_that_hangs_holds_up_no_other() -> None:
 
 
 async def test_options_gives_the_headers() -> None:
-    """OPTIONS sends no body and returns the headers, whose names have no case."""
+    """OPTIONS sends no body and returns the headers, which are case-insensitive."""
     async with receiving(Reply(200, (("WebHook-Allowed-Origin", "*"),))) as receiver, sink_of(receiver.url) as sink:
         answer = await sink.options((("WebHook-Request-Origin", "poller.example.org"),))
         assert answer.outcome.status == 200
@@ -259,13 +259,13 @@ async def test_options_gives_the_headers() -> None:
 
 
 async def test_a_sink_that_is_closed_leaves_no_connection() -> None:
-    """A closed sink leaves no connection, idle ones included."""
+    """Closing a sink closes all its connections, idle ones included."""
     receiver: Receiver
     async with receiving() as receiver:
         async with sink_of(receiver.url) as sink:
             await asyncio.gather(*(sink.post((TYPE,), b"{}") for _ in range(8)))
             assert receiver.open > 0
-        await receiver.until(lambda: receiver.open == 0, "no connection")
+        await receiver.until(lambda: receiver.open == 0, "all connections to be closed")
         with pytest.raises(RuntimeError, match="closed"):
             await sink.post((TYPE,), b"{}")
 
@@ -274,7 +274,7 @@ EXPIRED = Authorization("Bearer t0ken-t0ken", ("t0ken-t0ken",), datetime(2026, 3
 
 
 async def test_an_authorization_is_sent_with_each_request() -> None:
-    """A given authorization is sent once, with events and the handshake, in place of any credential."""
+    """A given authorization replaces any credential, in events and in the handshake."""
     async with receiving() as receiver:
         async with sink_of(receiver.url, authorization=EXPIRED, credential=Renewing(others=True)) as sink:
             await sink.post((TYPE,), b"{}")
@@ -285,7 +285,7 @@ async def test_an_authorization_is_sent_with_each_request() -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 400])
 async def test_an_expired_token_is_sent_and_named_where_it_is_refused(status: int) -> None:
-    """It is the sink's to refuse; then the text says since when, and nothing that the sink repeats of it."""
+    """An expired token is sent; if the sink refuses it, the error has its expiry and hides the echoed token."""
     async with receiving(Reply(status, body=b"not t0ken-t0ken")) as receiver:
         texts = [
             await posted(receiver.url, authorization=EXPIRED, clock=FakeClock(at or NOON))

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.sinks.connection`: which addresses a name may lead to."""
+"""Laws of :mod:`poller.delivery.sinks.connection`: which addresses a sink's name may resolve to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPELLINGS = ["127.0.0.1", "127.1", "127.0.1", "0x7f.1", "0x7f000001", "213070643
 
 
 class Names:
-    """A name server of the test's own: one list of addresses after the other, the last again and again."""
+    """A resolver with scripted answers, which repeats the last one."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.asked: list[str] = []
@@ -35,7 +35,7 @@ class Names:
 
 @pytest.mark.parametrize("host", SPELLINGS)
 async def test_this_machine_is_not_reached_in_any_spelling(host: str) -> None:
-    """Seventeen and more: each is refused before anything is looked up or connected to."""
+    """Every spelling of a loopback address is refused before a look-up or a connection."""
     names = Names(["127.0.0.1"])
     async with receiving() as receiver:
         port = receiver.url.rpartition(":")[2]
@@ -50,7 +50,7 @@ async def test_this_machine_is_not_reached_in_any_spelling(host: str) -> None:
     "found", [["127.0.0.1"], ["10.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["2606:4700::1", "fe80::1%lo"], ["::ffff:8.8.8.8"]]
 )
 async def test_a_name_that_leads_inwards_is_refused(found: list[str]) -> None:
-    """A name with a private address is refused, and the error says which address and why."""
+    """A name that resolves to a private address is refused, and no connection is made."""
     async with receiving() as receiver:
         url = f"https://sink.example:{receiver.url.rpartition(':')[2]}/"
         outcome = await posted(url, allowed=NONE, lookup=Names(found))
@@ -60,7 +60,7 @@ async def test_a_name_that_leads_inwards_is_refused(found: list[str]) -> None:
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
-    """A name server that gives a good address to the check has no second chance: it is asked once for a connection."""
+    """A name is resolved once per connection, so the address that was checked is the address connected to."""
     names = Names(["127.0.0.2"], ["127.0.0.1"])
     allowed = AddressPolicy.of(("127.0.0.2", "sink.example"))
     async with receiving() as inside, receiving(host="127.0.0.2", port=int(inside.url.rpartition(":")[2])) as checked:
@@ -73,7 +73,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
 
 
 async def test_a_name_is_checked_for_each_look_up() -> None:
-    """A name is checked at each look-up, so a change of its address counts."""
+    """Each look-up of a name is checked, so a changed address counts."""
     guard = GuardedResolver(NONE, Names(["8.8.8.8"], ["127.0.0.1"], ["8.8.8.8", "2001:4860:4860::8888"]))
     assert [found["host"] for found in await guard.resolve("sink.example", 443)] == ["8.8.8.8"]
     with pytest.raises(AddressRefused, match=r"^sink\.example leads to 127\.0\.0\.1, a loopback address$"):
@@ -86,7 +86,7 @@ async def test_a_name_is_checked_for_each_look_up() -> None:
 
 
 async def test_a_name_without_an_address_is_a_failure_of_names() -> None:
-    """A name that is unknown or has no address is a DNS failure."""
+    """An unknown name, or one without an address, is a DNS failure."""
     for lookup in (Names([]), None):
         outcome = await posted("https://sink.invalid/hooks", allowed=NONE, lookup=lookup)
         assert outcome.failure is Failure.DNS
@@ -94,7 +94,7 @@ async def test_a_name_without_an_address_is_a_failure_of_names() -> None:
 
 
 async def test_a_name_that_nobody_answers_for_takes_no_longer_than_allowed() -> None:
-    """The look-up is within the attempt's time, and other sinks' look-ups do not wait for it."""
+    """A look-up that hangs ends with the attempt's time limit."""
 
     async def never(_: str) -> Sequence[str]:
         await asyncio.Event().wait()
@@ -105,7 +105,7 @@ async def test_a_name_that_nobody_answers_for_takes_no_longer_than_allowed() -> 
 
 
 async def test_the_systems_look_up_gives_numbers() -> None:
-    """The system's look-up gives the addresses of names, and an error for an unknown one."""
+    """The system's look-up returns addresses, and raises OSError for an unknown or invalid name."""
     found = await asyncio.gather(*(system_lookup("localhost") for _ in range(20)))
     assert all(set(addresses) <= {"127.0.0.1", "::1"} and addresses for addresses in found)
     for name in ("sink.invalid", "a" * 300, "a..b", "\udcff"):
@@ -114,7 +114,7 @@ async def test_the_systems_look_up_gives_numbers() -> None:
 
 
 async def test_the_systems_look_up_is_what_a_sink_uses() -> None:
-    """A name of this machine, resolved and allowed by it."""
+    """Without its own look-up a sink uses the system's."""
     async with receiving() as receiver:
         url = f"http://localhost:{receiver.url.rpartition(':')[2]}/"
         assert (await posted(url, allowed=AddressPolicy.of(("localhost",)))).is_delivered

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.sinks.webhook` against sinks that mean harm, or know no better, over real sockets."""
+"""Laws of :mod:`poller.delivery.sinks.webhook` with hostile or broken sinks, over real sockets."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ CUTS = ["one segment", "after the line", "in the line", "after the head"]
 )
 @pytest.mark.parametrize(("status", "rest"), AFTER_THE_STATUS.values(), ids=AFTER_THE_STATUS)
 async def test_the_status_line_decides_whatever_follows_it(status: int, rest: bytes, line: str, cut: str) -> None:
-    """Law: in one segment or in several, a sink that has said 2xx has taken the event, and is not sent it again.
+    """A sink that has sent a 2xx status line has the event, whatever follows and in whichever segments.
 
     The connection is not used again.
     """
@@ -138,7 +138,7 @@ async def test_the_status_line_decides_whatever_follows_it(status: int, rest: by
     async with receiving(Pieces(pieces)) as receiver, sink_of(receiver.url, seconds=5) as sink:
         outcome = await sink.post((TYPE,), b"{}")
         assert (outcome.status, outcome.is_delivered, receiver.count) == (status, True, 1)
-        await receiver.until(lambda: receiver.open == 0, "the connection's end")
+        await receiver.until(lambda: receiver.open == 0, "the connection to close")
         receiver.answer = Reply()
         assert (await sink.post((TYPE,), b"{}")).is_delivered
         assert (receiver.count, receiver.connections) == (2, 2)
@@ -146,7 +146,7 @@ async def test_the_status_line_decides_whatever_follows_it(status: int, rest: by
 
 @pytest.mark.parametrize("first", [b"ok", b"HT", b"HTTP ok\r\n", b"<p>" * 9000], ids=["ok", "HT", "HTTP", "much"])
 async def test_what_a_sink_sends_after_204_is_not_taken_for_its_next_answer(first: bytes) -> None:
-    """Law: a body that comes when the next request is on its way is dropped, and the answer to that request counts."""
+    """A body after a 204 that arrives during the next request is dropped, and the answer to that request counts."""
 
     def answer(_: Received) -> Answer:
         if receiver.count == 1:
@@ -158,13 +158,13 @@ async def test_what_a_sink_sends_after_204_is_not_taken_for_its_next_answer(firs
         assert (await sink.post((TYPE,), b"{}")).status == 204
         assert (await sink.post((TYPE,), b"{}")).status == 500
         assert (receiver.count, receiver.connections) == (2, 1)
-        await receiver.until(lambda: receiver.open == 0, "the connection's end")
+        await receiver.until(lambda: receiver.open == 0, "the connection to close")
 
 
 @pytest.mark.parametrize("rest", [b"X: a\0b\r\n\r\n", b"Content-Length: -1\r\n\r\nslowly", b"<html>", b""])
 @pytest.mark.parametrize("status", [429, 503])
 async def test_what_can_be_read_of_a_broken_answer_is_heeded(status: int, rest: bytes) -> None:
-    """Law: ``Retry-After`` before the fault counts, and so does the answer's own ``Date``."""
+    """Retry-After and Date count if they precede the fault in a broken answer."""
     asked = b"retry-after:  Sat, 01 Mar 2025 12:00:07 GMT \r\nDate: Sat, 01 Mar 2025 12:00:00 GMT\r\n"
     head = b"HTTP/1.1 %d x\r\n%b" % (status, asked)
     async with receiving(Raw(head + rest)) as receiver:
@@ -175,20 +175,20 @@ async def test_what_can_be_read_of_a_broken_answer_is_heeded(status: int, rest: 
 
 @pytest.mark.parametrize("answer", SILENT.values(), ids=SILENT)
 async def test_no_answer_in_time_is_a_timeout(answer: Answer) -> None:
-    """Bytes that keep coming do not prolong it, an interim answer is none, and the connection is given up."""
+    """Neither a slow stream of bytes nor interim answers extend the time limit, and the connection is closed."""
     async with receiving(answer) as receiver:
         outcome = await posted(receiver.url, seconds=0.2)
-        await receiver.until(lambda: receiver.open == 0, "the connection's end")
+        await receiver.until(lambda: receiver.open == 0, "the connection to close")
     assert (outcome.failure, outcome.error) == (Failure.TIMEOUT, "no answer within 0.2 s")
     assert 0.2 <= outcome.seconds < 2
 
 
 @pytest.mark.parametrize("answer", RUDE.values(), ids=RUDE)
 async def test_a_status_stands_whatever_becomes_of_the_body(answer: Answer) -> None:
-    """The sink has answered, within the bounds of time and size."""
+    """A status counts whatever happens to the rest of the answer; time and size stay bounded."""
     async with receiving(answer) as receiver:
         outcome = await posted(receiver.url, seconds=0.3)
-        await receiver.until(lambda: receiver.open == 0, "the connection's end")
+        await receiver.until(lambda: receiver.open == 0, "the connection to close")
     assert (outcome.status, outcome.is_delivered) == (200, True)
     assert len(outcome.excerpt) <= KEPT
     assert outcome.seconds < 2
@@ -201,7 +201,7 @@ async def test_what_is_no_http_is_told_so(written: bytes) -> None:
         outcome = await posted(receiver.url)
     assert (outcome.status, outcome.failure) == (None, Failure.NOT_HTTP)
     assert outcome.error.startswith("the answer is not HTTP: ")
-    assert "message" not in outcome.error  # the parser's own number and words are no answer
+    assert "message" not in outcome.error  # the parser's own code and text are not the sink's answer
     assert "400" not in outcome.error
 
 
@@ -217,7 +217,7 @@ async def test_what_is_no_http_is_told_so(written: bytes) -> None:
     ],
 )
 def test_an_alert_of_tls_is_told_with_its_remedy(reason: str, remedy: str) -> None:
-    """Law: whichever exception carries it, the line says which side refused, why, and what to do."""
+    """A TLS alert is reported with its reason and the remedy, whichever exception carries it."""
     error = ssl.SSLError(1, f"[SSL: {reason}] (_ssl.c:2580)")
     error.reason = reason
     outer = aiohttp.ClientOSError(1, str(error))
@@ -229,7 +229,7 @@ def test_an_alert_of_tls_is_told_with_its_remedy(reason: str, remedy: str) -> No
 
 
 async def test_http_2_is_named_with_the_remedy() -> None:
-    """Law: an answer in HTTP/2 is named, with the remedy."""
+    """An HTTP/2 answer is named in the error, with the remedy."""
     async with receiving(Raw(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64")) as receiver:
         outcome = await posted(receiver.url)
     assert outcome.failure is Failure.NOT_HTTP
@@ -242,7 +242,7 @@ async def test_http_2_is_named_with_the_remedy() -> None:
     ids=["headers", "a header", "a reason"],
 )
 async def test_a_head_without_an_end_is_bounded(first: bytes, block: bytes) -> None:
-    """Headers without an end are cut at a bound; the status counts if its line has ended."""
+    """An endless head is cut at a bound; the status counts if its line is complete."""
     async with receiving(Flood(first, block)) as receiver:
         outcome = await posted(receiver.url)
     if first.startswith(OK):
@@ -253,7 +253,7 @@ async def test_a_head_without_an_end_is_bounded(first: bytes, block: bytes) -> N
 
 
 async def test_a_body_without_an_end_is_not_kept() -> None:
-    """A body without an end is neither read nor held beyond the bound."""
+    """An endless body takes neither time nor memory beyond a bound."""
     async with receiving(Flood(OK + b"\r\n", b"y" * 65536)) as receiver:
         assert (await posted(receiver.url)).seconds < 5
         tracemalloc.start()
@@ -267,7 +267,7 @@ async def test_a_body_without_an_end_is_not_kept() -> None:
 
 
 async def test_a_gzip_bomb_is_not_unpacked() -> None:
-    """A compressed answer is kept as sent, and not unpacked."""
+    """A compressed answer is kept as sent and not decompressed."""
     bomb = gzip.compress(b"0" * 3_000_000)
     async with receiving(Reply(500, (("Content-Encoding", "gzip"),), bomb)) as receiver:
         outcome = await posted(receiver.url)
@@ -280,28 +280,28 @@ async def test_a_gzip_bomb_is_not_unpacked() -> None:
     ids=["reset", "closed", "closed in a line"],
 )
 async def test_an_end_without_an_answer_says_how(answer: Answer, failure: Failure) -> None:
-    """A connection that ends without an answer is a failure that says how it ended; the request is not sent twice."""
+    """A connection that ends without an answer fails with how it ended, and the request is not repeated."""
     async with receiving(answer) as receiver:
         assert (await posted(receiver.url)).failure is failure
         assert receiver.count == 1
 
 
 async def test_a_kept_connection_that_is_closed_is_not_used_again() -> None:
-    """An idle connection that was closed is not used again, and the next attempt does not fail."""
+    """An idle connection that the sink closed is not used, and the next attempt succeeds on a new one."""
     closed = asyncio.Event()
     async with receiving([Reply(), Held(closed, Reply())]) as receiver, sink_of(receiver.url) as sink:
         assert (await sink.post((TYPE,), b"{}")).is_delivered
         for connection in list(receiver._protocols):
             connection.transport.close()
-        await receiver.until(lambda: receiver.open == 0, "the connection's end")
-        await turns(5)  # in which the sink's side comes to know
+        await receiver.until(lambda: receiver.open == 0, "the connection to close")
+        await turns(5)  # until the sink's side notices
         closed.set()
         assert (await sink.post((TYPE,), b"{}")).is_delivered
         assert receiver.connections == 2
 
 
 async def test_what_came_over_an_idle_connection_is_seen_before_it_is_used() -> None:
-    """Law: what has reached the socket counts, though the loop has not looked: nothing is sent over that connection."""
+    """An idle connection with unread data in its socket is not used, even before the event loop has read the data."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE)
 
@@ -325,7 +325,7 @@ async def test_what_came_over_an_idle_connection_is_seen_before_it_is_used() -> 
 
 @pytest.mark.parametrize("when", ["before the request", "after it"])
 async def test_why_a_connection_was_lost_is_known_whenever_that_was(when: str) -> None:
-    """Law: a TLS alert is reported alike before and after the request was written."""
+    """A TLS alert is reported whether it comes before or after the request is written."""
     protocol = SinkProtocol(asyncio.get_running_loop())
     received, error = Bytes(), ssl.SSLError(1, "alert")
     outer = current.set(received)
@@ -339,16 +339,16 @@ async def test_why_a_connection_was_lost_is_known_whenever_that_was(when: str) -
 @pytest.mark.parametrize("end", [CLOSE, RESET], ids=["closed", "reset"])
 @pytest.mark.parametrize("size", [2, 3_000_000])
 async def test_a_kept_connection_that_ends_under_a_request_is_replaced(end: Answer, size: int) -> None:
-    """Law: a sink may close an idle connection whenever it likes; the request goes over a new one in the same attempt.
+    """A request on an idle connection that the sink then closes is sent again over a new one, in the same attempt.
 
-    No other idle one is taken for that. Where the new one ends without an answer, too, the attempt has failed.
+    If the new connection ends without an answer too, the attempt has failed.
     """
     both = asyncio.Event()
     async with receiving(Held(both, Reply())) as receiver, sink_of(receiver.url) as sink:
         posts = [asyncio.create_task(sink.post((TYPE,), b"{}")) for _ in range(2)]
         await receiver.received(2)
         both.set()
-        await asyncio.gather(*posts)  # two connections are kept now
+        await asyncio.gather(*posts)  # two connections are idle now
         receiver.answer = lambda request: end if request.connection <= 2 else Reply()
         assert (await sink.post((TYPE,), b"x" * size)).is_delivered
         assert len(receiver.requests[-1].body) == size
@@ -359,7 +359,7 @@ async def test_a_kept_connection_that_ends_under_a_request_is_replaced(end: Answ
 
 
 async def test_a_kept_connection_that_ends_late_is_not_replaced() -> None:
-    """Law: it was not closed while idle, and whose turn it is by then is not known; so the attempt has failed."""
+    """If a reused connection ends only after a while, the request may have arrived, so the attempt fails."""
     late = asyncio.Event()
     seconds = [0.0]
     async with receiving([Reply(), Held(late, CLOSE)]) as receiver:
@@ -374,7 +374,7 @@ async def test_a_kept_connection_that_ends_late_is_not_replaced() -> None:
 
 
 async def test_a_sink_that_closes_its_connections_the_moment_it_answers_loses_no_attempt() -> None:
-    """Law: without saying so before, each time, under many requests; nothing is sent twice to who reads it."""
+    """A sink that closes each connection after its answer, unannounced, gets every request of many exactly once."""
     async with receiving(Reply(then=Then.CLOSE)) as receiver, sink_of(receiver.url, concurrency=8) as sink:
 
         async def some() -> bool:
@@ -385,7 +385,7 @@ async def test_a_sink_that_closes_its_connections_the_moment_it_answers_loses_no
 
 
 async def test_a_sink_that_answers_before_it_has_read_is_heard() -> None:
-    """A 413 in the middle of a large body is a 413."""
+    """A 413 that arrives while a large body is still being sent is the outcome."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
@@ -402,7 +402,7 @@ async def test_a_sink_that_answers_before_it_has_read_is_heard() -> None:
 
 
 async def test_a_refused_connection_is_told_as_one() -> None:
-    """A refused connection is reported with host and port."""
+    """A refused connection is reported with host and port, without the path."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     outcome = await posted(f"http://127.0.0.1:{port}/secret-path")
@@ -411,7 +411,7 @@ async def test_a_refused_connection_is_told_as_one() -> None:
 
 
 async def test_an_upgrade_is_no_success() -> None:
-    """An upgrade (101) is no success."""
+    """An upgrade (101) does not count as delivered."""
     switching = Raw(b"HTTP/1.1 101 x\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", Then.HANG)
     async with receiving(switching) as receiver:
         outcome = await posted(receiver.url, seconds=0.5)
@@ -420,7 +420,7 @@ async def test_an_upgrade_is_no_success() -> None:
 
 @pytest.mark.parametrize("header", [("X-A", "b\r\nX-C: d"), ("X-A", "b\nc"), ("X\r\nA", "b"), ("X-A", "b\0")])
 async def test_a_header_that_would_be_two_is_not_sent(header: tuple[str, str]) -> None:
-    """A header with a line break is not sent, and the outcome does not repeat it."""
+    """A header with a line break or NUL is a failure of the request, and nothing is sent."""
     async with receiving() as receiver, sink_of(receiver.url) as sink:
         outcome = await sink.post((TYPE, header), b"{}")
         assert outcome.failure is Failure.REQUEST
@@ -428,7 +428,7 @@ async def test_a_header_that_would_be_two_is_not_sent(header: tuple[str, str]) -
 
 
 async def test_a_header_that_is_no_text_asks_for_nothing() -> None:
-    """A header that is no text is ignored, and the answer counts."""
+    """A Retry-After that is not text is ignored, and the status counts."""
     busy = b"HTTP/1.1 429 x\r\nRetry-After: \xff\xfe" + b"9" * 4000 + b"\r\nContent-Length: 0\r\n\r\n"
     async with receiving(Raw(busy)) as receiver:
         outcome = await posted(receiver.url)
@@ -439,7 +439,7 @@ async def test_a_header_that_is_no_text_asks_for_nothing() -> None:
     "before", [b"X: a\0", b"X\0", b"X: " + b"y" * 8180, *(b"X: " + b"y" * few for few in range(70, 100, 5))]
 )
 async def test_no_part_of_the_token_comes_back_in_a_complaint(before: bytes) -> None:
-    """A sink that sends it in what is no HTTP does not see it in our log."""
+    """A token that the sink echoes in a malformed answer does not appear in the error."""
     token = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
     for line in (b"HTTP/1.1 2x0 x\r\n", b"HTTP/1.1 500 x\r\n"):
         async with receiving(Raw(line + b"X: " + before + token.encode() * 300 + b"\r\n\r\n")) as receiver:
@@ -450,5 +450,5 @@ async def test_no_part_of_the_token_comes_back_in_a_complaint(before: bytes) -> 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL])
 def test_what_this_machine_lacks_is_no_failure_of_the_network(number: int) -> None:
-    """A lack of local resources is a failure of its own kind that names the resource."""
+    """A lack of local resources is a failure of its own kind, which names the resource."""
     assert failure_of(OSError(number, "?")) == (Failure.LOCAL, os.strerror(number))

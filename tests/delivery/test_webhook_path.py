@@ -1,4 +1,4 @@
-"""Laws of a sink's path: in chat webhooks it is the secret, so nothing repeats it, whoever has echoed it."""
+"""Laws of a sink's path: it may be a secret, as in chat webhooks, so no error or log shows it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PATH = f"/services/T0123/B0123/{TOKEN}"
     ],
 )
 def test_what_everybody_is_shown(sink: str, shown: str) -> None:
-    """Scheme, host and port, and a sign for what may be a secret."""
+    """Scheme, host and port are shown; an ellipsis stands for what may be a secret."""
     assert host_only(sink) == shown
 
 
 def test_short_parts_are_no_secrets() -> None:
-    """Short parts of a path are no secrets, because they occur in other texts."""
+    """Short parts of a path are not redacted, because they occur in other texts."""
     assert path_secrets("https://hooks.example.org/hook") == ()
     assert TOKEN in path_secrets(f"https://hooks.example.org{PATH}")
     assert PATH in path_secrets(f"https://hooks.example.org{PATH}")
@@ -43,7 +43,7 @@ def test_short_parts_are_no_secrets() -> None:
 
 @pytest.mark.parametrize("status", [200, 404])
 async def test_what_a_sink_echoes_is_hidden(status: int) -> None:
-    """An echoed path, or its token alone, is hidden in the error and the stored answer."""
+    """A path, or a token of it, that the sink echoes is hidden in the error and the stored answer."""
     body = f"Cannot POST {PATH} ({TOKEN})".encode()
     async with receiving() as receiver:
         receiver.answer = Reply(status, body=body)
@@ -56,7 +56,7 @@ async def test_what_a_sink_echoes_is_hidden(status: int) -> None:
 
 
 def test_a_file_with_a_sink_that_cannot_be_used_does_not_show_its_path(tmp_path: Path) -> None:
-    """The error names host and key, and what is expected."""
+    """A configuration error about a sink names the key and the host, but not the path."""
     file = tmp_path / "poller.toml"
     text = """
 [[sources]]

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.delivery.sinks.webhook`: what is signed, and what is said where it cannot be."""
+"""Laws of :mod:`poller.delivery.sinks.webhook`: signing secrets from files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_which_file_holds_no_secret_is_said(tmp_path: Path) -> None:
-    """Law: each time, and nothing of what it holds; when it is mended, or there again, all of them sign."""
+    """Law: an unusable secret file is named at each request without its content; once corrected, all secrets sign."""
     good, bad = written(tmp_path / "good", new_secret(b"s" * 32)), written(tmp_path / "bad", "whsec_c2VjcmV0")
     requests = SignedRequests(files=[SecretFile(file, "signing secret") for file in (good, bad)])
     batch = [SinkEvent(*pair(spelled()))]

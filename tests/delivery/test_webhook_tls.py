@@ -59,7 +59,7 @@ async def test_a_trusted_certificate_of_the_right_host_is_accepted(
 async def test_a_certificate_that_proves_nothing_is_not_accepted(
     which: str, why: str, authority: trustme.CA, trusting: ssl.SSLContext
 ) -> None:
-    """With an invalid certificate no request is sent, and the error says why."""
+    """With an invalid certificate no request is sent, and the error has the reason."""
     certificate = {
         "expired": lambda: authority.issue_cert("127.0.0.1", not_before=LONG_AGO, not_after=LONG_AGO.replace(month=2)),
         "self-signed": lambda: trustme.CA().issue_cert("127.0.0.1"),
@@ -73,13 +73,13 @@ async def test_a_certificate_that_proves_nothing_is_not_accepted(
 
 
 async def test_by_default_the_systems_authorities_are_trusted_and_no_other(authority: trustme.CA) -> None:
-    """A private one is not among them."""
+    """By default only the system's certificate authorities are trusted."""
     async with receiving(tls=presenting(authority.issue_cert("127.0.0.1"))) as receiver:
         assert (await posted(receiver.url)).failure is Failure.TLS
 
 
 async def test_old_tls_is_not_spoken(authority: trustme.CA, trusting: ssl.SSLContext) -> None:
-    """A server that knows TLS 1.1 at most gets nothing."""
+    """A server that supports TLS 1.1 at most gets no request."""
     old = presenting(authority.issue_cert("127.0.0.1"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -93,7 +93,7 @@ async def test_old_tls_is_not_spoken(authority: trustme.CA, trusting: ssl.SSLCon
 
 
 class Alerting:
-    """A TLS server as most are: what it refuses it says with an alert. In a thread, for asyncio's sends none."""
+    """A TLS server that refuses with an alert, as most do; asyncio's server sends none, so it runs in a thread."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -102,7 +102,7 @@ class Alerting:
         self.url = f"https://127.0.0.1:{self._socket.getsockname()[1]}"
 
     def serve(self) -> None:
-        """One connection, read to its end: if it closed with a request unread, a reset could outrun the alert."""
+        """Serve one connection and read it to its end: an early close could reset it before the alert."""
         connection, _ = self._socket.accept()
         connection.settimeout(PATIENCE)
         tls = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
@@ -122,7 +122,7 @@ class Alerting:
 def test_a_sink_that_wants_a_client_certificate_is_named(
     version: ssl.TLSVersion, loop: str, authority: trustme.CA, trusting: ssl.SSLContext
 ) -> None:
-    """Law: the line names TLS, the sink's alert and the keys to set; TLS 1.3 tells it only after the handshake."""
+    """The error names TLS, the sink's alert and the keys to set, though TLS 1.3 alerts only after the handshake."""
     wanting = presenting(authority.issue_cert("127.0.0.1"))
     wanting.maximum_version = version
     wanting.verify_mode = ssl.CERT_REQUIRED
@@ -144,7 +144,7 @@ def test_a_sink_that_wants_a_client_certificate_is_named(
 async def test_a_sink_that_ends_a_handshake_without_a_word_may_want_a_client_certificate(
     version: ssl.TLSVersion, authority: trustme.CA, trusting: ssl.SSLContext
 ) -> None:
-    """Law: without an alert the line says when the connection ended, and what to try."""
+    """Without an alert the error says when the connection ended and suggests a client certificate."""
     wanting = presenting(authority.issue_cert("127.0.0.1"))
     wanting.maximum_version = version
     wanting.verify_mode = ssl.CERT_REQUIRED
@@ -156,7 +156,7 @@ async def test_a_sink_that_ends_a_handshake_without_a_word_may_want_a_client_cer
 
 
 async def test_what_is_no_tls_is_named(trusting: ssl.SSLContext) -> None:
-    """Law: an answer in plain HTTP to a TLS handshake is named as such."""
+    """A plain HTTP answer to a TLS handshake is named in the error."""
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
@@ -172,7 +172,7 @@ async def test_what_is_no_tls_is_named(trusting: ssl.SSLContext) -> None:
 
 
 async def test_http_2_over_tls_is_named(authority: trustme.CA, trusting: ssl.SSLContext) -> None:
-    """Law: an answer in HTTP/2 over TLS is named, with the remedy."""
+    """An HTTP/2 answer over TLS is named in the error, with the remedy."""
     frames = Raw(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64")
     async with receiving(frames, tls=presenting(authority.issue_cert("127.0.0.1"))) as receiver:
         outcome = await posted(receiver.url, tls=trusting)
@@ -180,7 +180,7 @@ async def test_http_2_over_tls_is_named(authority: trustme.CA, trusting: ssl.SSL
 
 
 async def test_plain_http_where_tls_is_due_is_a_failure_of_tls() -> None:
-    """Plain HTTP to a TLS port, and TLS to a plain one, are failures of their own."""
+    """TLS to a plain HTTP port and plain HTTP to a TLS port are failures of their own kinds."""
     async with receiving() as receiver:
         outcome = await posted(receiver.url.replace("http", "https"), seconds=0.2)
     assert outcome.failure in {Failure.TLS, Failure.TIMEOUT}

@@ -517,7 +517,7 @@ async def test_a_stranger_is_waited_for(world: World) -> None:
 
 
 async def test_one_that_has_joined_is_seen(world: World) -> None:
-    """`joined` returns once the process is in the member list, not before."""
+    """``joined`` returns once the process is in the member list, not before."""
     clock = asyncio.get_running_loop().time
     watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
     members = Members(world.client, MemberKeys.of("poller"), name="one", ttl=LONG, clock=store_clock())

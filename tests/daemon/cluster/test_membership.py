@@ -136,7 +136,7 @@ async def test_the_time_to_the_next_beat_counts_from_the_question(client: Redis)
     [((), {"acme/two", "acme/three"}), (("two",), None), (("one", "four"), {"acme/two", "acme/three"})],
 )
 async def test_what_the_others_list(client: Redis, silent: tuple[str, ...], expected: set[str] | None) -> None:
-    """Law: `listed` holds the feeds of other processes with the same role; a process that does not say may list any."""
+    """Law: ``listed`` holds the feeds of other processes with the same role; a silent process may list any."""
     membership = membership_of(List(client), look_seconds=TERM.total_seconds())
     said = {name: MemberConfiguration((f"acme/{name}",)) for name in ("one", "two", "three", "four")}
     roles = dict.fromkeys(said, frozenset({"poll"})) | {"four": frozenset({"deliver"})}
