@@ -131,7 +131,7 @@ class CommandQueue:
             reply = await self._client.get(self._reply_key(command))
         try:
             return msgspec.json.decode(reply, type=CommandReply) if reply else None
-        except msgspec.MsgspecError:
+        except ValueError:
             return None
 
     def _reply_key(self, command: Command) -> str:
@@ -141,7 +141,7 @@ class CommandQueue:
 def _command(kept: bytes) -> Command | None:
     try:
         return msgspec.json.decode(kept, type=Command)
-    except msgspec.MsgspecError:
+    except ValueError:
         return None
 
 
@@ -197,7 +197,7 @@ def pause_of(kept: bytes) -> FeedPause:
     """The pause from its key; what another version wrote in another form is a pause as well."""
     try:
         found = msgspec.json.decode(kept, type=FeedPause)
-    except msgspec.MsgspecError:
+    except ValueError:
         return FeedPause("another version", "", datetime.fromtimestamp(0, UTC))
     return msgspec.structs.replace(found, at=found.at.astimezone(UTC))
 

@@ -394,7 +394,7 @@ async def kept_listings(client: Redis, key: str) -> dict[str, SubstreamSnapshot]
 def _listing(value: bytes) -> SubstreamSnapshot:
     try:
         return _decode(value)
-    except msgspec.MsgspecError:
+    except ValueError:
         return SubstreamSnapshot()
 
 

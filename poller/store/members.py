@@ -202,7 +202,7 @@ async def members_seen(client: Redis, keys: MemberKeys) -> MemberList:
     with translated(client):
         there, roles, configurations = cast("list[list[bytes]]", await client.eval(THERE, 3, *names))
     found = _seen("", roles, configurations)
-    alive = [name.decode() for name in there]
+    alive = [name.decode("utf-8", "replace") for name in there]
     return MemberList(
         roles={name: found.roles.get(name, frozenset()) for name in alive},
         configurations={name: found.configurations.get(name, UNSAID) for name in alive},
@@ -211,18 +211,20 @@ async def members_seen(client: Redis, keys: MemberKeys) -> MemberList:
 
 def _seen(version: str, roles: Sequence[bytes], configurations: Sequence[bytes]) -> MemberList:
     done = {
-        name.decode(): frozenset(filter(None, text.decode().split(",")))
-        for name, text in zip(roles[::2], roles[1::2], strict=True)
+        name: frozenset(filter(None, text.decode("utf-8", "replace").split(",")))
+        for name, text in _named(roles).items()
     }
-    said = {
-        name.decode(): _configuration(text)
-        for name, text in zip(configurations[::2], configurations[1::2], strict=True)
-    }
+    said = {name: _configuration(text) for name, text in _named(configurations).items()}
     return MemberList(version, done, {name: said.get(name, UNSAID) for name in done})
+
+
+def _named(answer: Sequence[bytes]) -> dict[str, bytes]:
+    """The fields of a hash by name; a process that reads no more because of a name that is none would be silent."""
+    return {name.decode("utf-8", "replace"): text for name, text in zip(answer[::2], answer[1::2], strict=True)}
 
 
 def _configuration(text: bytes) -> MemberConfiguration:
     try:
         return msgspec.json.decode(text, type=MemberConfiguration)
-    except msgspec.MsgspecError:  # another version's
+    except ValueError:  # another version's, or no UTF-8
         return UNSAID

@@ -308,7 +308,7 @@ async def high_water_marks(client: Redis, key: str) -> dict[str, HighWaterMark]:
     """
     with translated(client):
         found = cast("dict[bytes, bytes]", await client.hgetall(key))
-    read = {feed.decode(): _decoded(noted) for feed, noted in found.items()}
+    read = {feed.decode("utf-8", "replace"): _decoded(noted) for feed, noted in found.items()}
     return {feed: noted for feed, noted in read.items() if noted is not None}
 
 
@@ -320,7 +320,7 @@ async def known_feeds(client: Redis, key: str) -> list[str]:
     """
     with translated(client):
         found = cast("list[bytes]", await client.hkeys(key))
-    return sorted(name.decode() for name in found)
+    return sorted(name.decode("utf-8", "replace") for name in found)
 
 
 async def store_unread(client: Redis, key: str, feed: str) -> None:
@@ -336,7 +336,7 @@ async def store_unread(client: Redis, key: str, feed: str) -> None:
 def _decoded(noted: bytes) -> HighWaterMark | None:
     try:
         return _decode(noted)
-    except msgspec.MsgspecError:
+    except ValueError:
         return None
 
 

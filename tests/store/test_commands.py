@@ -166,10 +166,19 @@ async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store
     assert await store.open_round() == WANTED
 
 
-@pytest.mark.parametrize("kept", [b"", b"1", b'{"by":7}', b"\xff"])
+@pytest.mark.parametrize("kept", [b"", b"1", b'{"by":7}', b"\xff", b'{"by":"\xff"}'])
 def test_what_another_version_wrote_is_a_pause(kept: bytes) -> None:
     """Law: any value in the key is a pause, which can be shown."""
     assert pause_of(kept).text.startswith("paused by another version")
+
+
+@pytest.mark.parametrize("kept", [b"", b"1", b"\xff", b'{"id":"\xff"}'])
+async def test_a_command_that_cannot_be_read_is_left_alone(store_client: Redis, kept: bytes) -> None:
+    """Law: what another program wrote among the commands is none, and the others are read."""
+    queue = CommandQueue(store_client, "poller")
+    await queue.submit(ONE)
+    await store_client.hset(orders_key("poller"), "bad", kept)
+    assert await queue.pending() == [ONE]
 
 
 def test_the_text_is_one_line() -> None:

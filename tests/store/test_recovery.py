@@ -28,6 +28,7 @@ from poller.store.recovery import (
     StartPosition,
     high_water_marks,
     is_announced,
+    known_feeds,
     loss_marks,
     loss_of,
     overhear,
@@ -449,3 +450,11 @@ def test_only_a_replaced_feed_is_read_as_a_baseline_over_what_it_holds() -> None
 def test_what_is_remembered_survives_being_written() -> None:
     """Law: one that is read is the one that was written."""
     assert msgspec.json.decode(msgspec.json.encode(KNOWN), type=HighWaterMark) == KNOWN
+
+
+async def test_a_note_that_is_no_text_is_unknown(real: Redis) -> None:
+    """Law: what another program wrote among the notes keeps none from being read."""
+    await real.hset("poller:{operations}:feeds", mapping={b"\xff": b"{}", b"a/b": b'{"generation":"\xff"}'})
+    await real.hset("poller:{operations}:feeds", "a/c", b'{"generation":"g","sequence":7}')
+    assert await high_water_marks(real, "poller:{operations}:feeds") == {"a/c": HighWaterMark("g", 7)}
+    assert len(await known_feeds(real, "poller:{operations}:feeds")) == 3

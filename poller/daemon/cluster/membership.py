@@ -31,6 +31,7 @@ from poller.store.scripts import ScriptCall, ScriptQuestion
 from poller.telemetry.logs import LogOnce
 
 LOOK_SECONDS: Final = 0.25
+_AFTER_FAULT: Final = 5.0  # seconds
 _WHO: Final = "the list of processes"
 
 _SEARCH_SECONDS: Final = 5.0  # between two reads of the known feeds, while the list of processes stays the same
@@ -181,6 +182,9 @@ class Membership:
             except StoreError as error:
                 self._failure.failed(str(error))
                 await self._clock.sleep(self._look_seconds)
+            except Exception:  # noqa: BLE001 -- without the list, commands and subscriptions would be unread, silently
+                _log.exception("the other processes cannot be seen")
+                await self._clock.sleep(_AFTER_FAULT)
             await self._clock.wait(self._wake, self._look_seconds)
 
     async def _met(self) -> None:
@@ -190,6 +194,10 @@ class Membership:
             fresh = await self._asked(frozenset(self._roles), tell=tell, besides=questions)
         except StoreError:
             self._tell |= tell
+            raise
+        except Exception as error:
+            for one in questions:
+                one.settle(StoreError(f"the list of processes cannot be read: {type(error).__name__}"))
             raise
         finally:
             for one in questions:  # without effect on what is settled

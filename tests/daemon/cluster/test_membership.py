@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.daemon.cluster.membership import Membership
 from poller.daemon.health import StoreMonitor
-from poller.errors import StoreUnavailable
+from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
@@ -201,3 +202,43 @@ async def test_a_question_that_cannot_be_answered_any_more_is_cancelled(client: 
         await turns()
     await turns()
     assert asked.cancelled()
+
+
+async def test_what_another_program_wrote_among_the_processes_keeps_none_from_reading(client: Redis) -> None:
+    """Law: a name or a configuration that is no UTF-8 does not end the reading of the list, nor what goes with it."""
+    membership = membership_of(List(client), look_seconds=0.01)
+    membership.join("poll")
+    await client.hset(KEYS.roles, mapping={b"\xff": b"\xfe", "other": b"poll"})
+    await client.hset(KEYS.configurations, mapping={b"\xff": b"{}", "other": b'{"feeds":["\xff"]}'})
+    async with membership.running(), patience("it to have joined"):
+        await membership.joined("poll")
+        assert membership.seen.doing("poll") == ("one", "other")
+        assert membership.listed("poll") is None
+        assert await membership.ask(COUNT) == 1
+
+
+async def test_a_fault_of_the_program_ends_no_reading(client: Redis) -> None:
+    """Law: after a pause the list is read again; who asked meanwhile is answered with an error, and asks again."""
+    members, faults = List(client), [ValueError("unforeseen")]
+    membership = Membership(
+        members, ttl=TERM, watch=StoreMonitor("warn", clock=store_clock()), clock=_Hurried(), look_seconds=0.01
+    )
+
+    def fault() -> None:
+        if faults and members.besides[-1]:
+            raise faults.pop()
+
+    members.meanwhile = fault
+    async with membership.running(), patience("the answers"):
+        await until(lambda: members.asked, "a reading")  # the first one is to leave the list
+        with pytest.raises(StoreError, match="ValueError"):
+            await membership.ask(COUNT)
+        assert await membership.ask(COUNT) == 1
+
+
+class _Hurried(Clock):
+    """A clock whose sleeps last no time."""
+
+    async def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        await asyncio.sleep(0)
