@@ -35,7 +35,7 @@ from poller.control.orphans import HERE, differences, orphaned_feeds, stated
 from poller.control.problems import NO_QUALIFICATION, not_delivering_text, unlisted_text, unmatched_choices, way_out
 from poller.control.status import SubscriptionStatus, subscription_statuses
 from poller.control.subscriptions import registry_of
-from poller.delivery.handshake import Awaiting, Granted, origin, request_of, state_after, stored_state, ungranted
+from poller.delivery.handshake import Awaiting, Granted, origin_aside, request_of, state_after, stored_state, ungranted
 from poller.delivery.sinks.base import Failure, Permission, PermissionRequest
 from poller.errors import (
     AddressTaken,
@@ -471,7 +471,7 @@ async def _checked(
     subject = f"subscription {settings.id}"
     try:
         secrets = signing_secrets(settings.secret_files)
-        request = request_of(settings, origin(permissions.public_url))
+        request = request_of(settings, await origin_aside(permissions.public_url))
         async with sink_of(settings, environ, clock=clock) as sink:
             said = await sink.verify(request if settings.handshake else None)
     except (ConfigurationError, SourceError) as error:

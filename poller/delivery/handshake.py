@@ -29,8 +29,9 @@ import asyncio
 import math
 import re
 import socket
+import threading
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
@@ -44,6 +45,7 @@ import structlog
 from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.sinks.base import Permission, PermissionRequest, Sink
+from poller.lifecycle import unless_stopped
 from poller.store.registry import Registry
 
 _REMEDY: Final = "let it answer OPTIONS with WebHook-Allowed-Origin: * (or the name it is sent), or unset validate"
@@ -219,6 +221,7 @@ CALLBACK: Final = "/webhooks/callback"
 _LOOK_SECONDS: Final = 1.0
 _AGAIN: Final = 60  # reads of the registry before a sink that has not granted is asked again
 _LATE_GRANT: Final = 3600  # the same if it may call back
+_AFTER_CHANGE: Final = 2.0  # seconds; the registry is read each second
 _KEY_BYTES: Final = 32
 _OFFERS: Final = 4
 _NAMELESS: Final = "poller.invalid"  # a machine that has no DNS name of its own
@@ -252,8 +255,9 @@ async def permitted(
     Raises:
             StoreError: the state cannot be stored.
     """
-    name = origin(public_url)
-    state = stored_state(kept)
+    name, state = await unless_stopped(origin_aside(public_url), stop), stored_state(kept)
+    if name is None:
+        return None
     while not stop.is_set():
         report(ungranted(state))
         if isinstance(state, Granted) and state.origin == name:
@@ -263,9 +267,10 @@ async def permitted(
         request = request_of(settings, name, callback_url(base, subscription=settings.id, key=key) if base else None)
         before, offered = state, key if base else ""
         state = await _asked(sink, request, offered, before, registry=registry, settings=settings, clock=clock)
-        if state is None:
-            await stop.wait()  # removed, or with another sink now: this answer no longer counts
-            return None
+        if state is None:  # removed, or with another sink now: this answer no longer counts, and the stop comes soon
+            if await clock.wait(stop, _AFTER_CHANGE):
+                return None
+            continue  # it has this sink again
         _log_state(settings.id, state, before)
         report(ungranted(state))
         state = await _later(state, registry, settings.id, stop, clock)
@@ -357,10 +362,31 @@ async def _later(
     return state
 
 
-def origin(public_url: str | None) -> str:
-    """The origin: the host of the public URL, or this machine's DNS name."""
-    machine = (name for name in (socket.getfqdn(), socket.gethostname()) if name != "localhost")
-    for name in (urlsplit(public_url or "").hostname or "", *machine):
+def origin(public_url: str | None, machine: Callable[[], str] = socket.getfqdn) -> str:
+    """The origin: the host of the public URL, or this machine's DNS name. ``machine`` may block for long."""
+    public = urlsplit(public_url or "").hostname or ""
+    names: Sequence[Callable[[], str]] = (lambda: public, machine, socket.gethostname)
+    for name in names:
         with suppress(ValueError):
-            return PermissionRequest(name).origin
+            found = PermissionRequest(name()).origin
+            if found == public or found != "localhost":
+                return found
     return _NAMELESS
+
+
+async def origin_aside(public_url: str | None, machine: Callable[[], str] = socket.getfqdn) -> str:
+    """As :func:`origin`, in a thread that delays neither other tasks nor the end of the process."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[str] = loop.create_future()
+
+    def settle(name: str) -> None:
+        if not found.done():  # else the caller was cancelled
+            found.set_result(name)
+
+    def find() -> None:
+        name = origin(public_url, machine)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, name)
+
+    threading.Thread(target=find, name="look-up of this machine's name", daemon=True).start()
+    return await found

@@ -248,11 +248,13 @@ def callback_routes(registry: Callable[[], Registry | None]) -> list[Route]:
             return _later()
         subscription, key = request.query_params.get("id", ""), request.query_params.get("key", "")
         try:
-            kept = await kept_in.handshake(subscription)
-            state = state_called(stored_state(kept), key, request.headers.get(_RATE))
-            if state is None:
-                return PlainTextResponse("no handshake waits for this key\n", status_code=404)
-            await kept_in.note_handshake(subscription, encoded(state))
+            while True:  # each turn beyond the first means that another state was stored meanwhile
+                kept = await kept_in.handshake(subscription)
+                state = state_called(stored_state(kept), key, request.headers.get(_RATE))
+                if state is None:
+                    return PlainTextResponse("no handshake waits for this key\n", status_code=404)
+                if await kept_in.note_handshake(subscription, encoded(state), before=kept or b""):
+                    break
         except StoreError as error:
             _log.warning("callback", subscription=subscription, error=str(error))
             return _later()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,7 @@ from poller.delivery.handshake import (
     digest_of,
     encoded,
     origin,
+    origin_aside,
     pace,
     permitted,
     state_called,
@@ -48,7 +50,7 @@ from poller.web.app import application
 from poller.web.subscriptions import callback_routes
 from tests.delivery.sinks import sink_of
 from tests.harness.clock import StubClock
-from tests.harness.waiting import until
+from tests.harness.waiting import turns, until
 from tests.receiver import Answer, Received, Receiver, Reply, receiving
 
 ORIGIN = "poller.example.org"
@@ -298,6 +300,37 @@ async def test_a_grant_is_asked_for_once_and_kept(registry: Registry) -> None:
         assert len(receiver.requests) == 1
 
 
+async def test_the_look_up_of_the_machine_s_name_holds_up_nothing() -> None:
+    """Law: a resolver that does not answer delays no other task, and is not asked where there is a public URL."""
+    answered = threading.Event()
+
+    def slow() -> str:
+        assert answered.wait(30)
+        return ORIGIN
+
+    assert await origin_aside("https://public.example/p", slow) == "public.example"
+    asking = asyncio.create_task(origin_aside(None, slow))
+    await turns()
+    assert not asking.done()
+    answered.set()
+    assert await asking == ORIGIN
+
+
+async def test_a_sink_that_the_subscription_has_again_is_asked_again(registry: Registry) -> None:
+    """Law: an answer that counts no more, because the sink was changed and changed back meanwhile, ends no asking."""
+    async with receiving() as receiver:
+        answers = iter((Reply(200), Reply(200, headers=(ALLOWED,))))
+
+        async def late(_: Received) -> Answer:
+            for url in ("http://127.0.0.1:1/next", receiver.url):
+                await registry.change("rostering", encode_subscription(settings(url)))
+            return next(answers)
+
+        receiver.answer = late
+        async with asking(registry, receiver, public_url="https://poller.example") as (task, _):
+            assert await task == Granted("poller.example", 120)
+
+
 async def test_the_grant_of_one_sink_does_not_hold_for_the_next(registry: Registry) -> None:
     """A sink that answers after the subscription got another sink grants nothing, and no state is stored."""
     async with receiving() as receiver:
@@ -392,6 +425,30 @@ async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry
             assert (await task) == Granted(origin(web), 30)
             async with http.get(callback) as answer:
                 assert answer.status == 404  # once
+
+
+class Overtaken(Registry):
+    """A registry in which the subscription gets another sink just after its handshake was read."""
+
+    async def handshake(self, subscription: str) -> bytes | None:
+        kept = await super().handshake(subscription)
+        await self.change(subscription, encode_subscription(settings("http://127.0.0.1:1/next")))
+        return kept
+
+
+async def test_a_call_that_is_overtaken_grants_nothing_to_the_next_sink() -> None:
+    """Law: a sink grants for itself alone, though the subscription gets another one while it calls back."""
+    async with FakeAsyncRedis() as client:
+        registry = Overtaken(client, SubscriptionKeys.of("poller"))
+        await registry.add("rostering", encode_subscription(settings("http://127.0.0.1:1/first")), (), AT)
+        await registry.note_handshake("rostering", encoded(Awaiting(ORIGIN, digest_of(KEY))))
+        async with (
+            listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
+            aiohttp.ClientSession() as http,
+            http.get(callback_url(f"{web}/webhooks/callback", subscription="rostering", key=KEY)) as answer,
+        ):
+            assert answer.status == 404
+        assert not (await registry.all()).handshakes
 
 
 @pytest.mark.parametrize("answer", [Reply(200), Reply(405), Reply(503)])
