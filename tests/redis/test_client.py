@@ -1,4 +1,4 @@
-"""A command is sent once, whatever becomes of its reply."""
+"""Laws of :mod:`poller.redis.client`: a command is sent once, whatever happens to its reply."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ APPEND = b"return redis.call('XADD', KEYS[1], '*', 'data', ARGV[1])"
 
 
 async def append(client: Redis) -> None:
-    """A naive script: appends each time it is run."""
+    """A script without protection against repetition: appends each time it runs."""
     running: Awaitable[object] = client.execute_command("EVAL", APPEND, 1, "log", "x")  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
     await running
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_a_lost_reply_is_one_execution(server: str, protocol: Protocol) -> None:
-    """The reply to a script is lost: it ran once, the error says that trying again may help, the next call works."""
+    """After a lost reply the script has run once, the error is StoreUnavailable, and the next command works."""
     async with proxied(server) as proxy, commands(proxy.url, protocol=protocol) as client:
         proxy.lose_reply(to=b"EVAL", times=20)
         with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:\d+: "), translated(client):
@@ -44,7 +44,7 @@ async def test_a_lost_reply_is_one_execution(server: str, protocol: Protocol) ->
 
 
 async def test_a_default_client_would_execute_eleven_times(server: str) -> None:
-    """The proof that the proxy can show it: with the ten retries of a Redis() as it comes, eleven entries."""
+    """With redis-py's default of ten retries the script runs eleven times, so the proxy does show repetitions."""
     retry = Retry(NoBackoff(), DEFAULT_RETRY_COUNT)
     async with proxied(server) as proxy, Redis.from_url(proxy.url, retry=retry) as client:
         proxy.lose_reply(to=b"EVAL", times=20)
@@ -54,7 +54,7 @@ async def test_a_default_client_would_execute_eleven_times(server: str) -> None:
 
 
 async def test_a_reply_cut_in_the_middle_is_one_execution(server: str) -> None:
-    """Some bytes of the reply arrive and then none: the same as no reply, and the next command gets its own answer."""
+    """A reply cut in the middle counts as no reply, and the next command gets its own reply."""
     async with proxied(server) as proxy, commands(proxy.url) as client:
         proxy.cut_reply(to=b"EVAL", after=5)
         with pytest.raises(StoreUnavailable), translated(client):
@@ -64,7 +64,7 @@ async def test_a_reply_cut_in_the_middle_is_one_execution(server: str) -> None:
 
 
 async def test_a_reset_connection_is_not_tried_again(server: str) -> None:
-    """A connection reset under a command fails that command at once; the next command works."""
+    """A command whose connection is reset fails without being sent again."""
     async with proxied(server) as proxy, commands(proxy.url) as client:
         proxy.reset(to=b"EVAL", times=20)
         with pytest.raises(StoreUnavailable), translated(client):
@@ -74,7 +74,7 @@ async def test_a_reset_connection_is_not_tried_again(server: str) -> None:
 
 
 async def test_a_silent_server_is_waited_for_as_long_as_said(server: str) -> None:
-    """A half-open connection ends with the reply timeout, as unavailable, and without a second sending."""
+    """A command on a half-open connection ends with the reply timeout, and is not sent again."""
     async with proxied(server) as proxy, connect(proxy.url, reply_timeout=timedelta(milliseconds=50)) as client:
         await client.ping()
         proxy.silence(to=b"EVAL", times=20)
@@ -84,7 +84,7 @@ async def test_a_silent_server_is_waited_for_as_long_as_said(server: str) -> Non
 
 
 async def test_a_cancelled_command_does_not_poison_the_next(server: str) -> None:
-    """A command cancelled while its reply is on the way leaves no reply behind for the next command to take."""
+    """A command that is cancelled before its reply arrives leaves no reply for the next command."""
     async with proxied(server) as proxy, commands(proxy.url) as client:
         held = proxy.hold_reply(to=b"EVAL")
         task = asyncio.create_task(append(client))
@@ -97,7 +97,7 @@ async def test_a_cancelled_command_does_not_poison_the_next(server: str) -> None
 
 
 async def test_a_client_is_what_it_says(server: str) -> None:
-    """Name, protocol and bytes: an operator finds the client in CLIENT LIST, and replies are not decoded."""
+    """CLIENT LIST shows the client's name and protocol, and replies are bytes."""
     async with commands(server, protocol=2) as two, commands(server, protocol=3) as three:
         for client, protocol in ((two, 2), (three, 3)):
             await client.set("k", b"\xff")
@@ -108,7 +108,7 @@ async def test_a_client_is_what_it_says(server: str) -> None:
 
 
 async def test_a_blocking_read_may_last_as_long_as_its_block(server: str) -> None:
-    """The reply timeout of a blocking client lies above its block time, that of every other client is five seconds."""
+    """A blocking client's reply timeout exceeds its block time; that of every other client is five seconds."""
     async with blocking(server, block=timedelta(seconds=9)) as client, commands(server) as other:
         assert client.connection_pool.connection_kwargs["socket_timeout"] == 14
         assert other.connection_pool.connection_kwargs["socket_timeout"] == 5
@@ -117,7 +117,7 @@ async def test_a_blocking_read_may_last_as_long_as_its_block(server: str) -> Non
 
 
 async def test_nothing_listens() -> None:
-    """If nothing listens, the store is unavailable, and the message names the address."""
+    """If no server listens, the store is unavailable; the message names the address but not the password."""
     async with commands("redis://:hunter2@127.0.0.1:1") as client:
         with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as failure, translated(client):
             await client.get("k")
@@ -125,7 +125,7 @@ async def test_nothing_listens() -> None:
 
 
 async def test_a_cancellation_is_never_swallowed(server: str) -> None:
-    """Law: a command that is cancelled at any step ends; a lost cancellation would hang the daemon."""
+    """A command that is cancelled at any step ends as cancelled; a swallowed cancellation would hang the daemon."""
     client, loop = commands(server), asyncio.get_running_loop()
     swallowed = 0
 
@@ -147,7 +147,7 @@ async def test_a_cancellation_is_never_swallowed(server: str) -> None:
 
 
 async def test_more_commands_than_connections(server: str) -> None:
-    """Any number of concurrent commands is answered over a bounded number of connections."""
+    """Any number of concurrent commands is answered over at most ``CONNECTIONS`` connections."""
     async with commands(server) as client:
 
         async def together() -> list[int]:
@@ -156,8 +156,8 @@ async def test_more_commands_than_connections(server: str) -> None:
             await asyncio.wait(asked)
             return sorted([int(one.result()) for one in asked])
 
-        # A busy machine may not open all of them in time; those that it has stay open.
-        answers = await until(together, "as many connections as it may have", despite=(spoken.TimeoutError,))
+        # A busy machine may not open all connections in time; those that are open stay open.
+        answers = await until(together, "all connections to be open", despite=(spoken.TimeoutError,))
         assert answers == list(range(1, 3 * CONNECTIONS + 1))
         ours = [one for one in await client.client_list() if one["name"] == "poller"]
         assert len(ours) <= CONNECTIONS
@@ -165,7 +165,7 @@ async def test_more_commands_than_connections(server: str) -> None:
 
 @pytest.mark.parametrize("turn", range(8))
 async def test_it_closes_its_connections_although_it_is_cancelled(server: str, turn: int) -> None:
-    """Wherever the cancellation comes, each connection is closed once the client is."""
+    """A client that is cancelled at any step of closing closes all its connections."""
     client = commands(server)
     await asyncio.gather(*(client.execute_command("CLIENT", "ID") for _ in range(3)))  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
     connections = list(client.connection_pool._available_connections)

@@ -1,4 +1,4 @@
-"""A client of a real cluster: every command to its slot, and none carried out twice."""
+"""Laws of :mod:`poller.redis.cluster` on a real cluster: each command goes to its slot, and none runs twice."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def client(url: str) -> AsyncIterator[Redis]:
 
 
 async def append(client: Redis, key: str = "log") -> int:
-    """A naive script: appends each time it is run."""
+    """A script without protection against repetition: appends each time it runs."""
     running: Awaitable[int] = client.execute_command("EVAL", APPEND, 1, key, "x")  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
     with translated(client):
         return await running
@@ -68,7 +68,7 @@ def piped(client: Redis, *commands: tuple[str | int, ...], transaction: bool = F
 
 
 async def test_every_key_is_found(client: Redis) -> None:
-    """One by one, by script, and in a pipeline whose answers come in the order of its commands."""
+    """Single commands, scripts and pipelines reach the keys of all primaries; a pipeline's replies keep their order."""
     assert scattered(client)
     assert len(await servers(client)) == 3
     for number, key in enumerate(KEYS):
@@ -82,7 +82,7 @@ async def test_every_key_is_found(client: Redis) -> None:
 
 
 async def test_an_error_in_a_pipeline_is_raised(client: Redis) -> None:
-    """The first one, whosever answer it is, unless all answers are wanted."""
+    """A pipeline raises the first error of its replies; its other commands are carried out."""
     await client.set("k1", "text")
     asking = client.pipeline(transaction=False)
     for key in KEYS[:5]:
@@ -94,10 +94,10 @@ async def test_an_error_in_a_pipeline_is_raised(client: Redis) -> None:
 
 
 async def test_a_transaction_has_one_slot(client: Redis) -> None:
-    """Where its keys lie apart it is refused, and nothing of it is done."""
+    """A transaction or command with keys of several slots is refused, and no part of it is carried out."""
     together = (("SET", "{a}1", "x"), ("GET", "{a}1"), ("PING",))
     assert await piped(client, *together, transaction=True) == [True, b"x", True]
-    with pytest.raises(StoreUnavailable), translated(client):  # MOVED without end, as far as one can tell
+    with pytest.raises(StoreUnavailable), translated(client):  # to the client this looks like endless MOVED replies
         await piped(client, ("SET", "a", "x"), ("SET", "b", "x"), transaction=True)
     assert await client.exists("a") + await client.exists("b") == 0
     with pytest.raises(StoreRefused, match="slot"), translated(client):
@@ -105,7 +105,7 @@ async def test_a_transaction_has_one_slot(client: Redis) -> None:
 
 
 async def test_what_goes_by_no_server_goes_nowhere(client: Redis) -> None:
-    """Where redirections could not be followed nothing is sent."""
+    """WATCH is refused, since its redirections could not be followed."""
     with pytest.raises(RuntimeError, match="execute_command"):
         await client.pipeline(transaction=True).watch("k")
 
@@ -123,7 +123,7 @@ async def test_a_slot_that_has_moved_is_followed(client: Redis, cluster: Cluster
 
 
 async def test_a_slot_between_two_servers(url: str, cluster: Cluster) -> None:
-    """A key is asked for where it is; what needs keys of both waits until they are together, and is done once."""
+    """During a slot's move each key is found; a script that needs keys of both servers waits and runs once."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -148,7 +148,7 @@ async def test_a_slot_between_two_servers(url: str, cluster: Cluster) -> None:
 
 
 async def test_a_move_that_does_not_end_is_told(cluster: Cluster) -> None:
-    """After some tries: nothing was carried out, and trying again may help."""
+    """If a slot's move does not end, commands on it fail as unavailable after some tries, and write nothing."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -170,7 +170,7 @@ async def test_a_move_that_does_not_end_is_told(cluster: Cluster) -> None:
 
 
 async def test_a_new_primary_is_found_within_a_second(client: Redis, cluster: Cluster) -> None:
-    """After a primary is killed, commands fail at once, and work as soon as there is a new one."""
+    """After a primary is killed commands fail, and within a second they reach the new primary."""
     assert await append(client) == 1
     await asyncio.to_thread(cluster.settled)
     await asyncio.to_thread(cluster.primary_of("log").kill)
@@ -185,7 +185,7 @@ async def test_a_new_primary_is_found_within_a_second(client: Redis, cluster: Cl
 
 
 async def test_a_lost_reply_is_one_execution(cluster: Cluster) -> None:
-    """Law: whatever becomes of a reply, its command is not sent again."""
+    """A command whose reply is lost is not sent again."""
     async with AsyncExitStack() as stack:
         proxies = {
             node.port: await stack.enter_async_context(proxied(f"redis://127.0.0.1:{node.port}"))
@@ -207,7 +207,7 @@ async def test_a_lost_reply_is_one_execution(cluster: Cluster) -> None:
 
 
 async def test_nobody_answers() -> None:
-    """If no server answers, each concurrent command fails soon, with the addresses and without the password."""
+    """If no server answers, each concurrent command fails with the addresses and without the password."""
     async with commands("redis+cluster://u:hunter2@127.0.0.1:1,127.0.0.1:2") as client:
         for told in await asyncio.gather(*(append(client) for _ in range(500)), return_exceptions=True):
             assert isinstance(told, StoreUnavailable)
@@ -216,14 +216,14 @@ async def test_nobody_answers() -> None:
 
 
 async def test_a_server_that_is_no_cluster(stores: Stores) -> None:
-    """It is refused, as is a user whom the cluster does not know."""
+    """A server without cluster support is refused."""
     async with proxied(stores.emptied("valkey")) as proxy, commands(f"redis+cluster://{proxy.place}") as client:
         with pytest.raises(StoreRefused, match="cluster support disabled"):
             await append(client)
 
 
 async def test_a_stranger_is_refused(url: str) -> None:
-    """A wrong password will be wrong the next time, too."""
+    """A wrong password is refused and not shown."""
     async with commands(url.replace("://", "://nobody:hunter2@")) as client:
         with pytest.raises(StoreRefused) as told:
             await append(client)
@@ -231,7 +231,7 @@ async def test_a_stranger_is_refused(url: str) -> None:
 
 
 async def test_more_commands_than_connections(client: Redis) -> None:
-    """Each waits for its turn, and no server sees more connections than agreed."""
+    """Concurrent commands wait for their turn, and each server sees at most ``CONNECTIONS`` connections."""
     answers = await asyncio.gather(*(client.incr("n") for _ in range(3 * CONNECTIONS)))
     assert sorted(answers) == list(range(1, 3 * CONNECTIONS + 1))
     for server in await servers(client):
@@ -240,7 +240,7 @@ async def test_more_commands_than_connections(client: Redis) -> None:
 
 
 async def test_a_cancellation_is_never_swallowed(client: Redis) -> None:
-    """Law: a command that is cancelled at any step ends, and the next one gets its own answer."""
+    """A pipeline that is cancelled at any step ends as cancelled, and the next command gets its own reply."""
     loop, swallowed = asyncio.get_running_loop(), 0
 
     def cancel_after(steps: int, task: asyncio.Future[list[Any]], asked: list[bool]) -> None:
@@ -261,7 +261,7 @@ async def test_a_cancellation_is_never_swallowed(client: Redis) -> None:
 
 
 async def test_a_silent_server_is_waited_for_as_long_as_said(url: str, cluster: Cluster) -> None:
-    """It is stopped, not gone: the command ends with its timeout, others go on, and it is asked again once it wakes."""
+    """A command to a stopped server ends with its timeout; other servers answer, and later this one does again."""
     async with connect(url, reply_timeout=timedelta(milliseconds=200)) as client:
         await append(client)
         node = cluster.primary_of("log")
@@ -277,7 +277,7 @@ async def test_a_silent_server_is_waited_for_as_long_as_said(url: str, cluster: 
 
 
 def _client(cluster: Cluster, *, proxies: dict[int, Proxy] | None = None, clock: Clock | None = None) -> ClusterClient:
-    """One whose way to the servers, or whose pauses, are the test's own."""
+    """A client with the test's own way to the servers, or its own pauses."""
 
     def make(one: Address) -> Redis:
         port = int(proxies[one.port].place.rpartition(":")[2]) if proxies else one.port
@@ -286,14 +286,14 @@ def _client(cluster: Cluster, *, proxies: dict[int, Proxy] | None = None, clock:
     return ClusterClient([Address("127.0.0.1", cluster.nodes[0].port)], make, clock=clock or Clock())
 
 
-# Who has which slots is asked seldom, of whoever may know, by one at a time.
+# Which server has which slots is read seldom, from any server that may know it, by one reader at a time.
 
 A, B, C = (Address("127.0.0.1", port) for port in (1, 2, 3))
 
 
 @dataclass
 class Told:
-    """Servers that tell what they are told to, and write down who was asked and who was closed."""
+    """Servers with scripted answers; records which were asked and which clients were closed."""
 
     answers: dict[Address, object]
     asked: list[Address] = field(default_factory=list)
@@ -325,7 +325,7 @@ def slots(*primaries: Address) -> list[list[object]]:
 
 
 async def test_many_at_once_ask_once() -> None:
-    """Concurrent commands share one request for the slots; known slots are not requested again."""
+    """Concurrent commands share one request for the slots, and known slots are not requested again."""
     told = Told({A: slots(A, B)})
     nodes = ClusterNodes([A], told.client, clock=Clock())
     assert await asyncio.gather(*(nodes.primary_of(place % 2) for place in range(100))) == [A, B] * 50
@@ -333,7 +333,7 @@ async def test_many_at_once_ask_once() -> None:
 
 
 async def test_doubts_are_looked_into_ten_times_a_second() -> None:
-    """The slots are read at most ten times a second, and the last answer stays valid meanwhile."""
+    """The slots are read at most ten times a second; the last answer stays valid meanwhile."""
     told = Told({A: slots(A), B: slots(B)})
     times = [number / 100 for number in range(12)]
     now = times[0]
@@ -343,11 +343,11 @@ async def test_doubts_are_looked_into_ten_times_a_second() -> None:
         found.append(await nodes.primary_of(0))
         nodes.moved(B)
     assert found == [A] * 10 + [B] * 2
-    assert told.asked == [A, B]  # whoever was said to have it is asked, not the one that was wrong
+    assert told.asked == [A, B]  # the server named by MOVED is asked, not the one that was wrong
 
 
 async def test_whoever_failed_is_asked_last() -> None:
-    """The server that failed is asked last; without any answer the last slots stay valid."""
+    """A server that failed is asked last; while no server answers, the last slots stay valid."""
     told = Told({A: slots(A, B), B: Unreachable("away"), C: Unreachable("away")})
     nodes = ClusterNodes([A, C], told.client, clock=StubClock(monotonic=map(float, count()).__next__))
     await nodes.primary_of(0)
@@ -359,14 +359,14 @@ async def test_whoever_failed_is_asked_last() -> None:
 
 
 async def test_a_slot_of_nobody_is_down() -> None:
-    """Which may be better the next time."""
+    """A slot without a primary raises ClusterDownError, which counts as unavailable."""
     nodes = ClusterNodes([A], Told({A: slots(A)}).client, clock=Clock())
     with pytest.raises(ClusterDownError):
         await nodes.primary_of(7)
 
 
 async def test_whoever_has_left_is_closed() -> None:
-    """The client of a server that left is closed, unless a command still waits for it."""
+    """The client of a server that left the cluster is closed once no command uses it."""
     told = Told({A: slots(B, C), B: slots(B)}, used={C})
     nodes = ClusterNodes([A], told.client, clock=StubClock(monotonic=map(float, count()).__next__))
     assert [getattr(one, "at", None) for one in await nodes.primaries()] == [B, C]
@@ -402,7 +402,7 @@ A, B, C = (Address("127.0.0.1", port) for port in (1, 2, 3))
     ],
 )
 def test_what_has_a_key_goes_by_it(command: tuple[Any, ...], key: str) -> None:
-    """A command goes to its key's slot, wherever the key is in the command."""
+    """A command goes to the slot of its first key, wherever that key is among its arguments."""
     assert slot_of(command) == key_slot(key.encode())
 
 
@@ -411,12 +411,12 @@ def test_what_has_a_key_goes_by_it(command: tuple[Any, ...], key: str) -> None:
     [("PING",), ("INFO", "server"), ("CONFIG GET", "*"), ("EVAL", "return 1", 0), ("XREAD", "STREAMS"), ("SCAN", 0)]
 )  # fmt: skip
 def test_what_has_no_key_goes_anywhere(command: tuple[Any, ...]) -> None:
-    """Also where it has other arguments."""
+    """A command without a key has no slot, whatever its arguments are."""
     assert slot_of(command) is None
 
 
 def test_who_has_which_slots() -> None:
-    """The slots are read in any order; a server that does not know its host has the one it was reached by."""
+    """Slots are decoded in any order; a server that does not name its host has the host it was reached by."""
     answer = [[10, 20, [b"127.0.0.1", 2, b"id"], [b"127.0.0.1", 3, b"id"]], [0, 9, [b"", 1, b"id", []]], [21, 21]]
     slots = slots_of(answer, A)
     assert [slots.primary_of(slot) for slot in (0, 9, 10, 20, 21, 16383)] == [A, A, B, B, None, None]
@@ -428,6 +428,6 @@ def test_who_has_which_slots() -> None:
     "answer", [[[0]], [[0, 1, 2]], [[0, 1, [b"h"]]], [["x", 1, [b"h", 1]]], [[0, 1, [b"\xff", 1]]]]
 )
 def test_what_is_no_answer_is_refused(answer: list[Any]) -> None:
-    """With one kind of error."""
+    """A malformed list of slots raises ValueError."""
     with pytest.raises(ValueError):  # noqa: PT011 -- whichever it is
         slots_of(answer, A)

@@ -1,4 +1,4 @@
-"""What a power cut leaves of the embedded server's files, and what becomes of it. Real files of a real server."""
+"""Laws of :mod:`poller.redis.data_directory`: files after a power cut, and safe directories. On a real server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def embedded(directory: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 async def written(directory: Path, count: int = 3) -> Path:
-    """A server's directory with keys ``0`` … in it; gives the file that has them last."""
+    """Write keys ``0`` … with a server on this directory; return the last file with data."""
     async with embedded(directory) as server:
         await server.ensure()
         async with commands(server.url) as client:
@@ -73,7 +73,7 @@ async def keys(directory: Path) -> set[bytes]:
     ids=["zeros", "line", "half", "half and zeros", "multi", "multi and zeros", "half a multi", "length"],
 )
 async def test_a_torn_end_is_cut_and_kept(tmp_path: Path, tail: bytes) -> None:
-    """A torn end is cut behind the last whole command or transaction, and kept; the server starts."""
+    """A torn end is cut after the last whole command or transaction and kept in a file; the server starts."""
     file = await written(tmp_path / "d")
     before = file.read_bytes()
     file.write_bytes(before + tail)
@@ -89,7 +89,7 @@ async def test_a_torn_end_is_cut_and_kept(tmp_path: Path, tail: bytes) -> None:
 
 
 async def test_what_is_cut_twice_is_kept_twice(tmp_path: Path) -> None:
-    """At the same byte: the second part does not replace the first."""
+    """A second part that is cut at the same byte does not replace the first one."""
     file = await written(tmp_path / "d")
     before = file.read_bytes()
     for tail in (ZEROS, b"torn"):
@@ -103,7 +103,7 @@ def hole(whole: bytes) -> bytes:
 
 
 def swallowing(whole: bytes) -> bytes:
-    """A length that reaches beyond the end: what Valkey itself takes for an end that is torn, and cuts."""
+    """A length that exceeds the file, which Valkey itself would take for a torn end and cut."""
     return whole.replace(b"$100\r\n", b"$999999\r\n", 1)
 
 
@@ -113,7 +113,7 @@ def hole_and_torn_end(whole: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [hole, swallowing, hole_and_torn_end])
 async def test_damage_in_the_middle_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    """Whole commands follow, which were acknowledged: nothing is cut, and the words say where, and what can be done."""
+    """Damage before whole commands is refused and nothing is cut; the error names the place and the remedy."""
     file = await written(tmp_path / "d", 20)
     damaged = damage(file.read_bytes())
     file.write_bytes(damaged)
@@ -130,7 +130,7 @@ async def test_damage_in_the_middle_is_refused(tmp_path: Path, damage: Callable[
 
 
 async def test_only_the_last_file_is_cut(tmp_path: Path) -> None:
-    """Of several files in a manifest, an earlier one with a torn end is no work of a power cut: refused, unchanged."""
+    """Only the last file of a manifest is cut; an earlier file with a torn end is refused unchanged."""
     file = await written(tmp_path / "d")
     manifest = file.parent / "appendonly.aof.manifest"
     later = file.with_name("appendonly.aof.2.incr.aof")
@@ -150,7 +150,7 @@ async def test_only_the_last_file_is_cut(tmp_path: Path) -> None:
 
 
 async def test_other_damage_names_no_tool_that_is_not_here(tmp_path: Path) -> None:
-    """A command that the server does not know is whole: the server's own words say why it left."""
+    """If the server exits because of a whole but unknown command, the error has the server's own words."""
     file = await written(tmp_path / "d")
     file.write_bytes(file.read_bytes() + command("NOSUCH", "x") + command("SET", "new", "x"))
     with pytest.raises(StoreUnavailable, match=r"left immediately.*unknown command 'NOSUCH'"):
@@ -158,7 +158,7 @@ async def test_other_damage_names_no_tool_that_is_not_here(tmp_path: Path) -> No
 
 
 def test_a_file_is_whole_up_to_its_last_command_wherever_it_ends(tmp_path: Path) -> None:
-    """Cut at each byte, with and without zeros behind it: the whole part ends with a command and in no transaction."""
+    """For a file cut at any byte, with or without zeros, the whole part ends after a command outside a transaction."""
     parts = [
         command("SELECT", "0"),
         b"#TS:1700000000\r\n",
@@ -197,7 +197,7 @@ REMEDY = r"restore it, or the whole directory, from a backup; or, .*, move .*app
 async def test_data_that_the_manifest_does_not_name_is_refused(
     tmp_path: Path, damage: Callable[[bytes], bytes] | None, says: str
 ) -> None:
-    """No server starts as new beside it and appends to it: the words say what to do, and both remedies work."""
+    """Data that the manifest does not name is refused and unchanged; both remedies in the error work."""
     file = await written(tmp_path / "d")
     manifest = file.parent / "appendonly.aof.manifest"
     whole, data = manifest.read_bytes(), file.read_bytes()
@@ -214,7 +214,7 @@ async def test_data_that_the_manifest_does_not_name_is_refused(
 
 
 async def test_a_base_file_that_a_rewrite_made_is_data_too(tmp_path: Path) -> None:
-    """Where nothing was written since a rewrite, the incremental file is empty and the base file has all."""
+    """A base file counts as data even when the incremental file after it is empty."""
     async with embedded(tmp_path / "d") as server:
         await server.ensure()
         async with commands(server.url) as client:
@@ -234,7 +234,7 @@ async def test_a_base_file_that_a_rewrite_made_is_data_too(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("left", [(), (".base.rdb",), (".base.rdb", ".incr.aof")])
 async def test_a_first_start_that_was_interrupted_is_begun_again(tmp_path: Path, left: tuple[str, ...]) -> None:
-    """The manifest is written last: what there is before holds nothing, and is no reason to refuse."""
+    """Files of a first start that was interrupted before the manifest was written are no reason to refuse."""
     file = await written(tmp_path / "d", 0)
     for path in file.parent.iterdir():
         if not path.name.endswith(left):
@@ -244,17 +244,17 @@ async def test_a_first_start_that_was_interrupted_is_begun_again(tmp_path: Path,
 
 
 def test_a_directory_without_files_has_no_torn_end(tmp_path: Path) -> None:
-    """No manifest, or one that cannot be read: it is the server that says so."""
+    """Without a readable manifest no torn end is found, so that the server reports the fault."""
     assert torn_end(tmp_path) is None
     (tmp_path / "appendonly.aof.manifest").write_bytes(b"\xff nonsense")
     assert torn_end(tmp_path) is None
 
 
-# The embedded server's directory: whose may be used, and where the data is. Real owners, real servers.
+# Which directories are safe to use, and where the data is, with real owners and real servers.
 
 STRANGER = 65534
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to another user")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files of another user")
 
 FOREIGN_SERVER = """
 import os, socket, sys
@@ -275,7 +275,7 @@ with socket.socket(socket.AF_UNIX) as server:
 
 @contextmanager
 def foreign_server(socket: Path) -> Iterator[subprocess.Popen[str]]:
-    """A server of another user, who prints what is said to it."""
+    """A server of another user that prints what it receives."""
     command = [sys.executable, "-c", FOREIGN_SERVER, str(socket), str(STRANGER)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -366,7 +366,7 @@ def _settings(directory: Path) -> Settings:
 async def test_a_directory_that_others_rule_is_refused(
     tmp_path: Path, make: Callable[[Path], Path], words: str
 ) -> None:
-    """Theirs, or one that they may write to or exchange on the way: no server is started, nothing is made in it."""
+    """A directory that other users own, write to or can replace is refused, and nothing is created in it."""
     directory = make(tmp_path)
     before = _names(tmp_path)
     with pytest.raises(ConfigurationError, match=words):
@@ -389,7 +389,7 @@ async def test_a_directory_that_others_rule_is_refused(
 async def test_the_server_lives_where_only_this_user_enters(
     tmp_path: Path, parent: int, mode: int | None, place: str
 ) -> None:
-    """In the directory itself, or in one of mode 0700 in it; its socket is found under the same name either way."""
+    """The server uses the directory, or a private one of mode 0700 in it; its socket's path is the same either way."""
     directory = made(tmp_path / "p", parent) / "d"
     if mode is not None:
         made(directory, mode)
@@ -405,7 +405,7 @@ async def test_the_server_lives_where_only_this_user_enters(
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
-    """A directory that another user can reach, as none below pytest's own can be."""
+    """A directory that another user can reach, unlike those of pytest."""
     with TemporaryDirectory(dir="/var/tmp") as place:
         Path(place).chmod(0o755)
         yield Path(place)
@@ -413,7 +413,7 @@ def reachable() -> Iterator[Path]:
 
 @as_root
 async def test_a_directory_of_roots_is_used(reachable: Path) -> None:
-    """A volume is root's, and its group's: another user has a directory of its own in it."""
+    """In a directory that root owns and a group may write to, another user gets a private directory."""
     directory = made(reachable / "d", 0o770)
     os.chown(directory, 0, STRANGER)
     lines = f"import os; os.setgid({STRANGER}); os.setuid({STRANGER}); from pathlib import Path"
@@ -428,7 +428,7 @@ async def test_a_directory_of_roots_is_used(reachable: Path) -> None:
 
 
 async def test_what_a_mount_has_opened_is_closed_again(tmp_path: Path) -> None:
-    """Kubernetes gives a volume and all in it to a group whenever it is mounted: the group is shut out again."""
+    """Kubernetes opens a volume to a group at each mount; the private directory is closed to the group again."""
     directory = made(tmp_path / "d", 0o2775)
     assert prepared(directory) == directory / "private"
     (directory / "private").chmod(0o2770)
@@ -437,7 +437,7 @@ async def test_what_a_mount_has_opened_is_closed_again(tmp_path: Path) -> None:
 
 
 async def _with_data(directory: Path) -> None:
-    """As the version before has left it."""
+    """A directory with data as an earlier version left it."""
     directory.mkdir(mode=0o700)  # noqa: ASYNC240 — a test may block its loop for that long
     async with embedded(directory) as server:
         await server.ensure()
@@ -452,7 +452,7 @@ async def _kept(server: EmbeddedServer) -> bool:
 
 
 async def test_data_is_found_where_it_is(tmp_path: Path) -> None:
-    """A directory of before that others may read but not write keeps its data in its place."""
+    """An earlier version's directory that others can read but not write keeps its data in place."""
     await _with_data(tmp_path / "d")
     (tmp_path / "d").chmod(0o755)
     async with embedded(tmp_path / "d") as server:
@@ -461,7 +461,7 @@ async def test_data_is_found_where_it_is(tmp_path: Path) -> None:
 
 
 async def test_data_of_before_moves(tmp_path: Path) -> None:
-    """From a group's volume into the private directory; the earlier version can start no second server beside it."""
+    """Data in a group's volume moves to the private directory, and the old place stays locked for earlier versions."""
     directory = tmp_path / "d"
     await _with_data(directory)
     directory.chmod(0o2775)
@@ -475,7 +475,7 @@ async def test_data_of_before_moves(tmp_path: Path) -> None:
 
 
 async def test_data_does_not_move_under_a_server(tmp_path: Path) -> None:
-    """While the earlier version's server has the directory, its data stays and no other server starts."""
+    """While another server holds the directory, its data stays and no second server starts."""
     directory = tmp_path / "d"
     await _with_data(directory)
     directory.chmod(0o2775)
@@ -492,7 +492,7 @@ async def test_data_does_not_move_under_a_server(tmp_path: Path) -> None:
 
 
 async def test_data_in_two_places_is_refused(tmp_path: Path) -> None:
-    """Nothing is overwritten and nothing ignored: an operator says which one counts."""
+    """Data in both places is refused, so that an operator decides which one counts."""
     directory = tmp_path / "d"
     await _with_data(directory)
     directory.chmod(0o2775)
@@ -503,7 +503,7 @@ async def test_data_in_two_places_is_refused(tmp_path: Path) -> None:
 
 @as_root
 async def test_a_server_of_another_user_is_told_nothing(tmp_path: Path) -> None:
-    """It listens on the very socket: refused by its user, at the start, by ``check`` and by each new connection."""
+    """A server of another user on the socket receives nothing: the start, ``check`` and each connection refuse it."""
     directory = made(tmp_path / "d", 0o700)
     with ExitStack() as stack:
         process = stack.enter_context(foreign_server(directory / "valkey.sock"))

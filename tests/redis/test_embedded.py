@@ -1,4 +1,4 @@
-"""The lock belongs to the process that was started with it."""
+"""Laws of :mod:`poller.redis.embedded`: one server per directory. With real processes, really killed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def test_only_one_has_it(tmp_path: Path) -> None:
-    """While one holds the lock another gets None, within one process too; afterwards it is free."""
+    """While one holder has the lock another gets None, even in the same process; afterwards the lock is free."""
     path = tmp_path / "lock"
     with attempted(path) as first, attempted(path) as second:
         assert first is not None
@@ -53,7 +53,7 @@ def test_only_one_has_it(tmp_path: Path) -> None:
 
 
 def test_it_lives_as_long_as_the_process_that_got_it(tmp_path: Path) -> None:
-    """Handed to a child and closed here, the lock is held until the child is gone, however it went."""
+    """A lock that is passed to a child and closed here is held until the child has ended."""
     path = tmp_path / "lock"
     with attempted(path) as lock:
         assert lock is not None
@@ -66,13 +66,13 @@ def test_it_lives_as_long_as_the_process_that_got_it(tmp_path: Path) -> None:
         child.kill()
         child.communicate()
     with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # waits for the kernel, if it must
+        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel may need a moment
     with attempted(path) as free:
         assert free is not None
 
 
 def test_a_removed_file_is_not_a_lock(tmp_path: Path) -> None:
-    """A lock on a file that was removed or replaced after it was opened is none: others would lock the new file."""
+    """A lock on a file that was removed or replaced does not count, since others would lock the new file."""
     path = tmp_path / "lock"
     with path.open("w") as opened:
         path.unlink()
@@ -83,20 +83,20 @@ def test_a_removed_file_is_not_a_lock(tmp_path: Path) -> None:
         assert lock is not None
 
 
-# One server on a directory, whatever becomes of the processes that use it. Real processes, really killed.
+# One server on a directory, whatever happens to the processes that use it.
 
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(slots=True)
 class Owner:
-    """A process of its own that uses the server on a directory."""
+    """A process that uses the server on a directory."""
 
     process: Running
     orders: int
 
     async def ready(self) -> tuple[int, str]:
-        """The next server process that it sees, and whether it is ``own`` or ``shared``."""
+        """The next server that it reports: its process id, and ``own`` or ``shared``."""
         word, pid, whose = (await self.line()).split()
         assert word == "ready"
         return int(pid), whose
@@ -133,7 +133,7 @@ async def owner(directory: Path) -> AsyncIterator[Owner]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """A data directory. After the test its server is gone, whatever the test left of it."""
+    """A data directory; after the test its server is killed."""
     place = tmp_path / "d"
     yield place
     for pid in _servers(place):
@@ -142,7 +142,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def _until_free(directory: Path) -> None:
-    """Waits until no server holds the directory."""
+    """Wait until no server holds the directory."""
     if (directory / "lock").is_file():
         with (directory / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -154,13 +154,13 @@ async def _until_free_soon(directory: Path) -> None:
 
 
 def _servers(directory: Path) -> list[int]:
-    """The pids of all server processes on the directory."""
+    """Process ids of all servers on the directory."""
     lines = [(process.pid, " ".join(process.info["cmdline"] or ())) for process in psutil.process_iter(["cmdline"])]
     return [pid for pid, line in lines if "valkey-server" in line and str(directory) in line]
 
 
 def _starts(directory: Path) -> int:
-    """How many servers were ever started on the directory."""
+    """How many servers have been started on the directory."""
     return (directory / "valkey.log").read_text().count("Server initialized")
 
 
@@ -177,7 +177,7 @@ def _files(directory: Path, pattern: str) -> list[Path]:
 
 @asynccontextmanager
 async def embedded(directory: Path) -> AsyncIterator[EmbeddedServer]:
-    """One in this process, to be ensured by the test; stopped at the end however the test ends."""
+    """A server object in this process, which is stopped however the test ends."""
     server = EmbeddedServer(directory, clock=Clock())
     try:
         yield server
@@ -193,14 +193,14 @@ async def _value(server: EmbeddedServer, name: str) -> bytes | None:
 
 
 async def test_nothing_acknowledged_is_lost_with_the_parent(directory: Path) -> None:
-    """The process that owns the server is killed -9 after a write was acknowledged: the next one finds the value."""
+    """After the server's owner is killed the next owner finds every acknowledged write."""
     async with owner(directory) as first:
         pid, whose = await first.ready()
         assert whose == "own"
         await first.write("key", "value")
         await first.killed()
     async with owner(directory) as second:
-        while (seen := await second.ready()) == (pid, "shared"):  # the first one's server is about to end
+        while (seen := await second.ready()) == (pid, "shared"):  # the first owner's server is about to end
             pass
         assert (seen[0] != pid, seen[1]) == (True, "own")
         assert await _value(EmbeddedServer(directory, clock=Clock()), "key") == b"value"
@@ -209,7 +209,7 @@ async def test_nothing_acknowledged_is_lost_with_the_parent(directory: Path) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 async def test_a_server_ends_with_its_parent(directory: Path) -> None:
-    """If its only parent is killed -9, the server ends in order."""
+    """A server shuts down in order when its only parent is killed."""
     async with owner(directory) as first:
         await first.ready()
         await first.killed()
@@ -218,7 +218,7 @@ async def test_a_server_ends_with_its_parent(directory: Path) -> None:
 
 
 async def test_the_server_is_killed_and_comes_back(directory: Path) -> None:
-    """The server itself is killed -9: within a second its owner has started another, and what was written is there."""
+    """A killed server is started again by its owner within a second, with its data."""
     async with owner(directory) as only:
         pid, _ = await only.ready()
         await only.write("key", "value")
@@ -231,7 +231,7 @@ async def test_the_server_is_killed_and_comes_back(directory: Path) -> None:
 
 
 async def test_a_server_that_loads_for_long_is_waited_for(directory: Path) -> None:
-    """Law: a large file takes minutes to be read; a server that says so is given them, and no second one is tried."""
+    """A server that reports LOADING is given minutes, and no second server is tried."""
     os.mkdir(directory, 0o700)  # noqa: PTH102 -- as elsewhere here, it blocks for no time
     loop, ahead = asyncio.get_running_loop(), 0.0
     real, answers = loop.time, [b"-LOADING it reads\r\n", b"-LOADING it reads\r\n", b"+PONG\r\n"]
@@ -247,7 +247,7 @@ async def test_a_server_that_loads_for_long_is_waited_for(directory: Path) -> No
     with attempted(directory / "lock") as held:
         assert held is not None
         there = await asyncio.start_unix_server(answer, directory / "valkey.sock")
-        loop.time = lambda: real() + ahead  # type: ignore[method-assign] # the loop is no part of ours
+        loop.time = lambda: real() + ahead  # type: ignore[method-assign] # asyncio's loop
         try:
             async with there:
                 await EmbeddedServer(directory, clock=Clock()).ensure()
@@ -258,7 +258,7 @@ async def test_a_server_that_loads_for_long_is_waited_for(directory: Path) -> No
 
 @pytest.mark.parametrize("later", [1, 2, 3, 5, 8])
 async def test_a_stop_in_the_middle_of_a_start_leaves_no_server(directory: Path, later: int) -> None:
-    """Law: whenever it comes, what was being started is ended with it, or is not started at all."""
+    """A stop at any step of a start leaves no server."""
     server = EmbeddedServer(directory, clock=Clock())
     starting = asyncio.create_task(server.ensure())
     await turns(later)
@@ -271,7 +271,7 @@ async def test_a_stop_in_the_middle_of_a_start_leaves_no_server(directory: Path,
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_the_owner_leaves_and_another_brings_it_back(directory: Path, how: signal.Signals) -> None:
-    """Two processes share one server. Its owner leaves, in order or not: within a second the other has started one."""
+    """When the owner of a shared server stops or is killed, the other process starts the server within a second."""
     async with owner(directory) as first, owner(directory) as second:
         seen = [await first.ready(), await second.ready()]
         assert len({pid for pid, _ in seen}) == 1
@@ -288,7 +288,7 @@ async def test_the_owner_leaves_and_another_brings_it_back(directory: Path, how:
 
 
 async def test_four_processes_race_for_one_directory(directory: Path) -> None:
-    """Four processes that start together have one server; after it is killed they have one again, never two."""
+    """Four processes that start together share one server, and one again after each kill, never two."""
     async with AsyncExitStack() as stack:
         owners = await asyncio.gather(*(stack.enter_async_context(owner(directory)) for _ in range(4)))
         for generation in (1, 2, 3):
@@ -316,7 +316,7 @@ async def test_the_lock_lives_as_long_as_the_server(directory: Path) -> None:
 
 
 async def test_ctrl_c_leaves_the_server_to_the_daemon(directory: Path) -> None:
-    """SIGINT to the terminal's foreground group: the daemon can still write before it stops its server itself."""
+    """SIGINT to the foreground group does not end the server: the daemon can still write and then stops it."""
     async with owner(directory) as first:
         await first.ready()
         os.killpg(first.process.pid, signal.SIGINT)
@@ -330,7 +330,7 @@ async def test_ctrl_c_leaves_the_server_to_the_daemon(directory: Path) -> None:
 
 
 async def test_what_a_server_is(directory: Path) -> None:
-    """The settings that the promises rest on, as the server reports them; the files are this user's alone."""
+    """The server has the settings that the promises rest on, and only this user can access its files."""
     async with embedded(directory) as server:
         await server.ensure()
         expected = {
@@ -349,7 +349,7 @@ async def test_what_a_server_is(directory: Path) -> None:
 
 
 async def test_stop_is_for_ones_own_only(directory: Path) -> None:
-    """Stopping where the server is a sibling's leaves it alone; stopping twice, or before the start, does nothing."""
+    """``stop`` leaves a sibling's server alone, and does nothing before the start or the second time."""
     async with embedded(directory) as ours, embedded(directory) as sibling:
         await sibling.stop()
         await ours.ensure()
@@ -362,7 +362,7 @@ async def test_stop_is_for_ones_own_only(directory: Path) -> None:
 
 
 async def test_a_stopped_server_is_not_brought_back_by_its_keeper(directory: Path) -> None:
-    """keep() ends with stop() instead of starting what was just stopped."""
+    """``keep`` ends after ``stop`` and does not start the server again."""
     async with embedded(directory) as server:
         await server.ensure()
         keeper = asyncio.create_task(server.keep())
@@ -371,14 +371,14 @@ async def test_a_stopped_server_is_not_brought_back_by_its_keeper(directory: Pat
             async def watched() -> bool:
                 return await clients_of(client, "connected") > 1
 
-            await until(watched, "the keeper to watch")
+            await until(watched, "the keeper to connect")
     await keeper
     assert not _servers(directory)
     assert _starts(directory) == 1
 
 
 async def test_a_server_that_does_not_stop_is_killed(directory: Path) -> None:
-    """SIGTERM is not obeyed: SIGKILL after five seconds, or as soon as the caller waits no longer."""
+    """A server that ignores SIGTERM is killed as soon as the caller stops waiting."""
     server = EmbeddedServer(directory, clock=Clock())
     await server.ensure()
     os.kill(_servers(directory)[0], signal.SIGSTOP)
@@ -390,7 +390,7 @@ async def test_a_server_that_does_not_stop_is_killed(directory: Path) -> None:
 
 
 async def test_a_socket_that_nobody_serves_is_replaced(directory: Path) -> None:
-    """A socket file left behind by a killed server does not stand in the way."""
+    """A socket file that a killed server left behind is replaced."""
     directory.mkdir()  # noqa: ASYNC240 — a test may block its loop for that long
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(directory / "valkey.sock"))
@@ -400,7 +400,7 @@ async def test_a_socket_that_nobody_serves_is_replaced(directory: Path) -> None:
 
 
 async def test_an_answering_socket_is_adopted_and_loading_is_waited_for(directory: Path) -> None:
-    """An orphan is used, not doubled; while it says LOADING, ensure() waits and starts nothing."""
+    """A server that answers on the socket is used, after it has loaded, and no second one is started."""
     answers = [b"-LOADING Valkey is loading the dataset in memory\r\n"] * 3 + [b"+PONG\r\n"]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -418,7 +418,7 @@ async def test_an_answering_socket_is_adopted_and_loading_is_waited_for(director
 
 
 async def test_a_torn_end_of_the_log_is_dropped(directory: Path) -> None:
-    """A crash in the middle of a write leaves half a command at the end of the file: all before it is there."""
+    """Half a command at the end of the append-only file is dropped, and all data before it is kept."""
     async with embedded(directory) as server:
         await server.ensure()
         async with commands(server.url) as client:
@@ -432,7 +432,7 @@ async def test_a_torn_end_of_the_log_is_dropped(directory: Path) -> None:
 
 
 async def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
-    """The data cannot be read: the error holds what the server said last, and nothing is left running."""
+    """If the data cannot be read, the error has the server's last words on one line."""
     broken = directory / "appendonlydir"
     broken.mkdir(parents=True)
     (broken / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.rdb seq 1 type b\n")
@@ -442,7 +442,7 @@ async def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
 
 
 def test_who_goes_again_and_again_is_started_less_and_less_often() -> None:
-    """A server that exits is restarted at once the first time, then after pauses that double up to ten seconds."""
+    """A server that keeps exiting is restarted after pauses that double up to ten seconds."""
     pauses = [0.0]
     for _ in range(7):
         pauses.append(pause_before(0.3, pauses[-1]))
@@ -451,7 +451,7 @@ def test_who_goes_again_and_again_is_started_less_and_less_often() -> None:
 
 
 def test_the_last_words_are_complaints(tmp_path: Path) -> None:
-    """What the server marked as a warning since its last start, without process and time; else all that it said."""
+    """The last words are the warnings since the server's last start, or else all lines since then."""
     log, stamp = tmp_path / "log", "M 21 Nov 2026 17:12:22.802"
     start = f"7:{stamp} * oO0OoO0OoO0Oo Valkey is starting oO0OoO0OoO0Oo"
     before = f"6:{stamp} # an older complaint"
@@ -477,7 +477,7 @@ async def test_the_log_is_bounded(directory: Path) -> None:
     ("name", "reason"), [("file", "is a file"), ("file/d", "cannot be made"), ("d", "cannot be written")]
 )
 async def test_a_directory_that_cannot_be_used(tmp_path: Path, name: str, reason: str) -> None:
-    """A file, a place below a file, a directory that cannot be written: refused, with the way out."""
+    """A path that is or passes through a file, or that cannot be written, is refused with the remedy."""
     (tmp_path / "file").touch()
     (tmp_path / "d" / "lock").mkdir(parents=True)
     with pytest.raises(ConfigurationError, match=f"{reason}.*name a directory that this user may write to"):
@@ -485,7 +485,7 @@ async def test_a_directory_that_cannot_be_used(tmp_path: Path, name: str, reason
 
 
 async def test_the_longest_path_works_and_the_next_does_not(tmp_path: Path) -> None:
-    """A socket's path has a limit: at the limit it works, one byte more is refused with the way out."""
+    """A directory works up to the longest socket path; one byte more is refused with the remedy."""
     room = LONGEST_SOCKET_PATH - len(os.fsencode(tmp_path / "valkey.sock")) - 1
     longest = tmp_path / ("ü'" + " " * (room - 4) + "d")  # bytes and not letters count; nothing needs quoting
     async with embedded(longest) as server:
@@ -496,5 +496,5 @@ async def test_the_longest_path_works_and_the_next_does_not(tmp_path: Path) -> N
 
 
 async def test_gone_is_told_at_once_where_nobody_is(tmp_path: Path) -> None:
-    """Waiting for a server to go ends where there is none."""
+    """Waiting for a server to end returns if there is none."""
     await until_gone(tmp_path / "valkey.sock")

@@ -1,4 +1,4 @@
-"""Every failure of Redis is one of two, and tells no secret."""
+"""Laws of :mod:`poller.redis.errors`: each failure of Redis is one of two kinds, and shows no secret."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("error", UNAVAILABLE, ids=repr)
 def test_what_may_be_better_later(error: Exception) -> None:
-    """Network, timeouts and a server that cannot just now are unavailable; so is what redis-py leaks by accident."""
+    """Network errors, timeouts, a server that cannot serve now, and stray errors of redis-py are unavailable."""
     with pytest.raises(StoreUnavailable) as ours, translated():
         raise error
     assert ours.value.__cause__ is error
@@ -66,7 +66,7 @@ def test_what_may_be_better_later(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", REFUSED, ids=repr)
 def test_what_stays_refused(error: Exception) -> None:
-    """Credentials, permissions, types and commands that are wrong stay wrong."""
+    """Wrong credentials, permissions, types and commands are refused."""
     with pytest.raises(StoreRefused) as ours, translated():
         raise error
     assert ours.value.__cause__ is error
@@ -81,13 +81,13 @@ def test_what_passes() -> None:
 
 
 def test_cancellation_passes() -> None:
-    """A cancelled task is not a broken connection."""
+    """A cancellation is not taken for a broken connection."""
     with pytest.raises(asyncio.CancelledError), translated():
         raise asyncio.CancelledError
 
 
 def test_a_message_is_one_short_line() -> None:
-    """Server errors may run over many lines; an operator gets one."""
+    """A server's error of many lines becomes one short line."""
     with pytest.raises(StoreRefused) as ours, translated():
         raise spoken.ResponseError("ERR\r\n" + "long " * 1000)
     assert "\n" not in str(ours.value)
@@ -96,7 +96,7 @@ def test_a_message_is_one_short_line() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_wrong_password(kind: Kind, tmp_path: Path) -> None:
-    """A wrong or missing password is refused, at the place, without the password."""
+    """A wrong or missing password is refused; the message has the address but not the password."""
     with running(kind, tmp_path, appendfsync="no", tcp=True, options={"requirepass": "open-sesame"}) as server:
         place = server.url.removeprefix("redis://")
         for url in (server.url, f"redis://:hunter2@{place}", f"redis://nobody:hunter2@{place}"):
@@ -108,7 +108,7 @@ async def test_wrong_password(kind: Kind, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_server_that_repeats_the_password(kind: Kind, tmp_path: Path) -> None:
-    """A server that does not know AUTH repeats its arguments in the error: neither our message nor a traceback does."""
+    """A password that a server repeats in its error appears neither in the message nor in a traceback."""
     options = {"rename-command": ("AUTH", "LOGIN")}
     with running(kind, tmp_path, appendfsync="no", options=options) as server:
         async with commands(f"{server.url}?password=hunter2") as client:
@@ -121,7 +121,7 @@ async def test_a_server_that_repeats_the_password(kind: Kind, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_out_of_memory_inside_a_script(kind: Kind, tmp_path: Path) -> None:
-    """A script that is refused for want of memory is unavailable: it may work once there is room."""
+    """A script that fails for lack of memory is unavailable, since it may work once there is room."""
     with running(kind, tmp_path, appendfsync="no", options={"maxmemory": "1"}) as server:
         async with commands(server.url) as client:
             with pytest.raises(StoreUnavailable, match="maxmemory"), translated(client):
@@ -129,7 +129,7 @@ async def test_out_of_memory_inside_a_script(kind: Kind, tmp_path: Path) -> None
 
 
 async def test_a_wrong_type_and_a_missing_script(server: str) -> None:
-    """From a real server: a key of another type is refused; a script that was forgotten may be known the next time."""
+    """On a real server, a key of a wrong type is refused; a script that the server has lost is unavailable."""
     async with commands(server) as client:
         await client.set("k", "v")
         with pytest.raises(StoreRefused, match="WRONGTYPE"), translated(client):
@@ -139,7 +139,7 @@ async def test_a_wrong_type_and_a_missing_script(server: str) -> None:
 
 
 async def test_a_client_closed_under_a_command(server: str) -> None:
-    """A client closed while a read blocks raises our error, whichever redis-py's happens to be."""
+    """Closing a client during a blocking read raises StoreUnavailable."""
     async with commands(server) as observer:
         client = commands(server)
         reading = asyncio.create_task(_read(client))
@@ -156,7 +156,7 @@ async def _read(client: Redis) -> None:
 
 
 async def test_a_password_that_was_right_before(tmp_path: Path) -> None:
-    """Law: a password that is wrong at the start is refused; one that changes later is an outage."""
+    """A password that is wrong at the start is refused; one that becomes wrong later is an outage."""
     with running("valkey", tmp_path) as server:
         async with commands(server.url) as admin, commands(server.url) as ours, commands(server.url) as another:
             await ours.ping()

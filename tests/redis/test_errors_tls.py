@@ -29,7 +29,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> trustme.CA:
 
 @contextmanager
 def secured(kind: Kind, directory: Path, authority: trustme.CA, certificate: trustme.LeafCert) -> Iterator[str]:
-    """A server that speaks TLS alone, with the password ``secret``; gives its address. Skips one that cannot."""
+    """A server that speaks only TLS, with the password ``secret``; its address. Skips if it is built without TLS."""
     authority.cert_pem.write_to_path(str(directory / "ca.pem"))
     certificate.private_key_and_cert_chain_pem.write_to_path(str(directory / "server.pem"))
     port = free_port()
@@ -59,7 +59,7 @@ async def pinged(url: str) -> bool:
 
 
 async def refused(url: str, kind: type[StoreError], words: str) -> None:
-    """One command fails, with these words in one line and no secret."""
+    """One command fails with these words, on one line and without the password."""
     with pytest.raises(kind, match=words) as failure:
         await pinged(url)
     assert "\n" not in str(failure.value)
@@ -68,7 +68,7 @@ async def refused(url: str, kind: type[StoreError], words: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_right_works_and_what_is_wrong_is_told(kind: Kind, authority: trustme.CA, tmp_path: Path) -> None:
-    """TLS works with the right authority, and with a client certificate; a wrong authority or password is named."""
+    """TLS works with the right authority and a client certificate; a wrong authority or password is named."""
     other, ours = tmp_path / "other.pem", tmp_path / "ours.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(str(ours))
@@ -99,7 +99,7 @@ async def test_what_is_right_works_and_what_is_wrong_is_told(kind: Kind, authori
 async def test_a_certificate_that_is_not_right(
     host: str, until: datetime | None, words: str, authority: trustme.CA, tmp_path: Path
 ) -> None:
-    """For another host, or expired: not accepted, and why; a store that may be mended is waited for."""
+    """A certificate of another host or an expired one makes the store unavailable, with the reason."""
     since = None if until is None else datetime(2019, 1, 1, tzinfo=UTC)
     certificate = authority.issue_cert(host, not_before=since, not_after=until)
     with secured("redis", tmp_path, authority, certificate) as address:
@@ -115,6 +115,6 @@ def test_something_else_than_tls_is_told_as_such() -> None:
 
 
 def test_other_words_are_left_alone() -> None:
-    """A text that OpenSSL has no part in has no meaning here."""
+    """A text that is not of OpenSSL gets no TLS explanation."""
     assert tls_words("Connection refused") is None
     assert tls_words("certificate has expired") is None

@@ -1,4 +1,4 @@
-"""A store is judged by what it says; what it does not say is unknown."""
+"""Laws of :mod:`poller.redis.health`: checks of a store by what it reports; what it does not report is unknown."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def by_name(findings: list[ServerCheck]) -> dict[str, ServerCheck]:
 
 
 def test_a_good_store_is_ok_throughout() -> None:
-    """A primary of a new version with AOF and noeviction gives nothing but ok."""
+    """A primary of a recent version with AOF and noeviction passes every check."""
     assert [(finding.severity, finding.name) for finding in examine(GOOD)] == [("ok", name) for name in NAMES]
 
 
@@ -115,7 +115,7 @@ def test_a_good_store_is_ok_throughout() -> None:
     ],
 )
 def test_each_weakness_is_named_with_its_mending(differs: dict[str, Any], name: str, severity: str, text: str) -> None:
-    """One thing differs from a good store: that finding, and no other, says what and how to mend it."""
+    """One deviation from a good store fails one check, whose text names the remedy."""
     findings = by_name(examine(GOOD | differs))
     assert findings[name].severity == severity
     assert text in findings[name].text
@@ -124,7 +124,7 @@ def test_each_weakness_is_named_with_its_mending(differs: dict[str, Any], name: 
 
 @given(kept=st.sets(st.sampled_from(sorted(GOOD))))
 def test_what_is_missing_is_unknown(kept: set[str]) -> None:
-    """Whatever a server leaves out is a warning at most: no crash, no error, and never an ok for what is not known."""
+    """A value that the server does not report is a warning, never an ok or an error."""
     findings = by_name(examine({name: GOOD[name] for name in kept}))
     assert list(findings) == NAMES
     for key, name in {
@@ -141,7 +141,7 @@ def test_what_is_missing_is_unknown(kept: set[str]) -> None:
 
 
 def test_fsync_is_judged_only_where_there_is_a_file() -> None:
-    """Without an append-only file its fsync is not a second finding."""
+    """Without an append-only file, its fsync setting is not reported too."""
     findings = examine(GOOD | {"aof_enabled": 0, "appendfsync": "no"})
     assert [finding.name for finding in findings if finding.severity != "ok"] == ["aof"]
 
@@ -166,14 +166,14 @@ def test_durability_decides_what_follows() -> None:
 
 
 async def test_a_fake_is_unknown(fake: Redis) -> None:
-    """The fake tells the time, and nothing about itself: warnings, and no crash."""
+    """A fake server, which reports only its time, gets warnings for everything else."""
     findings = await check_store(fake, process=Clock())
     assert [finding.name for finding in findings] == NAMES
     assert [finding.name for finding in findings if finding.severity != "warning"] == ["clock"]
 
 
 async def test_a_real_server_is_known(server: str) -> None:
-    """A real server with AOF and noeviction is found in order, in everything."""
+    """A real server with AOF and noeviction passes every check."""
     async with commands(server) as client:
         findings = await check_store(client, process=Clock())
     assert [(finding.severity, finding.name) for finding in findings] == [("ok", name) for name in NAMES]
@@ -181,7 +181,7 @@ async def test_a_real_server_is_known(server: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_real_server_with_weaknesses(kind: Kind, tmp_path: Path) -> None:
-    """A real server that evicts, keeps no AOF and is full is found out."""
+    """A real server that evicts, keeps no AOF and is full fails these checks."""
     options = {"maxmemory-policy": "allkeys-lru", "maxmemory": "1000"}
     with running(kind, tmp_path, appendfsync="no", options=options) as server:
         async with commands(server.url) as client:
@@ -198,7 +198,7 @@ async def test_a_real_server_with_weaknesses(kind: Kind, tmp_path: Path) -> None
     ],
 )
 async def test_a_user_who_may_not_ask(stores: Stores, forbidden: str, unknown: set[str]) -> None:
-    """INFO, CONFIG or TIME forbidden by the ACL is no failure: what it would tell is unknown."""
+    """What INFO, CONFIG or TIME would report is unknown if the ACL forbids the command."""
     url = stores.emptied("valkey")
     rules = ("SETUSER", "limited", "on", ">word", "~*", "+@all", forbidden)
     async with commands(url) as admin, commands(with_options(url, username="limited", password="word")) as limited:  # noqa: S106 -- a test
@@ -209,7 +209,7 @@ async def test_a_user_who_may_not_ask(stores: Stores, forbidden: str, unknown: s
 
 
 async def test_each_primary_of_a_cluster(stores: Stores) -> None:
-    """What one primary lacks the cluster lacks, and the finding says which one it is."""
+    """A check that one primary fails is failed by the cluster, and its text names that primary."""
     url, odd = stores.emptied("cluster"), stores.cluster.primaries[1]
     odd.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
@@ -223,7 +223,7 @@ async def test_each_primary_of_a_cluster(stores: Stores) -> None:
 
 
 async def test_the_servers_clock_is_held_against_ours(server: str) -> None:
-    """A clock that is an hour off in either direction is reported; the time of the request does not count."""
+    """A server clock that is an hour off in either direction is reported, less the time of the request."""
     async with commands(server) as client:
         for off, word in ((timedelta(hours=-1), "ahead"), (timedelta(hours=1), "behind")):
             found = by_name(await check_store(client, process=StubClock(now=lambda off=off: now() + off)))["clock"]  # type: ignore[misc] # bound here
@@ -234,13 +234,13 @@ async def test_the_servers_clock_is_held_against_ours(server: str) -> None:
 
 
 async def test_nobody_to_ask() -> None:
-    """A store that does not answer is unavailable, which is no finding."""
+    """A store that does not answer raises StoreUnavailable instead of failing a check."""
     async with commands("redis://127.0.0.1:1") as client:
         with pytest.raises(StoreUnavailable):
             await check_store(client, process=Clock())
 
 
-# Laws of :mod:`poller.redis.health`: what the user may not do is named; on a server as ``deploy/redis`` has it.
+# Missing rights of the user, on a server as in ``deploy/redis``.
 
 WITHOUT_KEYS: Final = {
     *("ping", "role", "asking", "cluster|slots", "time", "info", "config|get", "client|setname", "select"),
@@ -255,7 +255,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 async def found(guarded: Guarded, *rules: str, prefix: str = "poller") -> Refusal | None:
-    """What is refused once these rules were added; they are taken back."""
+    """What is refused after these rules are added; they are removed again."""
     async with commands(guarded.admin) as admin, commands(guarded.url) as client:
         before = [rule for rule in _rules() if rules]
         await set_user(admin, *rules)
@@ -266,14 +266,14 @@ async def found(guarded: Guarded, *rules: str, prefix: str = "poller") -> Refusa
 
 
 async def test_the_user_that_is_delivered_may_do_all(guarded: Guarded) -> None:
-    """Nothing is refused, and nothing is changed by asking."""
+    """The deployed user is refused nothing, and the check changes no key."""
     assert await found(guarded) is None
     async with commands(guarded.admin) as admin:
         assert await admin.dbsize() == 0
 
 
 async def test_what_is_missing_is_named_as_a_rule_has_it(guarded: Guarded) -> None:
-    """Subcommands with their command; scripts by all that they need."""
+    """A missing right is named as in an ACL rule: subcommands with their command, scripts by all commands they need."""
     refusal = await found(guarded, "-xtrim", "-xgroup|create")
     assert refusal == Refusal(("xgroup|create", "xtrim"), keys=False)
     assert await found(guarded, "-eval") == Refusal(("eval", "evalsha", "script|load"), keys=False)
@@ -281,12 +281,12 @@ async def test_what_is_missing_is_named_as_a_rule_has_it(guarded: Guarded) -> No
 
 
 async def test_keys_of_another_prefix_are_told_apart_from_commands(guarded: Guarded) -> None:
-    """The rule to add is one for keys then."""
+    """A missing right to the keys is reported as such, not as missing commands."""
     assert await found(guarded, prefix="other") == Refusal((), keys=True)
 
 
 def test_each_command_that_has_a_key_is_asked_for() -> None:
-    """The table and the rules of ``deploy/redis/users.acl`` say the same."""
+    """The check asks for every command with a key that ``deploy/redis/users.acl`` allows."""
     allowed = {rule.removeprefix("+") for rule in _rules() if rule.startswith("+")}
     assert {name for name, _ in checked_commands(sample_keys("poller", "acme/contractTypes"))} == allowed - WITHOUT_KEYS
 

@@ -1,4 +1,4 @@
-"""A client that asks real Sentinels for the primary, and follows it when it changes."""
+"""Laws of :mod:`poller.redis.sentinel` on real Sentinels: the client follows the primary."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def until_it_works(client: Redis) -> int:
 
 @asynccontextmanager
 async def naming(node: Node | None) -> AsyncIterator[str]:
-    """Something that answers as a Sentinel would that knows only this, or nothing; its host and port."""
+    """A server that answers like a Sentinel that knows only this primary, or none; its host and port."""
     named = f"*2\r\n$9\r\n127.0.0.1\r\n${len(str(node.port))}\r\n{node.port}\r\n" if node else "*-1\r\n"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,7 +64,7 @@ async def naming(node: Node | None) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_it_writes_to_the_primary(url: str, sentinels: Sentinels, protocol: int) -> None:
-    """By either version of RESP; it is one server, whichever that is, with bounded connections."""
+    """Commands go to the primary, by either version of RESP, over at most ``CONNECTIONS`` connections."""
     async with commands(f"{url.partition('?')[0]}?protocol={protocol}") as client:
         assert not scattered(client)
         assert await servers(client) == [client]
@@ -74,7 +74,7 @@ async def test_it_writes_to_the_primary(url: str, sentinels: Sentinels, protocol
 
 
 async def test_a_failover_is_followed(url: str, sentinels: Sentinels) -> None:
-    """The next commands go to the new primary within a second, those of connections that were idle, too."""
+    """Within a second after a failover, commands go to the new primary, also those of idle connections."""
     async with commands(url) as client:
         await asyncio.gather(*(incremented(client) for _ in range(20)))
         before = sentinels.primary
@@ -90,7 +90,7 @@ async def test_a_failover_is_followed(url: str, sentinels: Sentinels) -> None:
 
 @pytest.mark.thorough
 async def test_a_primary_that_hangs_is_replaced(url: str, sentinels: Sentinels) -> None:
-    """Of the connections to it that are open still, none is used once there is another."""
+    """Once a hanging primary is replaced, its open connections are not used again."""
     async with connect(url, reply_timeout=timedelta(seconds=2)) as client:
         await asyncio.gather(*(incremented(client) for _ in range(5)))
         before = sentinels.primary
@@ -109,7 +109,7 @@ async def test_a_primary_that_hangs_is_replaced(url: str, sentinels: Sentinels) 
 
 
 async def test_sentinels_that_do_not_help_are_passed_over(url: str, sentinels: Sentinels) -> None:
-    """One is away, one knows nothing, one names a server that is no primary: the last one asked names it."""
+    """Sentinels that are down, know no primary or name a replica are skipped for one that names the primary."""
     good = f"127.0.0.1:{sentinels.watchers[0].port}"
     async with naming(None) as ignorant, naming(sentinels.replica) as wrong:
         hosts = f"127.0.0.1:1,{ignorant},{wrong},{good}"
@@ -120,14 +120,14 @@ async def test_sentinels_that_do_not_help_are_passed_over(url: str, sentinels: S
 
 
 async def test_a_service_that_nobody_knows(url: str) -> None:
-    """Unavailable: it may be configured a moment later. The message says whom was asked for what."""
+    """A service that no Sentinel knows is unavailable, as it may be configured later."""
     async with commands(url.replace(SERVICE, "other")) as client:
         with pytest.raises(StoreUnavailable, match="no Sentinel names a primary of 'other'"):
             await incremented(client)
 
 
 async def test_sentinels_that_do_not_let_us_in(url: str) -> None:
-    """A password that they do not take will not be taken the next time either, and is not shown."""
+    """A password that the Sentinels refuse is a refusal, and is not shown."""
     async with commands(f"{url.partition('?')[0]}?sentinel_password=hunter2") as client:
         with pytest.raises(StoreRefused) as told:
             await incremented(client)

@@ -1,4 +1,4 @@
-"""A connection to a server that is no primary any more is given up."""
+"""Laws of :mod:`poller.redis.single`: connections to a former primary are closed, and errors name the key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.stores import clients_of
 
 @asynccontextmanager
 async def demoted(operator: Redis) -> AsyncIterator[None]:
-    """A replica, of nobody, for the time of the block."""
+    """Make the server a replica while the block runs."""
     await operator.replicaof("127.0.0.1", "1")
     try:
         yield
@@ -31,7 +31,7 @@ async def demoted(operator: Redis) -> AsyncIterator[None]:
 
 
 async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
-    """After a reply that a server is no primary, to a command, script or waiting read, the next command reconnects."""
+    """After a reply that the server is no primary, the next command opens a new connection."""
     async with commands(server) as operator, commands(server) as client:
         script = client.register_script("return redis.call('SET', KEYS[1], 'x')")
         await script(["k"])
@@ -64,7 +64,7 @@ async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
     ],
 )
 async def test_a_key_of_another_type_is_named(server: str, command: tuple[str | int, ...], words: str) -> None:
-    """By commands and scripts, with what it is, what it should be, and what to do: the server names no key."""
+    """An error about a key of another type names the key and its type, which the server itself does not."""
     async with commands(server, key_types=KEY_TYPES) as client:
         await client.flushdb()
         for key in ("p:{a/b}:state", "p:{a/b}:events", "other"):
@@ -75,7 +75,7 @@ async def test_a_key_of_another_type_is_named(server: str, command: tuple[str | 
 
 
 async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
-    """A command meets no connection that was reset since the last one: nothing was sent, so nothing can be lost."""
+    """A connection that was reset while idle is replaced before the next command is sent."""
     made: list[asyncio.StreamWriter] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

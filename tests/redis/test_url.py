@@ -1,4 +1,4 @@
-"""An address is understood or refused before anything is connected, and never shows a secret."""
+"""Laws of :mod:`poller.redis.url`: a URL is accepted or refused before any connection, and never shows a secret."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from poller.redis.url import StoreAddress, arguments, place_of, shown
     ],
 )
 def test_shown_is_the_place_alone(url: str, safe: str) -> None:
-    """What is shown of an address is the place: no user, no password, no query; nothing where that is not certain."""
+    """Of a URL only the place is shown, without user, password and query; nothing if the place is uncertain."""
     assert shown(url) == safe
 
 
@@ -39,7 +39,7 @@ def test_shown_is_the_place_alone(url: str, safe: str) -> None:
     secret=st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=6).filter(lambda s: "redis" not in s)
 )
 def test_no_password_is_ever_shown(secret: str) -> None:
-    """However badly a password is written into a URL, neither the shown form nor a refusal repeats it."""
+    """However a password is written in a URL, neither the shown URL nor an error repeats it."""
     url = f"redis://:q7{secret}7q@db.example:6379/0"
     assert f"q7{secret}7q" not in shown(url)
     assert f"q7{secret}7q" not in _refusal(url)
@@ -54,7 +54,7 @@ def _refusal(url: str) -> str:
 
 
 def test_arguments_of_each_kind() -> None:
-    """redis://, rediss:// and unix:// become the arguments of a connection, percent-encoding undone."""
+    """``redis://``, ``rediss://`` and ``unix://`` URLs become connection arguments, percent-decoded."""
     assert arguments("redis://u:p%40ss@h:1/3") == {"host": "h", "port": 1, "db": 3, "username": "u", "password": "p@ss"}
     assert arguments("unix:///run/a%20b.sock?db=2") == {
         "path": "/run/a b.sock",
@@ -90,17 +90,17 @@ def test_arguments_of_each_kind() -> None:
     ],
 )
 def test_unusable_addresses_are_refused_with_their_reason(url: str, reason: str) -> None:
-    """What cannot be used, or would loosen the promise that a command is sent once, is refused in one line."""
+    """A URL that is invalid, or sets an option that could repeat commands, is refused on one line."""
     with pytest.raises(ConfigurationError, match=reason) as refused:
         arguments(url)
     assert "\n" not in str(refused.value)
 
 
-# URLs of Sentinel and Cluster are taken apart, or refused with their reason, and never show a secret.
+# URLs of Sentinel and Cluster.
 
 
 def test_sentinels() -> None:
-    """Hosts, service and database; the primary's credentials are not the Sentinels', TLS is everybody's."""
+    """A Sentinel URL gives hosts, service and database; the Sentinels have their own credentials but share TLS."""
     assert place_of("redis+sentinel://a,[::1]:7/main", {}) == StoreAddress(
         (Address("a", 26379), Address("::1", 7)), {}, "main"
     )
@@ -115,7 +115,7 @@ def test_sentinels() -> None:
 
 
 def test_clusters() -> None:
-    """Hosts and credentials; the one database that a cluster has may be named."""
+    """A cluster URL gives hosts and credentials; naming database 0 is allowed."""
     assert place_of("redis+cluster://u:p@a:7000,b/0?protocol=3", {}) == StoreAddress(
         (Address("a", 7000), Address("b", 6379)), {"username": "u", "password": "p", "protocol": 3}
     )
@@ -140,7 +140,7 @@ def test_clusters() -> None:
     ],
 )
 def test_what_cannot_be_used_is_refused(url: str, reason: str) -> None:
-    """In one line that names the URL as it was given, without what may be secret."""
+    """An unusable URL of Sentinel or Cluster is refused on one line that shows no secret."""
     with pytest.raises(ConfigurationError, match=reason) as refused:
         place_of(url, {})
     assert str(refused.value).startswith(f"redis.url {url.partition('://')[0]}://")
