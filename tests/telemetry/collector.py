@@ -1,4 +1,4 @@
-"""What a collector was sent by OTLP over HTTP, decoded."""
+"""Spans that a collector received by OTLP over HTTP, decoded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VALUES = ("string_value", "bool_value", "int_value", "double_value")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span as it was sent; ids are hexadecimal."""
+    """A span as it was sent; its ids are hexadecimal."""
 
     name: str
     kind: int
@@ -29,12 +29,12 @@ class Span:
 
     @property
     def ids(self) -> tuple[str, str]:
-        """Its name to others, but for the flags, which are not sent."""
+        """Trace id and span id; the flags are not sent."""
         return self.trace, self.id
 
 
 def spans_of(requests: Iterable[Received]) -> list[Span]:
-    """Those of all requests, in the order in which they were sent."""
+    """The spans of all requests, in the order of sending."""
     found = []
     for request in requests:
         assert request.header("content-type") == "application/x-protobuf"

@@ -1,4 +1,4 @@
-"""Spans of the real SDK, kept where a test can look at them."""
+"""Spans of the real SDK, kept in memory for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poller.telemetry.tracing import using
 
 
 class Recorded:
-    """Those that have ended, in that order."""
+    """The spans that have ended, in that order."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter
@@ -29,7 +29,7 @@ class Recorded:
         return [span for span in self.all if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:
-        """The only one of this name."""
+        """The only span of this name."""
         [span] = self.named(name)
         return span
 
@@ -48,23 +48,23 @@ def recorded(sampler: Sampler = ALWAYS_ON) -> Iterator[Recorded]:
 
 
 def told(span: ReadableSpan) -> dict[str, Any]:
-    """What it says of itself."""
+    """The span's attributes."""
     return dict(span.attributes or {})
 
 
 def traceparent(span: ReadableSpan) -> str:
-    """Its name to others."""
+    """The span's traceparent."""
     context = span.get_span_context()
     assert context is not None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def linked(span: ReadableSpan) -> list[str]:
-    """The traceparents that it follows from."""
+    """The traceparents of the span's links."""
     contexts = [link.context for link in span.links]
     return [f"00-{one.trace_id:032x}-{one.span_id:016x}-{one.trace_flags:02x}" for one in contexts]
 
 
 def parent(span: ReadableSpan) -> str | None:
-    """The id of its parent."""
+    """The id of the span's parent."""
     return f"{span.parent.span_id:016x}" if span.parent else None

@@ -1,4 +1,4 @@
-"""Reading what is exported, as Prometheus does: by name and labels."""
+"""Reading exported metrics as Prometheus does: by name and labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def key(name: str, **labels: str) -> Key:
 
 
 def values(text: bytes | str) -> dict[Key, float]:
-    """Every sample of an exposition."""
+    """All samples of an exposition."""
     text = text if isinstance(text, str) else text.decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -24,10 +24,10 @@ def values(text: bytes | str) -> dict[Key, float]:
 
 
 def value(name: str, /, **labels: str) -> float | None:
-    """One sample of this process; None where there is no such series."""
+    """One sample of this process, or None without such a series."""
     return REGISTRY.get_sample_value(name, labels)
 
 
 def grown(name: str, /, **labels: str) -> float:
-    """One sample of this process, 0 where there is no such series: tests of one process share its counters."""
+    """One sample of this process, or 0 without such a series; tests in one process share its counters."""
     return value(name, **labels) or 0.0

@@ -1,4 +1,4 @@
-"""Logs are readable by machines or people, and hold no secret."""
+"""Laws of :mod:`poller.telemetry.logs`: logs are readable by machines or people, and hold no secret."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lines(form: Format) -> io.StringIO:
 
 
 def test_json_is_one_object_a_line_with_time_and_level() -> None:
-    """Law: a machine reads every line by itself."""
+    """Law: in JSON each line is one object with time and level."""
     stream = lines("json")
     structlog.get_logger("poller.round").warning("round", feed="acme/contractTypes", seconds=0.25, error="a\nb")
     line = json.loads(stream.getvalue())
@@ -46,7 +46,7 @@ def test_json_is_one_object_a_line_with_time_and_level() -> None:
 
 
 def test_console_is_plain_text_where_it_is_no_terminal() -> None:
-    """Law: colours are for terminals."""
+    """Law: the console format has no colours unless its stream is a terminal."""
     stream = lines("console")
     structlog.get_logger().info("started", feeds=3)
     assert "started" in stream.getvalue()
@@ -55,7 +55,7 @@ def test_console_is_plain_text_where_it_is_no_terminal() -> None:
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_secrets_are_taken_out_wherever_they_stand(form: Format) -> None:
-    """Law: no credential, user information or query string reaches a log, by our loggers or by a library's."""
+    """Law: no credential, user information or query string is logged, by this program or by a library."""
     stream = lines(form)
     structlog.get_logger().error(
         "failed",
@@ -76,12 +76,12 @@ def test_secrets_are_taken_out_wherever_they_stand(form: Format) -> None:
 
 
 def test_what_only_sounds_like_a_secret_stays() -> None:
-    """Law: a sentence about a token is not a token."""
+    """Law: a sentence that mentions a token is not redacted."""
     assert redacted("the bearer token is wrong") == "the bearer token is wrong"
 
 
 def test_libraries_speak_from_warning_up() -> None:
-    """Law: httpx would log each URL at INFO."""
+    """Law: libraries log from level WARNING, since httpx would log each URL at INFO."""
     stream = lines("json")
     logging.getLogger("httpx").info("HTTP Request: GET https://api.example.org")
     logging.getLogger("apscheduler.executors").info("Running job")
@@ -95,7 +95,7 @@ def test_what_is_no_secret_stays() -> None:
 
 
 def test_people_read_first_what_it_is_about() -> None:
-    """Law: a short time, then whose it is and how it ended; nothing that is nought, but where it says no."""
+    """Law: a console line has a short time, then the subject and the result first, and leaves out most zeros."""
     stream = lines("console")
     log = structlog.get_logger()
     log.warning("round", trigger="turn", pages=0, created=0, seconds=0.25, error="no answer", ok=False, feed="acme/x")
@@ -107,7 +107,7 @@ def test_people_read_first_what_it_is_about() -> None:
 
 
 def test_a_line_belongs_to_its_span() -> None:
-    """Law: within a span each line, a library's too, names trace and span; without one no line has a word of it."""
+    """Law: within a span each line, also of a library, has trace and span id; outside a span it has none."""
     stream = lines("json")
     with recorded() as spans, tracing.root("round"):
         structlog.get_logger().info("within")
@@ -120,7 +120,7 @@ def test_a_line_belongs_to_its_span() -> None:
 
 
 def test_a_failure_is_logged_once_and_its_end_once() -> None:
-    """Law: the same failure is one line, another one is a second line, and the end is one line."""
+    """Law: a repeated failure is one line, a different failure a second line, and recovery one line."""
     failure = LogOnce(structlog.get_logger("poller.test"), "not read", feed="a/x")
     with capture_logs() as logs:
         failure.worked()

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.telemetry.metrics`: the series of a subscription are there while it is delivered here."""
+"""Laws of :mod:`poller.telemetry.metrics`: a subscription has series only while this process delivers it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.telemetry.series import Key, grown, key, value, values
 
 
 def test_all_steps_are_there_from_the_start() -> None:
-    """So that the first of each is seen to be one more."""
+    """The series of all steps start at 0, so that the first of each is seen as an increase."""
     attempts_of("begun")
     assert {value("poller_attempts_total", subscription="begun", outcome=step) for step in STEPS} == {0}
     assert value("poller_delivery_delay_seconds_count", subscription="begun") == 0
@@ -45,7 +45,7 @@ def test_all_steps_are_there_from_the_start() -> None:
 
 
 def test_one_that_is_gone_has_none() -> None:
-    """The series of a removed subscription are gone and start from 0; removing unknown ones does nothing."""
+    """A removed subscription's series are removed and start from 0 later; removing an unknown one does nothing."""
     attempts_of("gone").steps["delivered"].inc()
     assert attempts_of("gone") is attempts_of("gone")
     for _ in range(2):
@@ -57,11 +57,11 @@ def test_one_that_is_gone_has_none() -> None:
     no_attempts_of("gone")
 
 
-# Laws of :mod:`poller.telemetry.metrics`: all metrics are known by name, once. The manual's tables are made of them.
+# Declared metrics: each name once.
 
 
 def test_names_say_the_unit_and_the_kind() -> None:
-    """Counters end in _total and nothing else does; durations, ages and moments are in seconds."""
+    """Only counters end in ``_total``, and histograms end in ``_seconds``."""
     for one in declared_metrics():
         assert one.name.startswith("poller_")
         assert one.name.endswith("_total") == (one.kind == "counter")
@@ -69,14 +69,14 @@ def test_names_say_the_unit_and_the_kind() -> None:
 
 
 def test_a_name_is_given_once() -> None:
-    """A second declaration is a fault of the program."""
+    """Declaring a metric twice is an error."""
     name = declared_metrics()[0].name
     with pytest.raises(ValueError, match="declared twice"):
         declared(name, "gauge", "another meaning")
 
 
 def test_whatever_a_label_holds_it_is_read_as_it_was() -> None:
-    """Labels with quotes, backslashes and line breaks are read as written; no own text needs escapes."""
+    """Label values with quotes, backslashes and line breaks are escaped; no metric's own text needs escapes."""
     strange = 'a"b\\c\nd'
     one = MetricDescription("poller_x_total", "counter", ("feed",), "text")
     assert values(one.block([(labelled(feed=strange), 2)], openmetrics=False)) == {
@@ -86,7 +86,7 @@ def test_whatever_a_label_holds_it_is_read_as_it_was() -> None:
     assert not any(set(known.text) & set('"\\\n') for known in declared_metrics())
 
 
-# Laws of :mod:`poller.telemetry.metrics`: each commit is counted by how it ended, once. On a real store.
+# Commits: each is counted once, by its result, on a real store.
 
 KEYS = FeedKeys.of("poller", "acme/contractTypes")
 RESULTS = ("written", "repeated", "fenced", "stale", "failed")
@@ -119,13 +119,13 @@ def planned(state: FeedState, text: str = "x") -> Commit:
 
 @pytest.fixture
 def count() -> Callable[[], dict[str, float]]:
-    """How many ended in each way since the test began, of those that any did."""
+    """Commits by result since the test began, without the zeros."""
     before = ended()
     return lambda: {result: n - before[result] for result, n in ended().items() if n != before[result]}
 
 
 async def test_each_end_has_its_series(client: Redis, count: Callable[[], dict[str, float]]) -> None:
-    """Written, the same once more, planned on what was before, refused, and another's lease."""
+    """Each commit is timed and counted by its result: written, repeated, stale, fenced or failed."""
     seconds = grown("poller_commit_duration_seconds_count")
     store = opened(client, "me")
     state = await begun(store)
@@ -151,7 +151,7 @@ async def test_each_end_has_its_series(client: Redis, count: Callable[[], dict[s
     assert grown("poller_commit_duration_seconds_count") == seconds + 5
 
 
-# Laws of :mod:`poller.telemetry.metrics`: what a round spends is its own, and that of the tasks that it starts.
+# Costs of a round: its own and those of the tasks that it starts.
 
 
 async def test_rounds_side_by_side_pay_for_themselves() -> None:
@@ -180,11 +180,11 @@ async def test_rounds_side_by_side_pay_for_themselves() -> None:
     assert set(costs.public.values()) == {0}
 
 
-# Laws of :mod:`poller.telemetry.metrics`: requests are counted by source and status, and no source makes up series.
+# Requests: counted by source and status, with a bounded number of series.
 
 
 def test_a_status_that_http_does_not_know_is_another() -> None:
-    """Whatever numbers a source thinks of, there is one series for all of them."""
+    """All statuses that HTTP does not define share one series."""
     series = SourceSeries("hostile")
     for status in (200, 200, 999, 299, 600):
         series.ended(status, 0.1)
@@ -198,7 +198,7 @@ def test_a_status_that_http_does_not_know_is_another() -> None:
 
 
 def test_whether_it_is_left_alone_is_looked_up_when_somebody_asks() -> None:
-    """While it is asked at all; then there is no such series."""
+    """Whether a source is paused is read at each export, and has no series after the source is closed."""
     series, paused = SourceSeries("busy"), False
     series.opened(lambda: paused)
     assert value("poller_source_paused", source="busy") == 0
@@ -208,7 +208,7 @@ def test_whether_it_is_left_alone_is_looked_up_when_somebody_asks() -> None:
     assert value("poller_source_paused", source="busy") is None
 
 
-# Laws of :mod:`poller.telemetry.metrics`: rounds are counted by feed while the feed is polled here, and no longer.
+# Rounds: counted by feed while this process polls the feed.
 
 
 def end_round(
@@ -222,7 +222,7 @@ def exported(rounds: RoundMetrics) -> dict[Key, float]:
 
 
 def test_rounds_add_up() -> None:
-    """Each feed by itself; by mode and result, with all kinds of records from the first one on."""
+    """Rounds are counted by feed, mode and result, and records by kind, with all kinds from the first round on."""
     rounds = RoundMetrics()
     end_round(rounds, "a/x", pages=2, created=3, unchanged=4)
     end_round(rounds, "a/x", created=1, quarantined=1)
@@ -238,7 +238,7 @@ def test_rounds_add_up() -> None:
 
 
 def test_a_feed_that_went_to_another_process_has_no_series_here() -> None:
-    """The series of a feed that moved to another process are removed, and start from 0 when it is back."""
+    """A feed that moves to another process loses its series, which start from 0 when the feed is back."""
     rounds = RoundMetrics()
     end_round(rounds, "a/x", created=3)
     end_round(rounds, "a/y")

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry: what they carry, what they are linked to, and that a collector holds nobody up."""
+"""Laws of :mod:`poller.telemetry.otel`: contents and links of spans, and that a slow collector delays nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Stateful(Sampler):
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """The loggers of these libraries are those of the process."""
+    """Restore the loggers of these libraries, which belong to the process."""
     loggers = [logging.getLogger(name) for name in ("opentelemetry", "urllib3", "requests")]
     before = [(logger.level, logger.propagate, logger.handlers[:]) for logger in loggers]
     yield
@@ -46,7 +46,7 @@ def as_before() -> Iterator[None]:
 
 @pytest.fixture
 def otlp(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """No variable of OpenTelemetry is set but those that a test sets; its SDK reads the process' own."""
+    """Clear all variables of OpenTelemetry; the SDK reads those of the process."""
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
     yield monkeypatch
@@ -54,7 +54,7 @@ def otlp(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def test_the_context_is_carried_whether_it_is_sampled_or_not() -> None:
-    """Law: the flag says so; and a tracestate goes along where there is one, never an empty one."""
+    """Law: the carried traceparent has the flag of sampling; a tracestate is carried only if there is one."""
     with recorded() as spans, tracing.root("a") as sampled:
         assert _flag(sampled.carried) == 1
         assert [*sampled.carried] == ["traceparent"]
@@ -68,7 +68,7 @@ def test_the_context_is_carried_whether_it_is_sampled_or_not() -> None:
 
 
 def test_links_name_spans_and_nothing_else() -> None:
-    """Law: what others have written into an event is a link where it is one, and no trouble where it is not."""
+    """Law: a valid traceparent of an event becomes a link, an invalid one is ignored."""
     strange = [{"traceparent": text} for text in ("", "x", "00-" + "0" * 32 + "-" + "1" * 16 + "-01", "ff-é")]
     with recorded() as spans, tracing.root("a", links=[(EVENT, {"n": 1}), *((one, {}) for one in strange)]):
         pass
@@ -79,7 +79,7 @@ def test_links_name_spans_and_nothing_else() -> None:
 
 
 def test_failures_hold_no_credential() -> None:
-    """Law: the text of a failure is one line without anything that looks like a secret."""
+    """Law: the text of a failure is one line without credentials."""
     with recorded() as spans, tracing.root("a") as span:
         span.fail("x", "asked https://me:s3cret@h/p?token=s3cret\nwith Bearer s3cret.s3cret")
     assert "s3cret" not in str(spans.one("a").status.description)
@@ -87,7 +87,7 @@ def test_failures_hold_no_credential() -> None:
 
 
 async def test_they_are_sent_by_the_standard_variables(otlp: pytest.MonkeyPatch) -> None:
-    """Law: endpoint, headers and resource are OpenTelemetry's to read; the service is called poller by default."""
+    """Law: OpenTelemetry's variables set endpoint, headers and service name, which is poller by default."""
     async with receiving() as collector:
         otlp.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         otlp.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cret")
@@ -101,7 +101,7 @@ async def test_they_are_sent_by_the_standard_variables(otlp: pytest.MonkeyPatch)
 
 
 async def test_many_links_are_kept(otlp: pytest.MonkeyPatch) -> None:
-    """Law: a batch of more events than OpenTelemetry's 128 is linked to all of them, unless its variable says less."""
+    """Law: a span keeps more links than the SDK's limit of 128, unless OpenTelemetry's variable sets a limit."""
     async with receiving() as collector:
         otlp.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", collector.url + "/any")
         await asyncio.to_thread(_traced_once, 300)
@@ -112,7 +112,7 @@ async def test_many_links_are_kept(otlp: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_collector_that_hangs_costs_moments(otlp: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Law: the end waits so long as it may, and gives up while its answer is still out; its rest is silent."""
+    """Law: a hanging collector delays the end only by the flush time, and nothing is logged afterwards."""
     async with receiving(HANG) as collector:
         otlp.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         with (
@@ -133,7 +133,7 @@ async def test_a_collector_that_hangs_costs_moments(otlp: pytest.MonkeyPatch, ca
     [("OTEL_SPAN_LINK_COUNT_LIMIT", "many"), ("OTEL_BSP_MAX_QUEUE_SIZE", "0")],
 )
 def test_what_cannot_work_is_the_operators(otlp: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """Law: a value that OpenTelemetry refuses is an error of the configuration."""
+    """Law: a value that OpenTelemetry refuses is a configuration error."""
     otlp.setenv("OTEL_TRACES_EXPORTER", "otlp")
     otlp.setenv(name, value)
     with pytest.raises(ConfigurationError, match="traces"), configured_tracing(os.environ, clock=Clock()):
@@ -141,7 +141,7 @@ def test_what_cannot_work_is_the_operators(otlp: pytest.MonkeyPatch, name: str, 
 
 
 def test_the_console_gets_one_span_a_line(otlp: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Law: on standard error, for output belongs to the commands."""
+    """Law: the console exporter writes to standard error, one span per line."""
     otlp.setenv("OTEL_TRACES_EXPORTER", "console")
     _traced_once()
     said = capsys.readouterr()
@@ -163,7 +163,7 @@ def test_a_root_is_one_whatever_else_is_traced() -> None:
 
 
 def test_a_provider_of_somebody_else_is_enough() -> None:
-    """Law: the tracer asks nothing of the SDK but spans."""
+    """Law: the tracer works with any tracer provider of the SDK."""
     provider = TracerProvider(shutdown_on_exit=False)
     with tracing.using(OtelTracer(provider)), tracing.root("a") as span:
         assert span.carried
@@ -175,7 +175,7 @@ def _sending() -> list[threading.Thread]:
 
 
 def _flag(carried: tracing.Carried) -> int:
-    """Of being sampled; the other bits of the last octet say other things."""
+    """The flag of sampling, without the other bits of the last octet."""
     return int(carried["traceparent"][-2:], 16) & 1
 
 
@@ -185,7 +185,7 @@ def _traced_once(links: int = 1) -> None:
 
 
 def test_attributes_are_told() -> None:
-    """Law: those of the beginning and those of the end."""
+    """Law: a span has the attributes given at its start and those set later."""
     with recorded() as spans, tracing.root("a", attributes={"x": 1}) as span:
         span.set_attributes({"y": "z"})
     assert told(spans.one("a")) == {"x": 1, "y": "z"}

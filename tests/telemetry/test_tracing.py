@@ -1,4 +1,4 @@
-"""What OpenTelemetry says of its troubles is told seldom, and holds no credential."""
+"""Laws of :mod:`poller.telemetry.tracing`: spans, and how OpenTelemetry's own errors are logged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def said() -> Iterator[list[Any]]:
 
 
 def test_one_in_a_minute(said: list[Any]) -> None:
-    """Law: and the next says how many were left out; from the first moment on, whatever the clock shows."""
+    """Law: an exporter's errors are logged once a minute, with the number of those left out."""
     clock = FakeClock(monotonic=1000.0)
     with exporter_logs({}, clock):
         for _ in range(3):
@@ -64,7 +64,7 @@ def test_one_in_a_minute(said: list[Any]) -> None:
     ],
 )
 def test_no_header_of_ours_is_in_it(text: str, said: list[Any]) -> None:
-    """Law: neither as it is written, nor decoded, nor the credential in it alone; not in an exception either."""
+    """Law: no logged error has a configured header, in plain or encoded form, nor its credential."""
     with exporter_logs(ENVIRON, FakeClock(monotonic=1000.0)):
         LOG.error("failed: %s", text)
     assert len(said) == 1
@@ -72,7 +72,7 @@ def test_no_header_of_ours_is_in_it(text: str, said: list[Any]) -> None:
 
 
 def test_exceptions_are_one_line(said: list[Any]) -> None:
-    """Law: no traceback, which would show what it was called with."""
+    """Law: an exception is logged on one line without its traceback, which could show arguments."""
     with exporter_logs(ENVIRON, FakeClock(monotonic=1000.0)):
         LOG.error("Exception while exporting.", exc_info=ValueError("with s3cret-two\nand more"))
     assert said[0]["error"] == "Exception while exporting. ValueError: with [redacted] and more"
@@ -80,7 +80,7 @@ def test_exceptions_are_one_line(said: list[Any]) -> None:
 
 
 def test_debug_is_not_told(said: list[Any]) -> None:
-    """Law: these libraries are heard from WARNING up, at whatever level we log."""
+    """Law: these libraries are logged from level WARNING, whatever the program's own level is."""
     with exporter_logs({}, FakeClock(monotonic=1000.0)):
         LOG.info("sent")
         logging.getLogger("urllib3").debug("sent")
@@ -106,7 +106,7 @@ def test_silence_lasts(said: list[Any]) -> None:
 
 
 def test_they_speak_for_themselves_again() -> None:
-    """Law: what was set for the block is as it was."""
+    """Law: after the block the libraries' loggers are as before."""
     logger = logging.getLogger("opentelemetry")
     before = (logger.level, logger.propagate, logger.handlers[:])
     with exporter_logs({}, FakeClock(monotonic=1000.0)):
@@ -115,11 +115,11 @@ def test_they_speak_for_themselves_again() -> None:
 
 
 def test_what_is_too_short_is_no_secret() -> None:
-    """Law: or every letter would be taken out."""
+    """Law: a short header value is not redacted, as it occurs in other texts."""
     assert not secrets_of({"OTEL_EXPORTER_OTLP_HEADERS": "a=b"})
 
 
-# What redis-py looks for is not found until it is unblocked.
+# While OpenTelemetry is blocked, redis-py does not find it.
 
 _LOOK = """
 import sys
@@ -135,7 +135,7 @@ print("found")
 
 
 def found(*, hide: bool) -> tuple[int, str]:
-    """How many modules of OpenTelemetry redis-py has imported, and what comes of importing it after."""
+    """How many modules of OpenTelemetry redis-py imported, and whether they can be imported afterwards."""
     said = subprocess.run([sys.executable, "-c", _LOOK.format(hide=hide)], capture_output=True, text=True, check=True)
     count, after = said.stdout.split()
     return int(count), after
@@ -147,7 +147,7 @@ def test_redis_py_does_not_find_it_and_others_do() -> None:
     assert found(hide=False)[0] > 0
 
 
-# Requests in the words of the conventions.
+# Requests, with the attribute names of OpenTelemetry's conventions.
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_redis_py_does_not_find_it_and_others_do() -> None:
     ],
 )
 def test_a_place_and_no_secret(url: str, full: str, host: str, port: int) -> None:
-    """Law: the address of a span has no query, fragment or user information."""
+    """Law: a span's URL has no query, fragment or user information."""
     assert request_words("GET", url) == {
         "http.request.method": "GET",
         "url.full": full,
@@ -168,7 +168,7 @@ def test_a_place_and_no_secret(url: str, full: str, host: str, port: int) -> Non
 
 
 def test_what_is_no_url_is_left_out() -> None:
-    """Law: telling never fails."""
+    """Law: a URL that cannot be parsed is left out without an error."""
     assert request_words("POST", "http://[x") == {"http.request.method": "POST"}
 
 
@@ -183,7 +183,7 @@ def test_what_is_no_url_is_left_out() -> None:
     ],
 )
 def test_how_it_ended(status: int | None, failure: str | None, said: dict[str, object], code: StatusCode) -> None:
-    """Law: a status from 400 on, or none at all, is a failure; a redirect or a 304 is not."""
+    """Law: a status from 400 on, or no answer, marks the span as failed; a 200 or 304 does not."""
     with recorded() as spans, tracing.root("x") as span:
         record_response(span, status, text="what came", failure=failure)
     assert told(spans.one("x")) == said
@@ -195,7 +195,7 @@ def test_repetitions_are_numbered() -> None:
     assert [sent_again(0), sent_again(2)] == [{}, {"http.request.resend_count": 2}]
 
 
-# Which span is current, and that nothing is where nobody traces.
+# The current span, and the null span without a tracer.
 
 
 def test_without_a_tracer_there_is_nothing() -> None:
@@ -211,7 +211,7 @@ def test_without_a_tracer_there_is_nothing() -> None:
 
 
 def test_work_that_belongs_to_no_trace_begins_none() -> None:
-    """Law: a child without a parent is nothing."""
+    """Law: a child without a parent records no span."""
     with recorded() as spans:
         assert tracing.on()
         with tracing.child("GET"):
@@ -220,7 +220,7 @@ def test_work_that_belongs_to_no_trace_begins_none() -> None:
 
 
 def test_children_belong_to_the_span_that_is_current() -> None:
-    """Law: the current one is that of the innermost block, and after it the one before."""
+    """Law: the current span is that of the innermost block; after the block it is the previous one again."""
     with recorded() as spans:
         with tracing.root("round") as round_span, tracing.child("GET") as get:
             assert tracing.current() is get
@@ -234,7 +234,7 @@ def test_children_belong_to_the_span_that_is_current() -> None:
 
 
 async def test_tasks_belong_to_the_span_in_which_they_were_started() -> None:
-    """Law: each task has its own current span."""
+    """Law: a task's spans belong to the span in which the task was started."""
 
     async def ask() -> str:
         with tracing.child("GET") as span:
@@ -261,7 +261,7 @@ async def test_tasks_belong_to_the_span_in_which_they_were_started() -> None:
     ],
 )
 def test_a_block_that_an_error_leaves_has_failed(error: BaseException, kind: str, text: str | None) -> None:
-    """Law: it passes on; only our own errors, which are fit to be shown, are repeated."""
+    """Law: an error that leaves a block fails its span and passes on; only the program's own errors are quoted."""
 
     def fail() -> None:
         with tracing.root("round"):

@@ -1,4 +1,4 @@
-"""By which variables traces are asked for, and what a process that is not asked imports."""
+"""Laws of the variables that turn traces on, and of a process without the libraries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WITHOUT = {name: value for name, value in os.environ.items() if not name.startsw
     ],
 )
 def test_what_is_asked_for(environ: dict[str, str], asked: tuple[str, ...]) -> None:
-    """Law: an exporter or an endpoint turns traces on, nothing else does; empty is as good as not set."""
+    """Law: only an exporter or an endpoint turns traces on; an empty variable counts as unset."""
     assert exporters_of(environ) == asked
 
 
@@ -58,20 +58,20 @@ def test_what_is_asked_for(environ: dict[str, str], asked: tuple[str, ...]) -> N
     ],
 )
 def test_what_cannot_be_had(environ: dict[str, str]) -> None:
-    """Law: the message names a variable and what is expected of it."""
+    """Law: an unsupported value is a configuration error that names the variable and the expected value."""
     with pytest.raises(ConfigurationError, match=r"OTEL_.* expected (otlp|http/protobuf)"):
         exporters_of(environ)
 
 
 def test_not_asked_it_does_nothing() -> None:
-    """Law: there is no tracer, then as before."""
+    """Law: without these variables there is no tracer."""
     with configured_tracing({}, clock=Clock()):
         assert not tracing.on()
 
 
 @pytest.mark.parametrize("name", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http"])
 def test_asked_for_and_not_installed(tmp_path: Path, name: str) -> None:
-    """Law: exit code 2, and one line that says what to install; with a half of it installed, too."""
+    """Law: if OpenTelemetry is missing, even in part, the exit code is 2 and one line says what to install."""
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}
     said = subprocess.run(
         [sys.executable, "-c", _WITHOUT.format(name=name), "once"],
