@@ -167,6 +167,17 @@ async def test_a_full_stream_is_a_clear_error(server: NatsServer) -> None:
         assert (await sink.send([event(2)])).is_delivered
 
 
+async def test_headers_count_for_the_largest_message(tmp_path: Path) -> None:
+    """Law: an event that is too large only with its headers is rejected, and breaks no other message off."""
+    small, large = event(1), event(2, data="x" * 1000)
+    with nats_server(tmp_path, f"max_payload: {len(large.data) + 20}") as server:
+        async with administered(server) as stream, sink_at(server.url()) as sink:
+            await stream.add_stream(name="S", subjects=["hr.>"])
+            outcomes = await asyncio.gather(sink.send([small]), sink.send([large]))
+    assert [one.kind for one in outcomes] == [OutcomeKind.DELIVERED, OutcomeKind.REJECTED]
+    assert outcomes[1].error == "the event is larger than max_payload of the server"
+
+
 @pytest.mark.parametrize(
     ("rights", "denied"),
     [

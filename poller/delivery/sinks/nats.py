@@ -36,7 +36,7 @@ import re
 import ssl
 from base64 import b32decode, b64encode
 from binascii import crc_hqx
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -508,6 +508,9 @@ class _Connection:
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> PubAck:
         """Have a stream acknowledge this."""
+        # The client counts the data alone, and the server ends the connection of every other message with this one.
+        if len(data) + _size_of(headers) > self._client.max_payload:
+            raise nats.errors.MaxPayloadError
         self._wire.expect_answer()
         kept: PubAck = await self._unless_ended(self._stream.publish(subject, data, headers=headers))
         return kept
@@ -607,6 +610,11 @@ def _error_text(error: Exception | None) -> str:
 def _headers(event: SinkEvent, subject: str = "") -> dict[str, str]:
     name = f"{event.envelope.id}/{event.repeat}" if event.repeat else event.envelope.id
     return {MESSAGE_ID: f"{name}@{subject}" if subject else name, "Content-Type": STRUCTURED_TYPE}
+
+
+def _size_of(headers: Mapping[str, str]) -> int:
+    """The bytes of a message's headers, as the server counts them."""
+    return len("NATS/1.0\r\n\r\n") + sum(len(f"{name}: {text}\r\n".encode()) for name, text in headers.items())
 
 
 def _timed(outcome: Outcome, seconds: float) -> Outcome:
