@@ -122,6 +122,7 @@ class RoundWriter:
         self._began = clock.monotonic() - state.now_ms / 1000
         self._begun_ms = state.now_ms
         self._held: dict[str, HeldVersion] = {}
+        self._waits_for_second_look = state.second_look is not None  # ends even if the held versions were lost
         self._not_before = 0  # when the next full reading for these may begin
         self._backwards = state.backwards
         # Records of a replaced store were never published from here: they are a baseline.
@@ -150,7 +151,7 @@ class RoundWriter:
         """Forget the held versions of records that a full reading did not list."""
         gone = {key: None for key in self._held if key not in seen}
         self._not_before = self._store_ms() + int(self._feed.second_look.total_seconds() * 1000)
-        if gone or self._held:
+        if gone or self._held or self._waits_for_second_look:
             await self._store.commit(self._with_marks(Commit(self._generation, self._sequence, held=gone)))
 
     @property
@@ -277,9 +278,9 @@ class RoundWriter:
             return
         seen.update(keys)
         known = await self._store.known(keys)
-        back = {key: msgspec.structs.replace(one, missing=False) for key, one in known.items() if one.missing}
-        if back:
-            await self._store.commit(Commit(self._generation, self._sequence, back))
+        back = [(key, msgspec.structs.replace(one, missing=False)) for key, one in known.items() if one.missing]
+        for found_again in _batched(back):  # a script takes some thousand arguments
+            await self._store.commit(Commit(self._generation, self._sequence, dict(found_again)))
 
     async def _readable(self, known: Mapping[str, Snapshot]) -> frozenset[str]:
         found: set[str] = set()

@@ -209,3 +209,16 @@ async def test_what_is_held_back_was_not_missing() -> None:
         for listed in ([version(NEW, 2), other], [other], [version(OLD), other], [other], [other])
     ]
     assert [result.removed for result in results] == [0, 0, 0, 0, 1]
+
+
+async def test_held_versions_that_the_store_has_lost_ask_for_one_reading() -> None:
+    """Law: where nothing is held any more, the feed goes back to deltas after the reading that found it so."""
+    read = Round(NEWEST)
+    newer, older = ([{"id": "a", "lastModifiedAt": f"2025-01-0{day}T00:00:00Z"}] for day in (5, 3))
+    await read(Script().on(newer, delta="d1"))
+    assert (await read(Script().on(older, since="d1", delta="d2"))).held_versions == 1
+    read.store.held.clear()
+    read.store.now_ms += 3_600_000
+    script = Script().on(newer, delta="d3").on([], since="d2", delta="d3").on([], since="d3", delta="d3")
+    assert [(await read(script)).mode for _ in range(2)] == ["reconcile", "delta"]
+    assert (read.store.state.held_versions, read.store.state.second_look) == (0, None)
