@@ -98,7 +98,7 @@ class Stage:
 
     async def begun(self, command: str) -> None:
         """Start an endless command, interrupt it after its first line, and check that it exits with 0."""
-        anywhere = re.sub(r"\bpoller sandbox\b", "poller sandbox --port 0", command)  # the default port may be in use here
+        anywhere = re.sub(r"\bpoller sandbox\b", "poller sandbox --port 0", command)  # the default may be in use
         async with self._started(f"exec env {anywhere}") as process, patience(command):
             assert process.stdout is not None
             assert await process.stdout.readline()

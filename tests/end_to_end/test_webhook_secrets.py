@@ -45,7 +45,7 @@ async def test_nothing_is_lost_while_a_secret_is_away(tmp_path: Path, store: str
             await scene.more("one", 20)
             since = len(told.lines)
             secret.rename(secret.with_name("away"))
-            line = await told.until(lambda line: line["event"] == "credential fails", "the credential to fail", since=since)
+            line = await told.until(lambda line: line["event"] == "credential fails", "the failure", since=since)
             assert (line["level"], line["subscription"]) == ("warning", "one")
             assert str(line["error"]) == f"{_REASON}{secret}: No such file or directory"
             status = await until(lambda: _failing(scene, settings), "a failing status")

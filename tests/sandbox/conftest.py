@@ -1,4 +1,4 @@
-"""What the sandbox's tests share: a fixed time, a seeded source of chance, a history, and the API on a socket."""
+"""Fixtures of the sandbox's tests: a fixed time, a seeded random generator, a history, and the API on a socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Reading certificates takes a client 20 ms of CPU; the sandbox has none."""
+"""An empty TLS context: loading certificates costs 20 ms of CPU, and the sandbox needs none."""
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ async def api(history: History, rng: Random) -> AsyncIterator[httpx.AsyncClient]
 
 
 def client_of(url: str, token: str = "sandbox") -> httpx.AsyncClient:  # noqa: S107 - public on purpose
-    """A client that sends the token and listens to no proxy of the environment."""
+    """A client that sends the token and ignores proxies of the environment."""
     headers = {"authorization": f"Bearer {token}"}
     return httpx.AsyncClient(
         base_url=url, headers=headers, verify=NO_AUTHORITIES, trust_env=False, timeout=PATIENCE * strain()

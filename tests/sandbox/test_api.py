@@ -49,19 +49,19 @@ def said(history: History, *query: tuple[str, str]) -> dict[str, Any]:
 
 
 def test_records_are_served_byte_for_byte(filled: History) -> None:
-    """A record's bytes stand in the list and in the single answer as they were put."""
+    """A record's bytes are served unchanged in the list and in the single answer."""
     assert b"," + ODD + b"," in answer(filled, SandboxRequest("contractTypes")).body
     assert answer(filled, SandboxRequest("contractTypes", id="B")).body == ODD
 
 
 def test_fields_keep_literals(filled: History) -> None:
-    """With ``fields`` the values that are left keep their spelling, in the record's own order; the id is always in."""
+    """With ``fields`` the remaining values keep their spelling and order, and the id is always included."""
     body = answer(filled, SandboxRequest("contractTypes", query=(("fields", "name"), ("fields", "code")))).body
     assert b'{"id":"b","code":1.0,"name":12345678901234567890123}' in body
 
 
 def test_pages_follow_one_another(filled: History) -> None:
-    """A page token is there while there are more pages, and absent on the last, however full that is."""
+    """Every page but the last has a page token, even when the last one is full."""
     first = said(filled, ("limit", "2"))
     assert [record["id"] for record in first["results"]] == ["a", "b"]
     last = said(filled, ("pageToken", first["pageToken"]))
@@ -71,7 +71,7 @@ def test_pages_follow_one_another(filled: History) -> None:
 
 
 def test_a_changed_record_moves_to_the_end(filled: History, at: datetime) -> None:
-    """A record that changes behind the reader comes again, and the round's delta token stays the first one."""
+    """A record that changes during a round is listed again, and the round keeps its first delta token."""
     first = said(filled, ("limit", "2"))
     filled.put("contractTypes", b'{"id":"a","code":"A2"}', at)
     last = said(filled, ("pageToken", first["pageToken"]))
@@ -81,7 +81,7 @@ def test_a_changed_record_moves_to_the_end(filled: History, at: datetime) -> Non
 
 
 def test_an_empty_delta_has_a_token(filled: History) -> None:
-    """Nothing new: empty results, a delta token, no page token."""
+    """An empty delta has no results, a delta token and no page token."""
     token = said(filled)["deltaToken"]
     empty = said(filled, ("sinceDeltaToken", token))
     assert empty == {"results": [], "deltaToken": empty["deltaToken"]}
@@ -89,7 +89,7 @@ def test_an_empty_delta_has_a_token(filled: History) -> None:
 
 
 def test_removed_records_just_vanish(filled: History, at: datetime) -> None:
-    """A removal shows in no list and no delta; the single read is 404."""
+    """A removal appears in no list and no delta; the single read is 404."""
     token = said(filled)["deltaToken"]
     filled.remove("contractTypes", "a", at)
     assert said(filled, ("sinceDeltaToken", token))["results"] == []
@@ -108,7 +108,7 @@ def test_achievements_are_those_of_their_qualification(history: History, at: dat
 
 
 def test_a_refusal_names_its_rule(filled: History) -> None:
-    """A bad parameter is 400 with a code and a message in JSON."""
+    """A bad parameter gets 400 with a code and a message in JSON."""
     refused = answer(filled, SandboxRequest("contractTypes", query=(("limit", "0"),)))
     assert refused.status == 400
     assert msgspec.json.decode(refused.body)["error"].keys() == {"code", "message"}
@@ -127,12 +127,12 @@ def place_of(*query: tuple[str, str], resource: str = NAME, qualification: str |
 
 
 def test_a_first_request_fixes_the_round() -> None:
-    """Without parameters a round is full, of all fields, in pages of the default size, as of the latest version."""
+    """Without parameters a round is full, has all fields, the default page size, and the latest version."""
     assert place_of() == PageToken(*LISTING, since=None, after=0, delta=9, limit=DEFAULT_LIMIT, fields=())
 
 
 def test_a_delta_begins_where_its_token_says() -> None:
-    """A delta round begins after the version of its token."""
+    """A delta round starts after the version of its token."""
     at = place_of(("sinceDeltaToken", encode(DeltaToken(*LISTING, 4))))
     assert (at.since, at.after, at.delta) == (4, 4, 9)
 
@@ -147,7 +147,7 @@ def test_a_delta_begins_where_its_token_says() -> None:
     ],
 )
 def test_fields_in_every_encoding(query: list[tuple[str, str]]) -> None:
-    """Repeated, with commas or with brackets: the same fields, and the id always."""
+    """Repeated, comma-separated and bracketed ``fields`` mean the same, and always include the id."""
     assert place_of(*query).fields == ("code", "id", "name")
 
 
@@ -180,7 +180,7 @@ def test_a_limit_is_an_integer_in_its_bounds(limit: str) -> None:
 
 @pytest.mark.parametrize("limit", [1, 5000])
 def test_the_bounds_of_a_limit_are_in(limit: int) -> None:
-    """1 and 5000 are page sizes."""
+    """1 and 5000 are valid page sizes."""
     assert place_of(("limit", str(limit))).limit == limit
 
 
@@ -209,21 +209,21 @@ def test_unknown_fields_are_refused(fields: str) -> None:
     ],
 )
 def test_foreign_tokens_are_refused(parameter: str, token: str) -> None:
-    """Nonsense, tokens of another kind or listing, and tokens of versions to come are refused."""
+    """Malformed tokens and tokens of another kind, listing or future version are refused."""
     with pytest.raises(BadParameter) as refused:
         place_of((parameter, token))
     assert refused.value.code.lower() == f"invalid{parameter}".lower()
 
 
 def test_achievements_take_no_delta_token() -> None:
-    """The achievements of a qualification have no parameter sinceDeltaToken, not even for their own token."""
+    """Achievements accept no sinceDeltaToken, not even their own token."""
     token = encode(DeltaToken("achievements", "q", 1))
     with pytest.raises(BadParameter, match="no parameter"):
         place_of(("sinceDeltaToken", token), resource="achievements", qualification="q")
 
 
 def test_a_page_token_of_another_qualification() -> None:
-    """A page token is good for its own qualification's listing, in any case, and for no other."""
+    """A page token is valid for its own qualification in any case of the id, and for no other."""
     token = encode(PageToken("achievements", "q", None, 1, 2, 3, ()))
     assert place_of(("pageToken", token), resource="achievements", qualification="Q").after == 1
     with pytest.raises(BadParameter, match="another listing"):
@@ -231,7 +231,7 @@ def test_a_page_token_of_another_qualification() -> None:
 
 
 def test_unknown_parameters_are_ignored() -> None:
-    """A parameter that the API does not know changes nothing."""
+    """Unknown parameters are ignored."""
     assert place_of(("order", "desc"), ("Limit", "0")) == place_of()
 
 
@@ -247,7 +247,7 @@ delta_tokens = st.builds(DeltaToken, names, st.none() | names, numbers)
 
 @given(page_tokens, delta_tokens)
 def test_decode_undoes_encode(page: PageToken, delta: DeltaToken) -> None:
-    """A token read back is the token, and its text needs no escaping in a URL."""
+    """Decoding an encoded token gives the token, and its text needs no escaping in a URL."""
     assert decode(encode(page), PageToken) == page
     assert decode(encode(delta), DeltaToken) == delta
     assert re.fullmatch(r"[A-Za-z0-9_-]+", encode(page) + encode(delta))
@@ -255,23 +255,23 @@ def test_decode_undoes_encode(page: PageToken, delta: DeltaToken) -> None:
 
 @given(st.text() | st.from_regex(r"[A-Za-z0-9_-]{0,60}", fullmatch=True))
 def test_nonsense_is_not_read(text: str) -> None:
-    """A token that the sandbox did not make is refused."""
+    """A text that the sandbox did not encode is refused as a token."""
     with pytest.raises(MalformedToken):
         decode(text, DeltaToken)
 
 
 @given(delta_tokens, st.data())
 def test_a_damaged_token_is_not_read(token: DeltaToken, data: st.DataObject) -> None:
-    """A token with one letter changed is refused."""
+    """A token with one character changed is refused."""
     text = encode(token)
-    place = data.draw(st.integers(0, len(text) - 2))  # the last letter may have bits that do not count
+    place = data.draw(st.integers(0, len(text) - 2))  # the last character may have unused bits
     letter = data.draw(st.sampled_from("AZaz09-_").filter(lambda letter: letter != text[place]))
     with pytest.raises(MalformedToken):
         decode(text[:place] + letter + text[place + 1 :], DeltaToken)
 
 
 def test_one_kind_is_not_the_other() -> None:
-    """A page token is no delta token, nor the other way round."""
+    """A page token is refused as a delta token, and the other way round."""
     with pytest.raises(MalformedToken):
         decode(encode(PageToken("x", None, None, 0, 0, 1, ())), DeltaToken)
     with pytest.raises(MalformedToken):

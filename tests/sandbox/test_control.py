@@ -33,7 +33,7 @@ async def log_of(api: httpx.AsyncClient, since: int | None = None) -> list[dict[
 
 
 async def test_a_posted_record_is_served_literally(api: httpx.AsyncClient) -> None:
-    """What is posted is created (201), then replaced (200), and read back byte for byte."""
+    """A posted record is created (201) or replaced (200), and served byte for byte."""
     created = await api.post("/_sandbox/records/contractTypes", content=ODD)
     assert (created.status_code, created.content) == (201, b'{"version":1,"record":' + ODD + b"}")
     assert (await api.get("/contractTypes/x")).content == ODD
@@ -46,19 +46,19 @@ async def test_a_posted_record_is_served_literally(api: httpx.AsyncClient) -> No
 
 
 async def test_no_credential_is_needed(api: httpx.AsyncClient) -> None:
-    """The sandbox's own calls ask for no bearer token."""
+    """The sandbox's control calls need no bearer token."""
     del api.headers["authorization"]
     assert (await api.get("/_sandbox/version")).json() == {"version": 0}
 
 
 async def test_an_id_is_made_where_there_is_none(api: httpx.AsyncClient) -> None:
-    """A record posted without an id can be read under the id it was given."""
+    """A record posted without an id gets one, under which it is served."""
     record = (await api.post("/_sandbox/records/employmentUnavailabilities", json={"reason": "é"})).json()["record"]
     assert (await api.get(f"/employmentUnavailabilities/{record['id']}")).json() == record
 
 
 async def test_bad_records_are_refused(api: httpx.AsyncClient) -> None:
-    """What is no record is 400, an unknown resource 404; neither leaves a version."""
+    """An invalid record gets 400 and an unknown resource 404; neither adds a version."""
     refused = [
         await api.post("/_sandbox/records/contractTypes", content=b"[]"),
         await api.post("/_sandbox/records/achievements", content=b'{"id":"x"}'),
@@ -70,7 +70,7 @@ async def test_bad_records_are_refused(api: httpx.AsyncClient) -> None:
 
 
 async def test_a_removed_record_is_gone(api: httpx.AsyncClient, history: History, at: datetime) -> None:
-    """DELETE answers 204 once, in any case of the id, and 404 after that."""
+    """DELETE answers 204 in any case of the id, and 404 the second time."""
     history.put("contractTypes", {"id": "aB"}, at)
     assert (await api.delete("/_sandbox/records/contractTypes/Ab")).status_code == 204
     assert (await api.delete("/_sandbox/records/contractTypes/ab")).status_code == 404
@@ -79,7 +79,7 @@ async def test_a_removed_record_is_gone(api: httpx.AsyncClient, history: History
 
 
 async def test_the_log_is_complete(api: httpx.AsyncClient, history: History, rng: Random, at: datetime) -> None:
-    """The log has every version in order, however many: replayed, it gives exactly what the history has now."""
+    """The log has every version in order, and its replay gives the present records."""
     seed(history, rng, records=700, at=at)
     for _ in range(300):
         mutate(history, rng, at)
@@ -98,7 +98,7 @@ async def test_the_log_is_complete(api: httpx.AsyncClient, history: History, rng
 
 
 async def test_a_line_of_the_log(api: httpx.AsyncClient) -> None:
-    """A line holds one version with the record's own literals; a removal has no record. ``since`` leaves lines out."""
+    """A line holds one version with the record's own literals; a removal has no record; ``since`` skips lines."""
     await api.post("/_sandbox/records/achievements", content=ODD.replace(b'{"id"', b'{"qualificationID":"Q","id"'))
     await api.delete("/_sandbox/records/achievements/x")
     text = (await api.get("/_sandbox/log")).content
@@ -118,14 +118,14 @@ async def test_a_line_of_the_log(api: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("count", [499, 500, 501])
 async def test_chunks_join(api: httpx.AsyncClient, history: History, at: datetime, count: int) -> None:
-    """The log is one array whether or not its last chunk is full."""
+    """The log is one JSON array, whether or not its last chunk is full."""
     for _ in range(count):
         history.put("contractTypes", {"id": "x"}, at)
     assert len(await log_of(api)) == count
 
 
 async def test_changes_can_be_asked_for(api: httpx.AsyncClient) -> None:
-    """POST makes as many changes as it says, one by default; nonsense is 400."""
+    """POST changes makes the requested number of changes, one by default; an invalid number gets 400."""
     assert (await api.post("/_sandbox/changes", params={"count": 25})).json() == {"version": 25}
     assert (await api.post("/_sandbox/changes")).json() == {"version": 26}
     assert len(await log_of(api)) == 26
@@ -138,7 +138,7 @@ async def test_changes_can_be_asked_for(api: httpx.AsyncClient) -> None:
 
 
 async def test_delta_tokens_expire_on_command() -> None:
-    """All delta tokens given so far are refused with 410, a round that began with one goes on, new ones are good."""
+    """Expiring refuses earlier delta tokens with 410; a round already begun continues, and new tokens are valid."""
     async with stage() as api:
         old = (await api.page())["deltaToken"]
         api.change(1, 2, 3, 4)
@@ -155,7 +155,7 @@ async def test_delta_tokens_expire_on_command() -> None:
 
 
 async def test_page_tokens_expire_on_command() -> None:
-    """With ``pages=1`` a round dies in the middle, and one begun again comes to its end; delta tokens stay good."""
+    """With ``pages=1`` a running round fails with 410 and a new one succeeds; delta tokens stay valid."""
     async with stage() as api:
         first = await api.page(limit=3)
         assert (await api.client.post("/_sandbox/expire?pages=1")).status_code == 204
@@ -165,7 +165,7 @@ async def test_page_tokens_expire_on_command() -> None:
 
 
 async def test_listings_go_blank_and_come_back() -> None:
-    """Every listing is one empty page while the switch is on; single reads know the records all the time."""
+    """While blank is on every listing is one empty page, and single reads still find the records."""
     async with stage() as api:
         assert (await api.client.post("/_sandbox/blank?on=1")).status_code == 204
         for path in (LIST, ACHIEVEMENTS):
@@ -177,7 +177,7 @@ async def test_listings_go_blank_and_come_back() -> None:
 
 
 async def test_a_record_is_forgotten_by_listings_only() -> None:
-    """It is in no list and no delta, GET by id still knows it; with ``on=0`` it is listed again."""
+    """A forgotten record is in no list or delta but found by id; with ``on=0`` it is listed again."""
     async with stage() as api:
         token = (await api.page())["deltaToken"]
         assert (await api.client.post("/_sandbox/forget/contractTypes/C1")).status_code == 204
@@ -191,7 +191,7 @@ async def test_a_record_is_forgotten_by_listings_only() -> None:
 
 
 async def test_profiles_are_switched_off_and_on() -> None:
-    """Off, the API behaves well, whatever was chosen; on again, it is as it was."""
+    """Switched off, the API behaves well in spite of its profiles; switched on, they apply again."""
     async with stage("end-null", faults=("status-502=1",)) as api:
         for on, status, ends in (("0", 200, False), ("1", 502, False), ("1", 200, True), ("0", 200, False)):
             assert (await api.client.post(f"/_sandbox/profiles?on={on}")).status_code == 204
@@ -200,7 +200,7 @@ async def test_profiles_are_switched_off_and_on() -> None:
 
 
 async def test_the_bearer_token_changes() -> None:
-    """From the call on the new token is asked for and the old one is refused."""
+    """After the call the API requires the new token and refuses the old one."""
     async with stage() as api:
         assert (await api.client.post("/_sandbox/token?value=other")).status_code == 204
         assert (await api.get()).status_code == 401
@@ -220,7 +220,7 @@ async def test_the_bearer_token_changes() -> None:
     ],
 )
 async def test_bad_calls_are_refused(path: str, status: int) -> None:
-    """A call that makes no sense is refused and switches nothing."""
+    """An invalid control call is refused and changes nothing."""
     async with stage() as api:
         assert (await api.client.post(f"/_sandbox/{path}")).status_code == status
         assert len(ids(await api.page())) == 7

@@ -37,7 +37,7 @@ def mutated(at: datetime, count: int) -> History:
 
 
 def test_a_call_is_one_version_of_now(at: datetime) -> None:
-    """Each call adds one version; it is no removal, is stamped with the time, and differs from the one before."""
+    """Each call adds one version that is no removal, has the current time, and changes one or two fields."""
     history = mutated(at, 0)
     rng = Random(5)
     for number in range(500):
@@ -57,7 +57,7 @@ def test_a_call_is_one_version_of_now(at: datetime) -> None:
 
 
 def test_all_resources_are_touched(at: datetime) -> None:
-    """Over time every resource sees modifications and new records, modifications more often."""
+    """Over time every resource is modified and extended, modified more often."""
     fresh, modified, known = Counter[str](), Counter[str](), set[tuple[str, str]]()
     for version in mutated(at, 1000).since(0):
         kind = modified if (version.resource, version.id) in known else fresh
@@ -68,12 +68,12 @@ def test_all_resources_are_touched(at: datetime) -> None:
 
 
 def test_the_same_seed_makes_the_same_changes(at: datetime) -> None:
-    """Changes are reproducible, byte for byte."""
+    """The same seed makes the same changes, byte for byte."""
     assert list(mutated(at, 200).since(0)) == list(mutated(at, 200).since(0))
 
 
 def test_an_empty_history_fills(history: History, rng: Random, at: datetime) -> None:
-    """With no records to begin with, changes make some of every resource."""
+    """Starting without records, changes create some of every resource."""
     for _ in range(300):
         mutate(history, rng, at)
     assert all(history.count(resource) for resource in RESOURCES)
@@ -81,7 +81,7 @@ def test_an_empty_history_fills(history: History, rng: Random, at: datetime) -> 
 
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_odd_records_keep_their_oddities(history: History, rng: Random, at: datetime, resource: str) -> None:
-    """A posted record that is not plausible is altered all the same, and its other members keep their bytes."""
+    """An implausible posted record is changed like any other, and its other members keep their bytes."""
     history.put(resource, b'{"id":"x","qualificationID":"q","employmentID":7,"n":1.0,"big":123456789012345678901}', at)
     for _ in range(200):
         mutate(history, rng, at)
@@ -101,13 +101,13 @@ def complete(body: bytes, rng: Random, present: bytes | None = None) -> bytes:
 
 
 def test_a_complete_record_is_not_touched(rng: Random) -> None:
-    """Nothing missing, nothing changed: blanks, orders and spellings of numbers stay."""
+    """A complete record is unchanged, including blanks, order and spellings of numbers."""
     body = b' {"lastModifiedAt":1.0, "id":"x" ,"createdAt":12345678901234567890123,"a":[ ]}\n'
     assert complete(body, rng) == body
 
 
 def test_what_is_missing_stands_in_front(rng: Random) -> None:
-    """Missing members come first; what was posted follows with its own bytes."""
+    """Missing members are added in front; the posted members follow with their own bytes."""
     assert complete(b'{"id":"x","n":1.0}', rng) == b"{" + STAMPS + b',"id":"x","n":1.0}'
 
 
@@ -118,7 +118,7 @@ def test_an_empty_object_becomes_a_record(rng: Random) -> None:
 
 
 def test_a_replaced_record_keeps_its_creation(rng: Random) -> None:
-    """A replacement that does not say when it was created takes that from the record it replaces, literally."""
+    """A replacement without a creation time takes the previous record's, literally."""
     record = complete(b'{"id":"x"}', rng, present=b'{"createdAt": "long ago","id":"x"}')
     assert b'"createdAt":"long ago"' in record
     assert complete(b'{"id":"x"}', rng, present=b'{"id":"x"}') == b"{" + STAMPS + b',"id":"x"}'
@@ -129,7 +129,7 @@ def test_a_replaced_record_keeps_its_creation(rng: Random) -> None:
     rng=st.randoms(use_true_random=False),
 )
 def test_members_posted_are_members_served(record: dict[str, object], rng: Random) -> None:
-    """Completing a record adds members and alters none."""
+    """Completing a record adds members and changes none."""
     record.pop("id", None)
     made = msgspec.json.decode(complete(msgspec.json.encode(record), rng))
     assert {name: made[name] for name in record} == record
@@ -153,7 +153,7 @@ def test_members_posted_are_members_served(record: dict[str, object], rng: Rando
     ],
 )
 def test_what_is_no_record_is_refused(body: bytes, rng: Random) -> None:
-    """Only one JSON object in UTF-8 with a string for an id is a record."""
+    """Only a JSON object in UTF-8 whose id is a string is accepted as a record."""
     with pytest.raises(UnusableRecord):
         complete(body, rng)
 
@@ -175,14 +175,14 @@ def records_of(history: History) -> list[tuple[str, dict[str, Any]]]:
 
 
 def test_the_same_seed_gives_the_same_bytes(at: datetime) -> None:
-    """Two histories of one seed are equal in every byte; of two seeds they are not."""
+    """One seed gives the same history byte for byte, and another seed a different one."""
     assert list(seeded(1, at).since(0)) == list(seeded(1, at).since(0))
     assert list(seeded(1, at).since(0)) != list(seeded(2, at).since(0))
 
 
 @given(st.integers(0, 1_000_000))
 def test_shares_add_up(total: int) -> None:
-    """Every record asked for is made; from 20 on every resource has some, and qualifications stay few."""
+    """The shares add up to the requested total; from 20 on every resource has some, and qualifications stay few."""
     count = shares(total)
     made = count.records.values()
     assert count.records.keys() == RESOURCES.keys()
@@ -193,13 +193,13 @@ def test_shares_add_up(total: int) -> None:
 
 
 def test_few_records_can_be_seeded(at: datetime) -> None:
-    """Any small number works, and none at all."""
+    """Any small number of records can be seeded, including none."""
     for total in range(40):
         assert seeded(1, at, records=total).version == total
 
 
 def test_records_have_every_field_of_the_reference(at: datetime) -> None:
-    """A seeded record has its resource's fields, all of them, and ids and instants in the reference's shapes."""
+    """A seeded record has all fields of its resource, with ids and instants in the reference's formats."""
     for resource, record in records_of(seeded(1, at)):
         assert record.keys() == RESOURCES[resource].fields
         assert all(UUID.fullmatch(value) for name, value in record.items() if name == "id" or name.endswith("ID"))
@@ -208,7 +208,7 @@ def test_records_have_every_field_of_the_reference(at: datetime) -> None:
 
 
 def test_references_hold(at: datetime) -> None:
-    """Achievements name variants of their own qualification; employments have several unavailabilities."""
+    """Achievements refer to variants of their own qualification; employments have several unavailabilities."""
     made = records_of(seeded(1, at))
     variants = {record["id"]: record["qualificationID"] for name, record in made if name == "evidenceVariants"}
     for name, record in made:
@@ -219,11 +219,11 @@ def test_references_hold(at: datetime) -> None:
 
 
 def test_text_is_not_all_ascii(at: datetime) -> None:
-    """Some of the text is outside ASCII, and is written as UTF-8."""
+    """Some seeded text is outside ASCII and written as UTF-8."""
     assert any(not (version.record or b"").isascii() for version in seeded(1, at).since(0))
 
 
 @pytest.mark.parametrize("total", [0, 1, 5, 6, 20, 500])
 def test_what_is_said_of_the_records_is_all_of_them(total: int) -> None:
-    """The numbers of all resources together are the number that was asked for."""
+    """The numbers of the resources in the summary add up to the requested number."""
     assert sum(int(part.split()[0]) for part in shared(shares(total)).split(", ")) == total

@@ -40,7 +40,7 @@ def listing_of(rows: list[Row], struck: set[int]) -> LogList[Row]:
     limit=st.integers(1, 50),
 )
 def test_a_page_is_the_next_live_rows(numbers: list[int], struck: set[int], after: int, limit: int) -> None:
-    """A page has the first live rows above ``after``, and says whether there are more, compacted or not."""
+    """A page has the first live rows after ``after`` and says whether more follow, compacted or not."""
     listing = listing_of([Row(number) for number in numbers], struck)
     live = [number for number in numbers if number not in struck]
     page = listing.page(after=after, limit=limit)
@@ -51,7 +51,7 @@ def test_a_page_is_the_next_live_rows(numbers: list[int], struck: set[int], afte
 
 
 def test_struck_rows_are_dropped_in_the_end() -> None:
-    """However often its one record changes, a listing keeps a bounded number of rows."""
+    """A listing keeps a bounded number of rows, however often its one record changes."""
     listing: LogList[Row] = LogList()
     listing.append(Row(1))
     for number in range(2, 10_000):
@@ -62,7 +62,7 @@ def test_struck_rows_are_dropped_in_the_end() -> None:
 
 
 def test_a_pick_is_live() -> None:
-    """A pick is a live row, can be each of them, and is None if there is none."""
+    """A pick is one of the live rows, each possible, and None if there are none."""
     rng = Random(1)
     listing = listing_of([Row(number) for number in range(1, 21)], set(range(1, 17)))
     picks = [listing.pick(rng) for _ in range(200)]
@@ -71,7 +71,7 @@ def test_a_pick_is_live() -> None:
     assert listing_of([Row(1)], {1}).pick(rng) is None
 
 
-# Laws of :mod:`poller.sandbox.history`: what versions are, and that no reader misses one that stands.
+# Laws of :mod:`poller.sandbox.history`: versions, and that no reader misses a present one.
 
 QUALIFICATION = "0F0F0F0F-0000-4000-8000-000000000001"
 
@@ -83,7 +83,7 @@ class Envelope(msgspec.Struct):
 
 
 class Reading(RuleBasedStateMachine):
-    """A reader pages through a list and follows its deltas while records come, change and go."""
+    """A reader pages through a list and its deltas while records are created, changed and removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Reading(RuleBasedStateMachine):
     @precondition(lambda self: "pageToken" in self.query)
     @rule()
     def give_up_the_round(self) -> None:
-        """Whoever loses a round begins it again from its delta token."""
+        """A reader that loses a round starts it again from its delta token."""
         self.query.pop("pageToken")
         self.round_delta = None
 
@@ -151,8 +151,8 @@ class Reading(RuleBasedStateMachine):
 
 TestReading = Reading.TestCase
 TestReading.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-TestReading.__doc__ = """A finished round, full or delta, has shown every record that stands, as it stands, whatever
-changed meanwhile; what it has shown besides was removed. All pages of a round carry its first delta token."""
+TestReading.__doc__ = """A finished round, full or delta, has listed every present record as it is now, whatever changed
+meanwhile; any other record it listed was removed. All pages of a round carry its first delta token."""
 
 
 def achievement(id_: str, qualification: str) -> dict[str, str]:
@@ -175,14 +175,14 @@ def test_an_achievement_moves_with_its_qualification(history: History, at: datet
 
 
 def test_a_variant_makes_its_qualification_known(history: History, at: datetime) -> None:
-    """A qualification that only an evidence variant names exists, with no achievements."""
+    """A qualification that only an evidence variant names is known and has no achievements."""
     history.put("evidenceVariants", {"id": "v", "qualificationID": QUALIFICATION}, at)
     assert history.knows_qualification(QUALIFICATION)
     assert listed(history, QUALIFICATION) == []
 
 
 def test_ids_are_one_whatever_their_case(history: History, at: datetime) -> None:
-    """An id in another case is the same record, shown as given last."""
+    """An id in another case is the same record, served in the latest spelling."""
     history.put("contractTypes", b'{"id":"AbC"}', at)
     history.put("contractTypes", b'{"id":"aBc","x":1}', at)
     version = history.find("contractTypes", "ABC")
@@ -191,7 +191,7 @@ def test_ids_are_one_whatever_their_case(history: History, at: datetime) -> None
 
 
 def test_resources_do_not_share_ids(history: History, at: datetime) -> None:
-    """The same id in two resources is two records, under one numbering."""
+    """The same id in two resources is two records with one version numbering."""
     history.put("contractTypes", {"id": "x"}, at)
     history.put("employmentUnavailabilities", {"id": "x"}, at)
     history.remove("contractTypes", "x", at)
@@ -201,7 +201,7 @@ def test_resources_do_not_share_ids(history: History, at: datetime) -> None:
 
 
 def test_a_removed_record_can_come_back(history: History, at: datetime) -> None:
-    """A record put again after its removal is there again."""
+    """A record put again after its removal is present again."""
     history.put("contractTypes", {"id": "x"}, at)
     history.remove("contractTypes", "x", at)
     history.put("contractTypes", {"id": "x"}, at)
@@ -222,7 +222,7 @@ def test_a_removed_record_can_come_back(history: History, at: datetime) -> None:
     ],
 )
 def test_what_cannot_be_listed_is_refused(history: History, at: datetime, resource: str, record: bytes) -> None:
-    """A record without an identity is refused and leaves no version."""
+    """A record without an identity is refused and adds no version."""
     with pytest.raises(UnusableRecord):
         history.put(resource, record, at)
     assert history.version == 0
@@ -242,12 +242,12 @@ REFERENCE = {
 
 @pytest.mark.parametrize("name", REFERENCE)
 def test_fields_are_those_of_the_reference(name: str) -> None:
-    """Every resource has the reference's fields and no others."""
+    """Every resource has exactly the reference's fields."""
     assert RESOURCES[name].fields == set(REFERENCE[name].split())
 
 
 def test_resources_are_those_of_the_reference() -> None:
-    """There are exactly four resources; only achievements belong to a qualification, and only they take no delta."""
+    """There are four resources; only achievements belong to a qualification and have no delta."""
     assert RESOURCES.keys() == REFERENCE.keys()
     assert [name for name, resource in RESOURCES.items() if resource.of_qualification] == ["achievements"]
     assert [name for name, resource in RESOURCES.items() if not resource.takes_delta] == ["achievements"]

@@ -1,4 +1,4 @@
-"""Laws of the receiver: it reports what Standard Webhooks lets it believe, and goes when nobody is left."""
+"""Laws of the receiver: it verifies by Standard Webhooks, and ends with its input."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def signed(body: bytes, at: int, *secrets: str) -> dict[str, str]:
     ],
 )
 def test_objection(headers: dict[str, str], body: bytes, says: str | None) -> None:
-    """One good signature among several is enough; another secret, body, id or time is none."""
+    """One valid signature among several is enough; a wrong secret, body, id or time is an objection."""
     found = objection(SECRET, headers, body, now=NOW)
     assert found is None if says is None else says in (found or "")
 
@@ -60,7 +60,7 @@ def started(secret_file: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_the_program(tmp_path: Path) -> None:
-    """It reports a verified event, refuses another's with 401 and shows nothing of it, and ends with its input."""
+    """The receiver prints a verified event, answers 401 to a wrong signature, and ends when its input closes."""
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n", "utf-8")
     with started(file) as process:

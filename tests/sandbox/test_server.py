@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.sandbox.server`, as a process of its own."""
+"""Laws of :mod:`poller.sandbox.server` as a separate process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sandbox(rate: float = 0) -> Iterator[tuple[subprocess.Popen[str], httpx.Clie
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_well(number: signal.Signals) -> None:
-    """Its first line names the address, it serves there, and a signal ends it with 0 and silently, in mid-work too."""
+    """The first line names the address, and a signal ends the sandbox silently with 0, even under load."""
     with sandbox(rate=50) as (process, client):
         assert len(client.get("/employmentUnavailabilities").json()["results"]) > 20
         process.send_signal(number)
@@ -80,7 +80,7 @@ def test_the_same_seed_at_every_start() -> None:
     assert logs[0].count(b"\n") == 52
 
 
-# Laws of :mod:`poller.sandbox.server`, on a clock of the test's own.
+# Laws of :mod:`poller.sandbox.server`, on a fake clock.
 
 
 class Enough(Exception):
@@ -88,7 +88,7 @@ class Enough(Exception):
 
 
 class Clock:
-    """Time passes only in ``sleep``, each time longer than asked by the next of ``overruns``."""
+    """A clock that moves only in ``sleep``, each time by the next of ``overruns`` longer than requested."""
 
     def __init__(self, overruns: list[float]) -> None:
         self.now = 1000.0
@@ -112,7 +112,7 @@ def run(clock: Clock, per_second: float) -> list[float]:
 
 @given(st.lists(st.floats(0, 0.5), max_size=30), st.floats(0.1, 300))
 def test_each_is_done_when_due(overruns: list[float], rate: float) -> None:
-    """However late the loop comes round, what was due by then is done, never earlier and none left out."""
+    """However late the loop wakes up, every due action is done, none early and none skipped."""
     clock = Clock(overruns)
     done = run(clock, rate)
     elapsed = clock.now - 1000
@@ -122,13 +122,13 @@ def test_each_is_done_when_due(overruns: list[float], rate: float) -> None:
 
 
 def test_they_are_evenly_spaced() -> None:
-    """On a punctual loop there is one every 1 / rate seconds."""
+    """On a punctual loop the actions are 1 / rate seconds apart."""
     done = run(Clock([0.0] * 8), 4)
     assert [later - earlier for earlier, later in pairwise(done)] == [0.25] * 7
 
 
 def test_a_long_absence_is_caught_up_in_portions() -> None:
-    """After a long absence other work gets its turn between portions, and the count is right in the end."""
+    """After a long delay the missed actions are done in portions, between which other tasks run."""
     clock = Clock([10.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     done = run(clock, 100)
     assert len(done) >= 1000
@@ -136,7 +136,7 @@ def test_a_long_absence_is_caught_up_in_portions() -> None:
 
 
 async def test_no_rate_does_nothing() -> None:
-    """At a rate of zero it returns without acting."""
+    """At a rate of zero ``repeat`` returns without acting."""
     await repeat(lambda: pytest.fail("acted"), per_second=0)
 
 
@@ -153,7 +153,7 @@ def seeded(history: History, rng: Random) -> None:
 @pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("name", LISTS)
 async def test_a_list_and_its_singles(api: httpx.AsyncClient, history: History, name: str) -> None:
-    """A list is read page by page, each record once; each can be read by itself; then a delta is empty."""
+    """Paging lists each record once, each can be read by its id, and the following delta is empty."""
     query: dict[str, str] = {"limit": "7"}
     seen = []
     while True:
@@ -195,7 +195,7 @@ async def test_fields_over_http(api: httpx.AsyncClient) -> None:
 
 @pytest.mark.usefixtures("seeded")
 async def test_every_refusal_is_json(api: httpx.AsyncClient, history: History, rng: Random) -> None:
-    """400, 404 and 405 have a code and a message; 405 names the allowed methods."""
+    """400, 404 and 405 are JSON with a code and a message; 405 names the allowed methods."""
     achievement = history.pick("achievements", rng)
     assert achievement is not None
     refused = {
@@ -219,7 +219,7 @@ async def test_every_refusal_is_json(api: httpx.AsyncClient, history: History, r
 
 @pytest.mark.usefixtures("seeded")
 async def test_a_wrong_credential_is_refused(api: httpx.AsyncClient) -> None:
-    """Every endpoint of the API answers 401 with a challenge and no record without the right bearer token."""
+    """Without the right bearer token every endpoint answers 401 with a challenge and no record."""
     del api.headers["authorization"]
     wrong = [{}, *({"authorization": value} for value in ("Bearer wrong", "Basic sandbox", "sandbox", "Bearer"))]
     paths = ("/evidenceVariants", "/contractTypes/x", "/qualifications/x/achievements")
@@ -231,7 +231,7 @@ async def test_a_wrong_credential_is_refused(api: httpx.AsyncClient) -> None:
 
 @pytest.mark.usefixtures("seeded")
 async def test_the_scheme_has_no_case(api: httpx.AsyncClient) -> None:
-    """``bearer`` is ``Bearer``."""
+    """The scheme may be written ``bearer``."""
     assert (await api.get("/contractTypes", headers={"authorization": "bearer sandbox"})).status_code == 200
 
 
@@ -245,7 +245,7 @@ async def test_head_has_no_body(api: httpx.AsyncClient) -> None:
 
 @pytest.mark.usefixtures("seeded")
 async def test_answers_can_be_replaced(history: History, rng: Random) -> None:
-    """The endpoints answer what ``respond`` returns."""
+    """The endpoints return the answer of ``respond``."""
 
     def teapot_after_the_first(history: History, ask: SandboxRequest) -> SandboxResponse:
         return SandboxResponse(418, b"short") if ask.query else answer(history, ask)
@@ -262,7 +262,7 @@ async def test_answers_can_be_replaced(history: History, rng: Random) -> None:
 
 
 async def test_nothing_is_left_behind(history: History, rng: Random) -> None:
-    """When the block is left no task is left, and the port refuses connections, even with a client still there."""
+    """After the block no task is left and the port refuses connections, even with a client still connected."""
     before = asyncio.all_tasks()
     async with client_of("http://unused") as client:
         async with serving(history, rng=rng, changes_per_second=100) as url:
@@ -273,13 +273,13 @@ async def test_nothing_is_left_behind(history: History, rng: Random) -> None:
 
 
 def test_small_answers_do_not_wait() -> None:
-    """The listening socket is such that asyncio turns Nagle's algorithm off on its connections."""
+    """The listening socket lets asyncio disable Nagle's algorithm on its connections."""
     with listener_on("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 
 async def test_signals_are_left_alone(history: History, rng: Random) -> None:
-    """Serving changes no signal's disposition, neither while it runs nor after."""
+    """Serving changes no signal handler, neither while it runs nor afterwards."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     async with serving(history, rng=rng):
@@ -288,7 +288,7 @@ async def test_signals_are_left_alone(history: History, rng: Random) -> None:
 
 
 async def test_an_error_in_the_block_passes_through(history: History, rng: Random) -> None:
-    """The block's own error comes out unchanged, and the server is stopped all the same."""
+    """An error of the block passes through unchanged, and the server is stopped."""
     before = asyncio.all_tasks()
     with pytest.raises(LookupError, match="mine"):
         async with serving(history, rng=rng):
@@ -297,16 +297,16 @@ async def test_an_error_in_the_block_passes_through(history: History, rng: Rando
 
 
 async def test_a_busy_port_is_the_operators(history: History, rng: Random) -> None:
-    """A port that is taken is a configuration error that names it."""
+    """A port in use is a configuration error that names it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=str(port)):
             async with serving(history, rng=rng, port=port):
-                pytest.fail("served on a port that was taken")
+                pytest.fail("served on a port in use")
 
 
 async def test_changes_happen_by_themselves(history: History, rng: Random) -> None:
-    """At a rate the version rises without anybody asking, never faster than the rate, and stands still afterwards."""
+    """With a rate the version rises by itself, never faster than the rate, and stops with the server."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     async with serving(history, rng=rng, changes_per_second=400) as url, client_of(url) as client:
@@ -338,7 +338,7 @@ async def test_requests_side_by_side(history: History, rng: Random) -> None:
 
 @pytest.mark.parametrize("name", ["drip", "reset", "cut-with-length", "cut-without-length", "cut-chunked"])
 async def test_nothing_is_left_of_a_broken_answer(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """However a connection ends, the server has nothing to complain about and no task stays behind."""
+    """However a connection ends, the server logs no warning and leaves no task."""
     before = asyncio.all_tasks()
     with caplog.at_level(logging.WARNING):
         async with stage(name) as api:
@@ -355,7 +355,7 @@ async def test_nothing_is_left_of_a_broken_answer(name: str, caplog: pytest.LogC
 
 
 async def test_a_broken_answer_breaks_its_own_connection_only() -> None:
-    """Requests on other connections are answered while one is dripping, and after one was reset."""
+    """A dripping or reset connection does not affect other connections."""
     profiles = ("drip@contractTypes", "reset@employmentUnavailabilities")
     async with stage(*profiles) as api, api.client.stream("GET", LIST) as dripping:
         assert dripping.status_code == 200
@@ -365,10 +365,10 @@ async def test_a_broken_answer_breaks_its_own_connection_only() -> None:
 
 
 async def test_a_reader_that_leaves_ends_a_drip() -> None:
-    """The sandbox stops at once although a drip has minutes to go: its reader is gone."""
+    """A drip ends when its reader disconnects, so the sandbox stops without delay."""
     loop = asyncio.get_running_loop()
     async with stage("drip") as api:
         async with api.client.stream("GET", LIST) as said:
             assert int(said.headers["content-length"]) > 300
         start = loop.time()
-    assert loop.time() - start < 2 * strain()  # uvicorn would wait so long for a task that goes on
+    assert loop.time() - start < 2 * strain()  # how long uvicorn would wait for a running task

@@ -1,4 +1,4 @@
-"""A sandbox with profiles on a real socket, and a reader of it that follows page tokens."""
+"""A sandbox with profiles on a real socket, and a client that follows page tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Envelope = dict[str, Any]
 
 
 class Stage:
-    """A served history of seven contract types, ``c0`` to ``c6``, one achievement, and a client with the credential."""
+    """A served history of seven contract types, ``c0`` to ``c6``, and one achievement, with an authorized client."""
 
     def __init__(self, history: History, client: httpx.AsyncClient, pages: aiohttp.ClientSession) -> None:
         self.history = history
@@ -36,14 +36,14 @@ class Stage:
         return await self.client.get(path, params=query)
 
     async def page(self, **query: str | int) -> Envelope:
-        """A page of contract types. By aiohttp, for httpx sends no URL beyond 64 KiB."""
+        """A page of contract types, by aiohttp because httpx sends no URL beyond 64 KiB."""
         async with self._pages.get(f"{self.url}{LIST}", params=query) as said:
             assert said.status == 200, await said.text()
             page: Envelope = await said.json()
             return page
 
     async def pages(self, *, most: int = 20, **query: str | int) -> list[Envelope]:
-        """The pages of one round, three records each, up to the one without a page token or ``most`` of them."""
+        """The pages of one round, three records each, at most ``most`` of them."""
         query = {"limit": 3, **query}
         pages = [await self.page(**query)]
         while pages[-1].get("pageToken") and len(pages) < most:
@@ -56,7 +56,7 @@ class Stage:
 
 
 Law = Callable[[Stage], Awaitable[None]]
-"""Checks that a stage with a profile shows what the profile's line says."""
+"""Checks that a stage with a profile behaves as the profile's description says."""
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def stage(*profiles: str, faults: tuple[str, ...] = ()) -> AsyncIterator[S
 
 
 async def shown(laws: Mapping[str, Law]) -> None:
-    """Check each law on a stage with the profile of its name. All at once: a stage takes its time to close."""
+    """Check each law on a stage with the profile of its name; concurrently, because a stage closes slowly."""
 
     async def show(name: str) -> None:
         try:

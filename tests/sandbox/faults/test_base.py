@@ -15,7 +15,7 @@ KIND = st.sampled_from(["a", "bc"])
 
 @given(KIND, VALUES, KIND)
 def test_a_seal_is_read_back(kind: str, values: list[object], other: str) -> None:
-    """What was sealed comes back under its own kind and under no other; the token is printable ASCII, no blank."""
+    """A sealed value is read under its own kind and no other; the token is printable ASCII without blanks."""
     token = sealed(kind, *values)
     assert unsealed(other, token) == (values if other == kind else None)
     assert token.isascii()
@@ -25,13 +25,13 @@ def test_a_seal_is_read_back(kind: str, values: list[object], other: str) -> Non
 
 @given(st.text(), st.none() | st.binary())
 def test_what_is_not_sealed_is_not_read(text: str, raw: bytes | None) -> None:
-    """Any other text is no seal, and never an error."""
+    """Any other text is read as no seal and raises no error."""
     assert unsealed("a", text) is None
     assert unsealed("a", "~a." + (text if raw is None else raw.decode("latin-1"))) in (None, [])
 
 
 def test_pages_are_edited_and_nothing_else() -> None:
-    """An edit of pages does not meet single records and refusals."""
+    """An edit of pages does not apply to single records and refusals."""
     said = {
         "list": SandboxResponse(200, b'{"results":[]}'),
         "single": SandboxResponse(200, b"x"),
@@ -45,7 +45,7 @@ def test_pages_are_edited_and_nothing_else() -> None:
 
 
 def test_the_last_layer_is_outermost() -> None:
-    """The first layer is next to the API: the last one sees the request first and the answer last."""
+    """The first layer is next to the API; the last one sees the request first and the answer last."""
     layers = [on_answers(lambda _ask, said, n=n: SandboxResponse(200, said.body + n)) for n in (b"1", b"2")]  # type: ignore[misc] # n is bound here
     stop = on_asks(lambda ask: SandboxResponse(200, b"stopped") if ask.resource == "stop" else ask)
     respond = stacked([*layers, stop], lambda _history, ask: SandboxResponse(200, ask.resource.encode()))

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.sandbox.faults.bodies`: each profile shows on a socket what its line says."""
+"""Laws of :mod:`poller.sandbox.faults.bodies`: each profile behaves on a socket as its description says."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def utf_16(api: Stage) -> None:
 
 @asynccontextmanager
 async def connected(api: Stage) -> AsyncIterator[asyncio.StreamReader]:
-    """A connection that a list was asked for on."""
+    """A connection on which a list has been requested."""
     url = httpx.URL(api.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     try:
@@ -201,11 +201,11 @@ LAWS = {
 
 
 async def test_each_does_what_its_line_says() -> None:
-    """Each profile shows what its line in the table says."""
+    """Each body profile behaves as its description in the table says."""
     await shown(LAWS)
 
 
-# Laws of :mod:`poller.sandbox.faults.bodies`: each profile shows on a socket what its line says.
+# Laws of :mod:`poller.sandbox.faults.bodies`: profiles of the contents of listings.
 
 
 async def partial(api: Stage) -> None:
@@ -297,11 +297,11 @@ CONTENTS = {
 
 
 async def test_each_content_is_what_its_line_says() -> None:
-    """Each profile shows what its line in the table says."""
+    """Each content profile behaves as its description in the table says."""
     await shown(CONTENTS)
 
 
-# Laws of :mod:`poller.sandbox.faults.bodies`: each profile's bytes stand at the front of every page.
+# Laws of :mod:`poller.sandbox.faults.bodies`: each profile's bytes come first in every page.
 
 ID = b"00000000-0000-4000-8000-0000000000"
 RECORDS = {
@@ -337,7 +337,7 @@ IN_FRONT = {name: in_front(records) for name, records in RECORDS.items()}
 
 
 async def test_each_record_is_what_its_line_says() -> None:
-    """A profile's records come first in a page, also in an empty one; all else is as it was."""
+    """A profile's records come first in every page, even an empty one, and all other bytes are unchanged."""
     await shown(IN_FRONT)
 
 

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.sandbox.faults.paging`: each profile shows on a socket what its line says."""
+"""Laws of :mod:`poller.sandbox.faults.paging`: each profile behaves on a socket as its description says."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ LAWS = {
 
 
 async def test_each_does_what_its_line_says() -> None:
-    """Each profile shows what its line in the table says."""
+    """Each token profile behaves as its description in the table says."""
     await shown(LAWS)
 
 
@@ -163,12 +163,12 @@ ENDINGS = {
 
 
 async def test_each_ending_is_what_its_line_says() -> None:
-    """Each profile shows what its line in the table says."""
+    """Each ending profile behaves as its description in the table says."""
     await shown(ENDINGS)
 
 
 async def test_the_last_page_has_the_delta_token_however_it_is_told() -> None:
-    """``delta-last-page`` knows the last page with each way to end."""
+    """``delta-last-page`` recognizes the last page with every way to end a listing."""
     for end in ("end-null", "end-empty-string", "end-empty-page", "end-repeats-last-page"):
         async with stage("delta-last-page", end) as api:
             pages = await api.pages(most=4)
@@ -241,12 +241,12 @@ MOVES = {
 
 
 async def test_each_move_is_what_its_line_says() -> None:
-    """Each profile shows what its line in the table says."""
+    """Each profile of page order behaves as its description in the table says."""
     await shown(MOVES)
 
 
 async def test_a_shifted_listing_is_whole_beyond_the_largest_page() -> None:
-    """``shifting-pages`` reads the whole listing, however many pages of the API's own it takes."""
+    """``shifting-pages`` lists all records, even beyond the API's largest page."""
     async with stage("shifting-pages") as api:
         for number in range(5200):
             api.change(number)
@@ -256,6 +256,6 @@ async def test_a_shifted_listing_is_whole_beyond_the_largest_page() -> None:
 
 
 async def test_an_unknown_token_is_still_refused() -> None:
-    """A made-up page token that looks like a layer's own is refused and breaks nothing."""
+    """A made-up page token in a layer's format is refused with 400."""
     async with stage("empty-pages") as api:
         assert (await api.get(pageToken="~empty.%%%")).status_code == 400

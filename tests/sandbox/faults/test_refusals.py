@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.sandbox.faults.refusals`: each profile shows on a socket what its line says."""
+"""Laws of :mod:`poller.sandbox.faults.refusals`: each profile behaves on a socket as its description says."""
 
 from __future__ import annotations
 
@@ -143,5 +143,5 @@ LAWS = {
 
 
 async def test_each_does_what_its_line_says() -> None:
-    """Each profile shows what its line in the table says."""
+    """Each refusal profile behaves as its description in the table says."""
     await shown(LAWS)

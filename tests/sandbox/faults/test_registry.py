@@ -39,27 +39,27 @@ def test_what_is_written_is_what_is_chosen() -> None:
     ],
 )
 def test_what_cannot_be_chosen_is_said(profiles: list[str], faults: list[str], says: str) -> None:
-    """An unknown name, resource or amount is the operator's error, and the message has a near name."""
+    """An unknown name, resource or amount is a configuration error that suggests a similar name."""
     with pytest.raises(ConfigurationError) as refused:
         chosen(profiles, faults)
     assert says in str(refused.value)
 
 
 async def test_a_profile_is_kept_to_its_resource() -> None:
-    """``@RESOURCE``: the others are as they were."""
+    """``@RESOURCE`` limits a profile to that resource."""
     async with stage("status-500@achievements") as api:
         assert [(await api.get(path)).status_code for path in (LIST, ACHIEVEMENTS, LIST)] == [200, 500, 200]
 
 
 async def test_a_fault_with_a_count_strikes_so_often() -> None:
-    """A fault with a count affects that many requests of its resource, at once, and then no more."""
+    """A fault with a count affects that many requests of its resource, and then no more."""
     async with stage(faults=("status-500@contractTypes=2",)) as api:
         paths = (ACHIEVEMENTS, LIST, ACHIEVEMENTS, LIST, LIST, LIST)
         assert [(await api.get(path)).status_code for path in paths] == [200, 500, 200, 500, 200, 200]
 
 
 async def test_a_fault_with_a_rate_strikes_now_and_then() -> None:
-    """About that share of the requests; the same ones with the same seed; the sandbox's own changes stay the same."""
+    """A fault with a rate affects about that share of requests, reproducibly, and does not alter the changes."""
     struck, logs = [], []
     for faults in (("status-500=0.3",), ("status-500=0.3",), ()):
         async with stage(faults=faults) as api:
@@ -79,13 +79,13 @@ SHOWN = (*OF_BODIES, *OF_PAGING, test_refusals.LAWS)
 
 
 def test_every_profile_is_shown() -> None:
-    """The tests of the profiles' modules show each profile of the table on a socket, and no other."""
+    """The tests of the fault modules cover exactly the profiles of the table."""
     shown = [name for laws in SHOWN for name in laws]
     assert sorted(shown) == sorted(PROFILES)
 
 
 def test_every_profile_has_a_name_and_a_line() -> None:
-    """Names are lower-case words with hyphens; a line is one line, and no two are the same."""
+    """Names are lower-case words with hyphens, and each description is one unique line."""
     for name, profile in PROFILES.items():
         assert profile.name == name
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
@@ -95,7 +95,7 @@ def test_every_profile_has_a_name_and_a_line() -> None:
 
 
 async def test_profiles_compose() -> None:
-    """Two profiles show both, and in whichever order they are named, the one nearer to the wire applies last."""
+    """Two profiles apply together in any order of naming; the one nearer to the wire applies last."""
     for names in (("nan", "end-null"), ("end-null,nan",), ("end-null", "nan")):
         async with stage(*names) as api:
             body = (await api.get()).content
@@ -104,7 +104,7 @@ async def test_profiles_compose() -> None:
 
 
 async def test_layers_of_tokens_compose() -> None:
-    """Profiles that put their own mark on tokens read each other's."""
+    """Profiles that mark tokens work together."""
     names = ("empty-pages", "end-empty-page", "token-bound", "page-token-64k", "page-token-crlf", "expire-410")
     async with stage(*names) as api:
         await api.client.post("/_sandbox/expire")
