@@ -1,6 +1,6 @@
-"""What the end-to-end scenes are made of: real processes, a gate before the source, and a checker that trusts nobody.
+"""The parts of the end-to-end scenes: real processes, a gate before the source, and an independent checker.
 
-``json_values``, ``history`` and ``checker`` are pure and import nothing of the program: they compare what the source
-says it did with what the streams say happened.
-``requests``, ``delivered`` and ``deliveries`` are so, too: they compare what the streams say with what sinks were sent.
+``json_values``, ``history`` and ``checker`` are pure and import nothing of the program: they compare the source's log
+with the streams. So are ``requests``, ``delivered`` and ``deliveries``: they compare the streams with the requests at
+the sinks.
 """

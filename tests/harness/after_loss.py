@@ -1,16 +1,15 @@
-"""The judge of deliveries from a store that forgot what it had acknowledged: a power cut, a failover with lost writes.
+"""The judge of deliveries after a store has lost acknowledged writes: a power cut, or a failover.
 
-What was published and is forgotten was sent, perhaps. The records are read again, and what comes of that is another
-stream: of the same changes with the same ids, or of later ones. So nothing that a sink was sent can be held against the
-stream byte for byte. What must hold all the same:
+A lost event may have been sent already. Its record is read again, which gives another stream: the same changes with the
+same ids, or later ones. So the requests cannot be compared with the stream byte for byte. What must still hold:
 
-* *lost*: each event that stands in the stream in the end was taken.
-* *altered*: an event that is not in the stream shows a record that the source had; an id never means two things.
-* *out of order*: a record's revision goes up by one at most: the first event of a revision comes after one of the
-  revision before was taken, or behind it in one batch.
-* *forged*, as ever.
+* *lost*: each event that is in the stream at the end was accepted.
+* *altered*: an event that is not in the stream shows a record that the source had; an id never has two meanings.
+* *out of order*: a record's revision rises by at most one: the first event of a revision is sent after one of the
+  previous revision was accepted, or after it in the same batch.
+* *forged*: a wrong signature.
 
-Refuses to know the program; pure.
+Pure; imports nothing of the program.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def judge_after_loss(
     *,
     begun_anew: Collection[str] = (),
 ) -> Deliveries:
-    """Compare.
+    """Compare the requests at a sink with the streams and the source's log.
 
     Args:
         log: of one sink, in its order; of requests with whole events.
@@ -63,7 +62,7 @@ def judge_after_loss(
 
 
 class _Judge:
-    """One sink while its log is replayed."""
+    """The state of one sink while its log is replayed."""
 
     def __init__(
         self, records: Mapping[str, Mapping[str, Past]], secret: str | None, begun_anew: Collection[str]
@@ -90,7 +89,7 @@ class _Judge:
     def arrived(self, request: Arrived) -> None:
         events, found = events_of(request), self._found
         where = f"request {request.number} at {request.at:.3f}"
-        along: dict[tuple[str, str], int] = {}  # the revisions before it in a batch
+        along: dict[tuple[str, str], int] = {}  # the revisions before each event in a batch
         found.requests += 1
         if forged(request, self._secret):
             found.forged.append(Fault(request.at, where))
@@ -114,10 +113,10 @@ class _Judge:
     def _wrong(self, event: Event) -> str | None:
         meant = self._meant.setdefault(event["id"], event)
         if not _same(meant, event):
-            return f"{event['id']} means two things"
+            return f"{event['id']} has two meanings"
         past = self._records.get(event["subject"].lower())
         if past is None or past.after(0, event["data"].get("record")) is None:
-            return f"the source never had what {event['id']} shows"
+            return f"the source never had the record of {event['id']}"
         return None
 
     def took(self, number: int) -> None:
@@ -140,7 +139,7 @@ def _key(event: Event) -> tuple[str, str]:
 
 
 def _same(one: Event, other: Event) -> bool:
-    """Whether they tell the same change. When it was seen, and as the how manieth, may differ."""
+    """Whether two events describe the same change; when it was seen, and its sequence, may differ."""
     told = [[event["source"], event["subject"], event["type"], event["data"]["revision"]] for event in (one, other)]
     records = [event["data"].get("record") for event in (one, other)]
     return equal(told[0], told[1]) and equal(records[0], records[1])

@@ -1,6 +1,6 @@
-"""Whether state, snapshots and stream of a feed say the same: nothing was written by half.
+"""Checks that state, snapshots and stream of a feed agree, so that no commit was half written.
 
-Reads them where they lie, for no outside name shows all three.
+Reads the keys directly, because no public interface shows all three.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def disagreements(client: Redis, feed: str) -> list[str]:
-    """What does not fit together at one instant, in words; empty: all does. For a feed that nobody has trimmed."""
+    """The contradictions at one instant, in words; empty if there are none. For a feed that was never trimmed."""
     keys = FeedKeys.of("poller", feed)
     async with client.pipeline(transaction=True) as asking:
         for key in (keys.state, keys.dictionaries, keys.snapshots):

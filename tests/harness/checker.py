@@ -1,12 +1,12 @@
-"""The judge of every scene: the streams against the source's own history.
+"""The judge of every scene: compares the streams with the source's own history.
 
-Law: it believes the source's log and nothing else. It imports nothing of the program, reads no state of it, and works
-the comparison out for itself. What it looks for, feed by feed:
+Law: it trusts only the source's log. It imports nothing of the program, reads no state of it, and computes the
+comparison itself. For each feed it looks for:
 
-* *lost*: a record of which the last thing published is older than what the source had at the moment asked for.
-* *doubled*: an event id that stands twice; an event that says the same as the record's event before it.
-* *misclassified*: created for what was known, modified for what was not, a revision that is not the next, a wrong
-  ``previous`` or ``changed``, content that the source never had, versions out of their order.
+* *lost*: a record whose last published version is older than the source's version at the requested moment.
+* *doubled*: a repeated event id, or an event with the same content as the record's previous event.
+* *misclassified*: created for a known record, modified for an unknown one, a revision that is not the next, a wrong
+  ``previous`` or ``changed``, content that the source never had, versions out of order.
 * *gaps*: sequence numbers that do not rise by one from 1.
 """
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _UNKNOWN = Past()
 _LISTED = "achievements"
-"""The resource that is found by the qualifications that the others name."""
+"""The resource that is listed by the qualifications that other resources name."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found, one line each; all four are empty where nothing is wrong."""
+    """What was found, one line each; all four lists are empty where nothing is wrong."""
 
     events: int = 0
     lost: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """Whether all that was published is right, even if something is still to come."""
+        """Whether everything published so far is right, even if more is still to come."""
         return not (self.doubled or self.misclassified or self.gaps)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Published:
-    """What was last said of a record. ``place``: of the earliest version of its past that this can have been."""
+    """The last event of a record. ``place``: of the earliest version of its past that it can show."""
 
     record: Any
     revision: int
@@ -75,8 +75,8 @@ def judge(
     Args:
         log: the lines of the source's log, from its first version to one after the streams were read.
         streams: for each resource its events in order, as they stand in the field ``data``.
-        upto: the version number up to which everything must have been published.
-        begun_anew: the resources of which the store has lost all. Their streams' first numbers are not 1, and
+        upto: the version number up to which everything must be published.
+        begun_anew: the resources whose data the store has lost. Their streams' first numbers are not 1, and
             achievements of a qualification that nothing published names cannot be found again.
     """
     verdict = Verdict()
@@ -92,7 +92,7 @@ def judge(
 
 
 def _nameless(records: Mapping[str, Past], streams: Mapping[str, Sequence[bytes]], upto: int) -> set[str]:
-    """Of these achievements those whose qualification no event of another resource has named."""
+    """Those of these achievements whose qualification no event of another resource names."""
     others = (read(entry)["data"] for resource, found in streams.items() if resource != _LISTED for entry in found)
     named = {content["record"].get("qualificationID") for content in others if content.get("record")}
     due = {key: past.versions[at].record for key, past in records.items() if (at := past.until(upto)) is not None}
@@ -111,7 +111,7 @@ class _Stream:
         self._sequence = 0 if from_one else None
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """The next event."""
+        """Check the next event."""
         self._verdict.events += 1
         self._sequence = int(event["sequence"]) if self._sequence is None else self._sequence + 1
         where = f"{self._resource} {event['subject']} event {event['sequence']}"
@@ -138,7 +138,7 @@ class _Stream:
         return place if found is None else found
 
     def settle(self, upto: int, besides: Container[str]) -> None:
-        """The end of the stream: what is missing, besides records that need never have been published?"""
+        """Check at the end of the stream which records are missing, except those in ``besides``."""
         for key, past in self._records.items():
             due = past.until(upto)
             if due is None:
@@ -151,7 +151,7 @@ class _Stream:
 
 
 def _misclassified(kind: str, content: Mapping[str, Any], before: _Published | None) -> list[str]:
-    """What an event says of itself against what was said of the record before."""
+    """The contradictions between an event and the record's previous event."""
     known = before is not None and before.record is not None
     previous, record, faults = content.get("previous"), content.get("record"), []
     if kind not in ("created", "modified", "removed"):

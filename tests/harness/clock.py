@@ -14,30 +14,30 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def store_clock() -> StoreClock:
-    """A store's clock that has not been asked yet."""
+    """A store clock that has not been read yet."""
     return StoreClock(process=Clock())
 
 
 class FakeClock(Clock):
-    """A clock that stands until it is moved; sleep moves it and returns.
+    """A clock that moves only when a test moves it; sleep moves it and returns.
 
     Attributes:
-        slept: the seconds of every sleep, in their order.
+        slept: the seconds of every sleep, in order.
     """
 
     def __init__(self, now: datetime = NOON, *, monotonic: float = 0.0, seed: int = 0) -> None:
-        """Begin at these moments."""
+        """Start at these moments."""
         self.random = random.Random(seed)
         self.slept: list[float] = []
         self._now = now
         self._monotonic = monotonic
 
     def now(self) -> datetime:
-        """The moment it stands at."""
+        """The wall clock time it is set to."""
         return self._now
 
     def monotonic(self) -> float:
-        """The seconds it stands at."""
+        """The monotonic time it is set to, in seconds."""
         return self._monotonic
 
     def move(self, seconds: float) -> None:
@@ -46,11 +46,11 @@ class FakeClock(Clock):
         self._monotonic += seconds
 
     def turn(self, by: timedelta) -> None:
-        """Set the wall clock forward or back; no time passes."""
+        """Move the wall clock forward or back without letting time pass."""
         self._now += by
 
     async def sleep(self, seconds: float) -> None:
-        """Let the time pass, and others run."""
+        """Let the time pass and other tasks run."""
         self.slept.append(seconds)
         self.move(seconds)
         await asyncio.sleep(0)
@@ -63,7 +63,7 @@ class FakeClock(Clock):
 
 
 class _Drawn(random.Random):
-    """Draws what a test says."""
+    """Random bytes that a test supplies."""
 
     def __init__(self, draws: Iterator[str]) -> None:
         super().__init__(0)
@@ -74,7 +74,7 @@ class _Drawn(random.Random):
 
 
 class StubClock(Clock):
-    """The process's own clock, but for the parts that a test gives."""
+    """The process's own clock, with the parts replaced that a test supplies."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class StubClock(Clock):
         wait: Callable[[asyncio.Event, float], Awaitable[object]] | None = None,
         draws: Iterator[str] | None = None,
     ) -> None:
-        """Take the parts; ``draws``: random bytes in hexadecimal digits, one after the other."""
+        """Take the parts; ``draws`` are random bytes in hexadecimal digits, one value for each draw."""
         super().__init__()
         if draws is not None:
             self.random = _Drawn(draws)
@@ -95,18 +95,18 @@ class StubClock(Clock):
         self._wait = wait or super().wait
 
     def now(self) -> datetime:
-        """By the part given."""
+        """By the supplied part."""
         return self._now()
 
     def monotonic(self) -> float:
-        """By the part given."""
+        """By the supplied part."""
         return self._monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """By the part given."""
+        """By the supplied part."""
         await self._sleep(seconds)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """By the part given."""
+        """By the supplied part."""
         await self._wait(event, seconds)
         return event.is_set()

@@ -1,6 +1,7 @@
-"""A cluster of three primaries and their replicas, six real processes on loopback.
+"""A cluster of three primaries and their replicas: six real processes on loopback.
 
-It does not fail over by itself: a busy machine would make it do so at any time. A test says when.
+It does not fail over by itself, because a busy machine would cause that at any time; a test starts each failover.
+
 Everything here blocks: a running test calls it by ``asyncio.to_thread``.
 """
 
@@ -30,54 +31,54 @@ _SECONDS: Final = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The nodes; who is primary of what changes."""
+    """The nodes; which of them are primaries changes."""
 
     nodes: tuple[Node, ...]
 
     @property
     def url(self) -> str:
-        """``redis+cluster://…`` with two of the nodes: the rest is found."""
+        """``redis+cluster://…`` with two of the nodes, from which the others are found."""
         return f"redis+cluster://{','.join(f'{HOST}:{one.port}' for one in self.nodes[:2])}"
 
     @property
     def primaries(self) -> tuple[Node, ...]:
-        """The three that hold slots, as the first node that answers sees it."""
+        """The three nodes that hold slots, as the first running node sees it."""
         ports = {port for _, port, _ in self._owners()}
         return tuple(node for node in self.nodes if node.port in ports)
 
     def primary_of(self, key: str | int) -> Node:
-        """The node that holds a key, or a slot."""
+        """The node that holds a key or a slot."""
         slot = slot_of(key)
         port = next(port for slots, port, _ in self._owners() if slot in slots)
         return self._at(port)
 
     def replica_of(self, key: str | int) -> Node:
-        """The node that follows the one that holds a key, or a slot."""
+        """The replica of the node that holds a key or a slot."""
         slot = slot_of(key)
         return self._at(next(replicas[0] for slots, _, replicas in self._owners() if slot in slots))
 
     def fail_over(self, key: str | int, how: Literal["", "FORCE", "TAKEOVER"] = "") -> Node:
-        """Make the replica the primary of what a key is among, and wait until every node knows; the new primary.
+        """Promote the replica of the node that holds a key, and wait until every node knows; the new primary.
 
         Args:
             key: or a slot.
-            how: in agreement with the old primary, nothing is lost (``""``); without it (``FORCE``); without anybody's
+            how: in agreement with the old primary, nothing is lost (``""``); without it (``FORCE``); without any
                 vote (``TAKEOVER``), which works at once after :meth:`Node.kill` of the old one.
         """
         new = self.replica_of(key)
         until(lambda: new.ask("CLUSTER", "FAILOVER", *[how] * bool(how)) == b"OK", "a failover to begin")
         until(lambda: new.role == "master" and self.primary_of(key) is new, "a failover", seconds=_SECONDS)
-        until(lambda: all(self._agrees(one, key, new) for one in self._running()), "all to know it", seconds=_SECONDS)
+        until(lambda: all(self._agrees(one, key, new) for one in self._running()), "all nodes", seconds=_SECONDS)
         return new
 
     def begin_move(self, key: str | int, to: Node) -> None:
-        """Announce that a slot moves: from now on its keys may be at either place (ASK, TRYAGAIN)."""
+        """Start the move of a slot: from now on its keys may be at either node (ASK, TRYAGAIN)."""
         slot, source = slot_of(key), self.primary_of(key)
         to.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", name_of(source))
         source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", name_of(to))
 
     def move_keys(self, key: str | int, to: Node, *, most: int | None = None) -> int:
-        """Move keys of a slot whose move has begun, all or ``most``; how many it were."""
+        """Move keys of a slot whose move has started, all or ``most``; the number moved."""
         slot, source, moved = slot_of(key), self.primary_of(key), 0
         while most is None or moved < most:
             some = min(_KEYS_AT_ONCE, most - moved if most is not None else _KEYS_AT_ONCE)
@@ -93,19 +94,19 @@ class Cluster:
         slot, source = slot_of(key), self.primary_of(key)
         to.ask("CLUSTER", "SETSLOT", slot, "NODE", name_of(to))
         source.ask("CLUSTER", "SETSLOT", slot, "NODE", name_of(to))
-        until(lambda: all(self._agrees(one, slot, to) for one in self._running()), "all to know it", seconds=_SECONDS)
+        until(lambda: all(self._agrees(one, slot, to) for one in self._running()), "all nodes", seconds=_SECONDS)
 
     def move_slot(self, key: str | int, to: Node | None = None) -> Node:
-        """Move the slot of a key with all its keys, under whatever writes them; where it is now.
+        """Move the slot of a key with all its keys while clients write them; its new primary.
 
         Args:
             key: or a slot.
-            to: a primary; none: another one than has it.
+            to: a primary; by default any other one.
         """
         source = self.primary_of(key)
         to = to or next(one for one in self.primaries if one is not source)
         self.begin_move(key, to)
-        for _ in range(1000):  # what is written meanwhile has to move, too
+        for _ in range(1000):  # keys written meanwhile have to move, too
             self.move_keys(key, to)
             try:
                 self.end_move(key, to)
@@ -114,14 +115,14 @@ class Cluster:
                     raise
             else:
                 return to
-        raise AssertionError("a slot that fills faster than it is moved")
+        raise AssertionError("the slot fills faster than it is moved")
 
     def settled(self) -> None:
-        """Wait until every slot is served and every replica follows."""
+        """Wait until every slot is served and every replica follows its primary."""
         until(self._in_order, "a whole cluster", seconds=_SECONDS)
 
     def empty(self) -> None:
-        """Start what does not run, and delete all that is kept; slots stay where they were moved to."""
+        """Start the nodes that do not run, and delete all data; slots stay where they are."""
         for one in self.nodes:
             if not one.runs:
                 one.start()
@@ -150,7 +151,7 @@ class Cluster:
         return any(slot in slots and port == primary.port for slots, port, _ in self._owners(observer))
 
     def _owners(self, observer: Node | None = None) -> list[tuple[range, int, list[int]]]:
-        """Who has which slots: the primary's port and those of its replicas, as one node sees it."""
+        """The slots with their primary's port and the ports of its replicas, as one node sees it."""
         answer = (observer or self._running()[0]).ask("CLUSTER", "SLOTS")
         return [
             (range(first, last + 1), primary[1], sorted(one[1] for one in replicas))
@@ -165,22 +166,22 @@ class Cluster:
 
 
 def slot_of(key: str | int) -> int:
-    """The slot of a key; a slot is its own."""
+    """The slot of a key; a slot itself is returned unchanged."""
     return key if isinstance(key, int) else int(key_slot(key.encode()))
 
 
 def name_of(node: Node) -> str:
-    """The name by which the others know it."""
+    """The id by which the other nodes know it."""
     return str(node.ask("CLUSTER", "MYID").decode())
 
 
 @contextmanager
 def cluster(directory: Path, *, kind: Kind = "valkey", node_timeout_ms: int = 5000) -> Iterator[Cluster]:
-    """It runs, whole, for the time of the ``with``.
+    """A running, complete cluster for the duration of the ``with``.
 
     Args:
-        directory: of all files; must not have been used before.
-        kind: whose servers; from version 7 on.
+        directory: for all files; must be unused.
+        kind: the kind of server; from version 7 on.
         node_timeout_ms: how long a node may be silent before the others refuse to serve its slots.
     """
     with ExitStack() as stack:
@@ -199,7 +200,7 @@ def _node(kind: Kind, directory: Path, node_timeout_ms: int) -> Node:
 
 
 def _introduce(nodes: tuple[Node, ...]) -> None:
-    """Give each primary its third, and each of the others its primary."""
+    """Give each primary a third of the slots, and each replica its primary."""
     primaries, replicas = nodes[:_SHARDS], nodes[_SHARDS:]
     bounds = [_SLOTS * part // _SHARDS for part in range(_SHARDS + 1)]
     for place, one in enumerate(nodes):
@@ -209,7 +210,7 @@ def _introduce(nodes: tuple[Node, ...]) -> None:
     for one, first, end in zip(primaries, bounds, bounds[1:], strict=False):
         one.ask("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
     for primary, replica in zip(primaries, replicas, strict=True):
-        until(partial(_follows, replica, name_of(primary)), "a node to be known")
+        until(partial(_follows, replica, name_of(primary)), "the replica to know its primary")
 
 
 def _follows(replica: Node, primary: str) -> bool:

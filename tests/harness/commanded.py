@@ -1,4 +1,4 @@
-"""Scenes that are also run by hand, much longer than a test may take: so often, by a seed, with a table in the end."""
+"""Runs a scene from the command line, longer than a test may take, and prints a table of the results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def commanded(
     *,
     well: Callable[[T], bool],
 ) -> None:
-    """Read the command line, play the scene in a directory of its own, print what came of it.
+    """Read the command line, run the scene in a temporary directory, and print the result.
 
     Args:
         description: of the program.
-        option: what is counted.
-        times: how often, where the command line does not say.
-        scene: is told the directory, how often, and the seed.
+        option: the name of the option with the count.
+        times: the default count.
+        scene: is called with the directory, the count and the seed.
         well: whether all is; else the exit code is 1.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)

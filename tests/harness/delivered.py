@@ -1,6 +1,6 @@
-"""What is asked about the deliveries to one sink, and what is found: the values around the judge of deliveries.
+"""Inputs and results of the judge of deliveries to one sink.
 
-Pure, and imports nothing of the program.
+Pure; imports nothing of the program.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 GRACE = 0.3
-"""Seconds between an answer and the moment in which a busy machine's process has read it."""
+"""Seconds that a process on a busy machine may take to read an answer."""
 
 _SHOWN = 4
 
@@ -22,7 +22,7 @@ Entry = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class OnRecord:
-    """What was settled at a moment: of each feed all entries up to ``last`` that are not ``open``."""
+    """What was settled at a moment: of each feed all entries up to ``last`` except those in ``open``."""
 
     at: float
     last: Mapping[str, str]
@@ -34,7 +34,7 @@ class OnRecord:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong; ``at`` is CLOCK_MONOTONIC, of an event that is lost the moment at which it was published."""
+    """A finding; ``at`` is CLOCK_MONOTONIC, or the time of publication of an event that is lost."""
 
     at: float
     text: str
@@ -42,7 +42,7 @@ class Fault:
 
 @dataclass(slots=True, repr=False)
 class Deliveries:
-    """What was found at one sink; ``forgotten``: so many of the events taken are not in the stream any more."""
+    """What was found at one sink; ``forgotten`` counts the accepted events that are no longer in the stream."""
 
     requests: int = 0
     events: int = 0
@@ -68,10 +68,10 @@ class Deliveries:
         return not any(self.faults().values())
 
     def kept_in_takeover(self, concurrency: int) -> bool:
-        """Whether nothing is wrong but what a process may do that wakes in the middle of sending.
+        """Whether the only faults are those that a process resumed in the middle of sending may cause.
 
-        It may send what it had begun: so many requests at most, each with an event that the other process has sent
-        too, side by side with it or after it, whether that is on record or not.
+        It may finish the requests it had begun: at most ``concurrency``, each with an event that the other process has
+        sent too, beside it or after it, recorded as settled or not.
         """
         allowed = ("late", "crowded", "needless")
         others = [found for name, found in self.faults().items() if name not in allowed]
@@ -97,13 +97,13 @@ class Asked:
 
     Attributes:
         wants: whether an event is for this sink.
-        secret: signs its requests.
-        due: how many entries of each feed have to be taken by now; all, where a feed is not named.
-        kills: when processes were killed.
-        resumed: when it was resumed.
-        on_record: what was settled, at moments in their order.
-        heard: seconds after which all processes know that the sink wants to be left alone.
-        grace: seconds after which a process that lives knows of an answer.
+        secret: the signing secret of its requests.
+        due: how many entries of each feed have to be accepted by now; all of a feed that is not named.
+        kills: the moments at which processes were killed.
+        resumed: the moments at which the subscription was resumed.
+        on_record: what was settled, at moments in order.
+        heard: seconds after which all processes know of a pause or stop that the sink asks for.
+        grace: seconds after which a live process knows of an answer.
     """
 
     wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
@@ -117,6 +117,6 @@ class Asked:
 
 
 def order(entry: str) -> tuple[int, int]:
-    """An entry's id as what it is compared by."""
+    """An entry's id as a sortable value."""
     milliseconds, _, number = entry.partition("-")
     return int(milliseconds), int(number)

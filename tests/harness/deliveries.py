@@ -1,22 +1,22 @@
-"""The judge of deliveries: what a sink was sent, against the stream that it was to get.
+"""The judge of deliveries: compares the requests at a sink with the stream.
 
-Law: it believes the sink's own log and the stream, and no state of the program. What it looks for at one sink:
+Law: it trusts the sink's own log and the stream, and no state of the program. For one sink it looks for:
 
 * *lost*: an event that is due and was never answered with 2xx.
-* *out of order*: an event sent before those of its record that come before it were taken.
-* *late*: an event sent again after a later one of its record had been sent without it.
-* *crowded*: a request with an event of a record while another one with that record has not ended.
-* *renamed*, *altered*, *forged*, *unwanted*: another ``webhook-id`` for the same events, content that is not the
-  stream's, a wrong signature, an event that was not asked for.
+* *out of order*: an event sent before the earlier events of its record were accepted.
+* *late*: an event repeated after a later one of its record was sent without it.
+* *crowded*: a request with an event of a record while another request with that record is open.
+* *renamed*, *altered*, *forged*, *unwanted*: another ``webhook-id`` for the same events, content that differs from the
+  stream, a wrong signature, an event that the subscription does not select.
 * *early*: a request inside the time that a ``Retry-After`` asked for.
 * *uncalled*: a request after a 410 or 415, before the subscription was resumed.
-* *needless*: an event sent again although it was on record as settled when the last process was killed.
+* *needless*: an event repeated although it was recorded as settled when the last process was killed.
 
-What is allowed, for nobody could do better: a request that arrives within ``GRACE`` of the answer that asks for silence
-was on its way (``underway``; where several processes deliver, ``heard`` says when all know of it). And an answer is not
-known to a process that is killed within ``GRACE`` of it (``unheard``). Both are counted. A process that was stopped and
-is replaced may wake in the middle of a request:
-:meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows what can come of that.
+Two things cannot be avoided, and are allowed and counted. A request that arrives within ``GRACE`` of the answer that
+asks for a pause was already on its way (``underway``; with several processes ``heard`` says when all know of it). A
+process killed within ``GRACE`` of an answer may not have read it (``unheard``). A process that was suspended and
+replaced may resume in the middle of a request: :meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows the
+effects of that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GONE = (410, 415)
 def judge_deliveries(
     log: Iterable[Line], streams: Mapping[str, Sequence[Entry]], asked: Asked | None = None
 ) -> Deliveries:
-    """Compare.
+    """Compare the requests at a sink with the streams.
 
     Args:
         log: of one sink, in its order.
@@ -61,7 +61,7 @@ def judge_deliveries(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an event stands: its entry, and the how manieth it is of its record's."""
+    """The position of an event: its entry, and its index among the events of its record."""
 
     feed: str
     entry: str
@@ -70,7 +70,7 @@ class _Place:
 
 
 class _Judge:
-    """One sink while its log is replayed."""
+    """The state of one sink while its log is replayed."""
 
     def __init__(self, streams: Mapping[str, Sequence[Entry]], asked: Asked) -> None:
         self._asked = asked
@@ -89,7 +89,7 @@ class _Judge:
                     if number < asked.due.get(feed, len(entries)):
                         self._due.append(event["id"])
         self._taken: set[str] = set()
-        self._frontier: Counter[tuple[str, str]] = Counter()  # of each record, how many from the first on are taken
+        self._frontier: Counter[tuple[str, str]] = Counter()  # of each record, how many are accepted
         self._newest: dict[tuple[str, str], int] = {}
         self._sent: set[str] = set()
         self._open: dict[int, Arrived] = {}
@@ -134,7 +134,7 @@ class _Judge:
             self._found.needless.append(Fault(at, f"{where}: {place.entry} of {place.feed} was settled before"))
 
     def _in_order(self, places: Sequence[_Place], at: float, where: str) -> None:
-        """An event goes when all before it are taken, or go in the same request before it."""
+        """An event may be sent once all before it are accepted or precede it in the same request."""
         along: Counter[tuple[str, str]] = Counter()
         for place in places:
             reached = max(self._frontier[place.key], along[place.key])
@@ -145,21 +145,19 @@ class _Judge:
             if place.nth < max(self._newest.get(place.key, 0), along[place.key] - 1):
                 self._found.late.append(Fault(at, f"{where}: event {place.nth} of {place.key[1]} after a later one"))
             along[place.key] = place.nth + 1
-        # What went along in one request and was not taken is sent again from the first on.
+        # A request that was not accepted is repeated from its first event on.
         for key in along:
             first = min(place.nth for place in places if place.key == key)
             self._newest[key] = max(self._newest.get(key, 0), first)
 
     def _in_silence(self, at: float, where: str) -> None:
-        """A pause that was asked for covers the moments up to its end, whoever knows of it."""
+        """A requested pause lasts up to its end, whichever process knows of it."""
         for since, until in self._silences:
             if at < until - _ROUNDING:
                 self._too_soon(since, at, self._found.early, f"{where}: {at - since:.3f} s into {until - since:.1f} s")
         self._silences = [(since, until) for since, until in self._silences if at < until]
         if self._gone is not None and not any(self._gone < moment < at for moment in self._asked.resumed):
-            self._too_soon(
-                self._gone, at, self._found.uncalled, f"{where}: {at - self._gone:.3f} s after the last word"
-            )
+            self._too_soon(self._gone, at, self._found.uncalled, f"{where}: {at - self._gone:.3f} s after 410 or 415")
 
     def _too_soon(self, since: float, at: float, faults: list[Fault], text: str) -> None:
         killed = next((kill for kill in self._asked.kills if since <= kill <= min(at, since + self._asked.grace)), None)

@@ -1,18 +1,18 @@
-"""The program in processes that need not import it any more.
+"""Forks processes of the program, so that they need not import it again.
 
 Starting Python and importing the program costs more CPU than most of what a process does in a test. ``python -m
-tests.harness.forks`` imports all of it once, then forks for each order. What is forked is a process of its own like any
-other: it has its own pid, session, environment, directory and output, and dies of a signal. It runs the program, or the
-``main`` of a module of the tests that uses the program.
+tests.harness.forks`` imports all of it once, then forks for each order. A forked process has its own pid, session,
+environment, directory and output, and can be killed by a signal like any other. It runs the program, or the ``main``
+of a module of the tests that uses the program.
 
-What a test proves of the start itself, and what the dynamic linker or OpenTelemetry has to know from the start, takes
-a process that starts Python.
+A test of the start itself, or of what the dynamic linker or OpenTelemetry reads at the start, needs a process that
+starts Python.
 
 **Invariants**
 
 - One process forks for all tests of a worker. It is started with the first order, and ends with the worker, however
-  that ends; what it forked ends with it.
-- A signal never reaches another process than the one that was meant: it is sent by the process's descriptor.
+  that ends; the processes it forked end with it.
+- A signal never reaches a process other than the one meant: it is sent by the process's descriptor.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _OURS: Final = ("tests.harness.sinks", "tests.store.owner")
 
 
 class Forked:
-    """A forked process, with what the tests use of :class:`asyncio.subprocess.Process`.
+    """A forked process, with the part of :class:`asyncio.subprocess.Process` that the tests use.
 
     Attributes:
-        pid: its process.
-        stdout: what it writes there, if that was asked for.
+        pid: its process id.
+        stdout: its standard output, if piped.
         stderr: likewise.
     """
 
     def __init__(self, pid: int, descriptor: int, answers: socket.socket) -> None:
-        """Take its number, its descriptor, and where its exit code comes from."""
+        """Take its id, its descriptor, and the socket on which its exit code arrives."""
         self.pid = pid
         self.stdout: asyncio.StreamReader | None = None
         self.stderr: asyncio.StreamReader | None = None
@@ -71,25 +71,25 @@ class Forked:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code, minus the signal's number where one killed it; None: it runs."""
+        """The exit code, or minus the number of the signal that killed it; None while it runs."""
         return self._code.result() if self._code.done() else None
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it runs."""
+        """Send it a signal if it runs."""
         with suppress(ProcessLookupError):
             if not self._code.done():
                 signal.pidfd_send_signal(self._descriptor, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it by SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for its exit code."""
         return await asyncio.shield(self._code)
 
     async def communicate(self) -> tuple[bytes, bytes]:
-        """What else it writes, to its end."""
+        """Its remaining output, up to its end."""
         said = [await stream.read() if stream else b"" for stream in (self.stdout, self.stderr)]
         await self.wait()
         return said[0], said[1]
@@ -99,11 +99,11 @@ class Forked:
         with self._answers:
             answer = self._answers.recv(64)
         os.close(self._descriptor)
-        self._code.set_result(int(answer) if answer else -signal.SIGKILL)  # the process that forks is gone
+        self._code.set_result(int(answer) if answer else -signal.SIGKILL)  # no answer: the forking process is gone
 
 
 class Forks:
-    """The process that forks, as the tests see it."""
+    """The forking process, as the tests use it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -122,12 +122,12 @@ class Forks:
         """Start ``poller ARGUMENTS``.
 
         Args:
-            arguments: those after the program's name.
-            cwd: where.
-            environ: all of its environment.
-            piped: which of 1 and 2 are read by the caller; what is written to the others is dropped.
-            module: whose ``main`` runs.
-            stdin: a descriptor for its standard input, which is empty otherwise.
+            arguments: the arguments after the program's name.
+            cwd: its working directory.
+            environ: its whole environment.
+            piped: which of the descriptors 1 and 2 the caller reads; the others are discarded.
+            module: the module whose ``main`` runs.
+            stdin: a descriptor for its standard input; empty by default.
         """
         ours, pipes = {}, []
         for number in (1, 2):
@@ -159,12 +159,12 @@ class Forks:
         module: str = PROGRAM,
         stdin: int | None = None,
     ) -> Forked:
-        """The same with descriptors for its standard output and standard error."""
+        """Like :meth:`start`, with descriptors for its standard output and standard error."""
         return Forked(*self._ordered(module, arguments, cwd, environ, (*outputs, *(() if stdin is None else (stdin,)))))
 
     @contextmanager
     def running(self, module: str, arguments: Sequence[str], *, cwd: Path) -> Iterator[TextIO]:
-        """The standard output of a module's ``main``, without an event loop; it is killed after the block."""
+        """The standard output of a module's ``main``, without an event loop; the process is killed after the block."""
         ours, theirs = os.pipe()
         with open(ours, encoding="utf-8") as said:  # noqa: PTH123 -- a descriptor has no path
             try:
@@ -189,7 +189,7 @@ class Forks:
         environ: Mapping[str, str],
         stdin: int | None = None,
     ) -> Callable[[], int]:
-        """Start ``poller ARGUMENTS`` without an event loop; what is returned waits for its end: its exit code."""
+        """Start ``poller ARGUMENTS`` without an event loop; the returned function waits for its exit code."""
         files = (*outputs, *(() if stdin is None else (stdin,)))
         _, process, answers = self._ordered(PROGRAM, arguments, cwd, environ, files)
         os.close(process)
@@ -203,7 +203,7 @@ class Forks:
     def _ordered(
         self, module: str, arguments: Sequence[str], cwd: Path, environ: Mapping[str, str], files: Sequence[int]
     ) -> tuple[int, int, socket.socket]:
-        """The pid of a new process, its descriptor, and where its exit code comes from."""
+        """The pid of a new process, its descriptor, and the socket on which its exit code arrives."""
         order = {"module": module, "arguments": list(arguments), "cwd": str(cwd), "environ": dict(environ)}
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -216,7 +216,7 @@ class Forks:
             raise
 
     def close(self) -> None:
-        """End what forks, and with it what it forked."""
+        """End the forking process, and with it all forked ones."""
         if self._process is not None and self._orders is not None:
             self._orders.close()
             self._process.wait()
@@ -239,7 +239,7 @@ _FORKS: Final[list[Forks]] = []
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """During the block processes of the program are forked; benches and long runs start Python for each."""
+    """Fork processes of the program during the block; benches and long runs start Python for each."""
     forks = Forks()
     _FORKS.append(forks)
     try:
@@ -250,7 +250,7 @@ def forking() -> Iterator[None]:
 
 
 def forks_for(environ: Mapping[str, str]) -> Forks | None:
-    """What forks, if processes with this environment can be forked."""
+    """The forking process, if processes with this environment can be forked."""
     if not _FORKS or any(name.startswith(_FROM_THE_START) for name in environ):
         return None
     return _FORKS[-1]
@@ -264,7 +264,7 @@ async def _reader(pipe: int) -> asyncio.StreamReader:
 
 
 class _Children:
-    """What was forked and has not ended yet."""
+    """The forked processes that have not ended yet."""
 
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
@@ -272,7 +272,7 @@ class _Children:
         self._answers: dict[int, socket.socket] = {}
 
     def serve(self) -> None:
-        """Fork for each order, and answer how each ended, until the tests have ended."""
+        """Fork for each order and report each exit code, until the tests have ended."""
         self._selector.register(self._orders, selectors.EVENT_READ)
         while True:
             for key, _ in self._selector.select():
@@ -282,7 +282,7 @@ class _Children:
                     return
 
     def kill(self) -> None:
-        """End all."""
+        """Kill all of them."""
         for descriptor in self._answers:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -313,7 +313,7 @@ class _Children:
 
 
 def _become(order: dict[str, Any], out: int, err: int, stdin: int | None) -> None:
-    """Be as a process that was started for this order."""
+    """Set this process up like one that was started for this order."""
     os.setsid()
     os.chdir(order["cwd"])
     os.environ.clear()
@@ -324,7 +324,7 @@ def _become(order: dict[str, Any], out: int, err: int, stdin: int | None) -> Non
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.closerange(3, max(map(int, os.listdir("/dev/fd"))) + 1)  # noqa: PTH208 -- of names alone
-    # Those that are there remember whether the former files could seek.
+    # The existing streams remember whether their former files could seek.
     sys.stdin, sys.stdout, sys.stderr = _opened(0, "r"), _opened(1, "w"), _opened(2, "w", buffering=1)
     sys.argv = ["poller" if order["module"] == PROGRAM else order["module"], *order["arguments"]]
 
@@ -334,7 +334,7 @@ def _opened(number: int, mode: str, *, buffering: int = -1) -> TextIO:
 
 
 def _run(order: dict[str, Any], out: int, err: int, stdin: int | None = None) -> NoReturn:
-    """The program as ordered, and the end of the process, without what Python does then for each module and object."""
+    """Run the program as ordered and end the process, without Python's cleanup of modules and objects."""
     code = 1
     try:
         _become(order, out, err, stdin)
@@ -342,7 +342,7 @@ def _run(order: dict[str, Any], out: int, err: int, stdin: int | None = None) ->
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)
-    except BaseException:  # noqa: BLE001 -- the process ends here, and shows why
+    except BaseException:  # noqa: BLE001 -- the process ends here and prints why
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -353,7 +353,7 @@ def _import_all() -> None:
     block_opentelemetry()
     for module in pkgutil.walk_packages(poller.__path__, "poller."):
         if module.name != "poller.__main__":
-            with suppress(ImportError):  # of what is optional and not installed
+            with suppress(ImportError):  # optional and not installed
                 import_module(module.name)
     for name in _OURS:
         import_module(name)
@@ -361,7 +361,7 @@ def _import_all() -> None:
 
 if __name__ == "__main__":
     _import_all()
-    gc.freeze()  # the forked ones leave alone what is there already
+    gc.freeze()  # so that forked processes do not touch existing objects
     children = _Children(socket.socket(fileno=0))
     try:
         children.serve()

@@ -1,4 +1,4 @@
-"""A gate before the source: shut, the source is away; open again, it is back as it was, for it never left."""
+"""A gate before the source: shut, the source is unreachable; open again, it is reachable with its state intact."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Made by :func:`gated`; ``url`` is where to ask. Its port stays its own, so nobody else can answer there."""
+    """Made by :func:`gated`; ``url`` is the address. Its port stays bound, so no other process can answer there."""
 
     def __init__(self, source: str) -> None:
         parts = urlsplit(source)
@@ -23,17 +23,17 @@ class Gate:
         self._through: set[asyncio.Task[None]] = set()
 
     def shut(self) -> None:
-        """End all connections, and every new one at once."""
+        """End all connections, and every new one immediately."""
         self._open = False
         for task in self._through:
             task.cancel()
 
     def shut_at(self, text: bytes) -> None:
-        """Shut when a request comes that has this in it; it does not get through."""
+        """Shut when a request contains this text; that request is not passed on."""
         self._last_straw = text
 
     def open(self) -> None:
-        """Let through what comes from now on."""
+        """Pass new connections on."""
         self._open, self._last_straw = True, None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +48,7 @@ class Gate:
                 sides.append(onward)
                 await _either(_carry(reader, onward, self._shuts), _carry(back, writer))
         except (OSError, asyncio.CancelledError):
-            pass  # the connection ends, which is all that either means; nobody awaits this task
+            pass  # either means that the connection ends; nothing awaits this task
         finally:
             self._through.discard(task)
             for side in sides:
@@ -62,7 +62,7 @@ class Gate:
         return not self._open
 
     async def close(self) -> None:
-        """Shut it, and wait until nothing is left."""
+        """Shut the gate, and wait until all connections have ended."""
         through = tuple(self._through)
         self.shut()
         await asyncio.gather(*through, return_exceptions=True)
@@ -70,7 +70,7 @@ class Gate:
 
 @asynccontextmanager
 async def gated(source: str) -> AsyncIterator[Gate]:
-    """A gate on a loopback port of its own before the URL ``source``."""
+    """A gate on its own loopback port before the URL ``source``."""
     gate = Gate(source)
     listener = await asyncio.start_server(gate.serve, "127.0.0.1", 0)
     gate.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
@@ -91,7 +91,7 @@ async def _carry(
 
 
 async def _either(*ways: Coroutine[None, None, None]) -> None:
-    """Until one of the two directions ends."""
+    """Wait until one of the two directions ends."""
     tasks = [asyncio.create_task(way) for way in ways]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

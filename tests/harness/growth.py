@@ -1,4 +1,4 @@
-"""How the CPU time of a piece of work grows with the size of what it is given."""
+"""Measures how the CPU time of some work grows with the size of its input."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Final
 
 TIMES: Final = 8
 LINEAR: Final = TIMES**1.5
-"""Between what linear work takes more for :data:`TIMES` as much (8) and what quadratic work does (64): about 23."""
+"""A limit between the growth of linear work for :data:`TIMES` the input (8) and of quadratic work (64): about 23."""
 
 _REPEATED: Final = 5
-_NOISE: Final = 0.0002  # seconds; what takes less counts as that
+_NOISE: Final = 0.0002  # seconds; shorter times count as this
 
 
 def growth(work: Callable[[int], object], size: int) -> float:
-    """How many times the CPU time of this thread for ``TIMES * size`` is that for ``size``: the least of several each.
+    """The CPU time of this thread for ``TIMES * size`` divided by that for ``size``: the least of several runs.
 
-    Choose a size that takes about a millisecond when it is right, and not minutes when it is wrong.
+    Choose a size that takes about a millisecond when the work is linear, and not minutes when it is not.
     """
     with _uncollected():
         small = max(_NOISE, min(_cpu(work, size) for _ in range(_REPEATED)))
         large = _cpu(work, TIMES * size)
-        if large > LINEAR * small:  # once more, for a busy machine; what is wrong is far beyond and slow enough
+        if large > LINEAR * small:  # measured again, because the machine may be busy
             large = min(large, _cpu(work, TIMES * size))
     return large / small
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection during the block: its time grows with what the process holds, not with the work."""
+    """Disable garbage collection during the block: its time depends on the whole process, not on the work."""
     gc.disable()
     try:
         yield

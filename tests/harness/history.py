@@ -1,6 +1,6 @@
-"""The source's own history, by feed and record, as the checker looks things up in it.
+"""The source's history by feed and record, for the checker.
 
-Made from the lines of ``GET /_sandbox/log``. Ids are one whatever the case of their letters.
+Made from the lines of ``GET /_sandbox/log``. Ids are compared without regard to case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Version(NamedTuple):
-    """A record from one change to the next. ``record`` is None where the change was its removal."""
+    """A record between two changes. ``record`` is None after its removal."""
 
     number: int
     record: Any
@@ -28,12 +28,12 @@ class Past:
         self.versions: list[Version] = []
 
     def after(self, place: int, record: Any) -> int | None:
-        """The place of the first version from ``place`` on that reads like this; None: there is none."""
+        """The index of the first version from ``place`` on that equals this record; None if there is none."""
         versions = self.versions
         return next((at for at in range(place, len(versions)) if equal(versions[at].record, record)), None)
 
     def until(self, number: int) -> int | None:
-        """The place of the last version whose number is at most this; None: the record is younger."""
+        """The index of the last version with at most this number; None if the record is younger."""
         return max((at for at, version in enumerate(self.versions) if version.number <= number), default=None)
 
 

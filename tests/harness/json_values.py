@@ -1,6 +1,6 @@
-"""JSON as the checker compares it, written a second time on purpose: it must not share the program's mistakes.
+"""JSON comparison for the checker, written independently so that it does not share the program's mistakes.
 
-Numbers are exact decimals, ``1`` equals ``1.0``, and true is not 1. It refuses to know the program's canonical form.
+Numbers are exact decimals, ``1`` equals ``1.0``, and true is not 1. It does not use the program's canonical form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def differing(old: Any, new: Any) -> list[str]:
-    """The sorted JSON pointers of what differs, objects by key, arrays as a whole."""
+    """The sorted JSON pointers of the differences, objects by key, arrays as a whole."""
     return sorted(_pointers(old, new, ""))
 
 

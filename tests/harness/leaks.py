@@ -1,4 +1,4 @@
-"""Whether a text holds a secret, in any of the spellings in which one gets into texts. Pure."""
+"""Searches a text for secrets, in any spelling in which a secret may appear. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SHORTEST = 12
-"""Characters: what is shorter is found everywhere."""
+"""Characters; shorter texts would be found by chance."""
 
 
 def leaks(secrets: Mapping[str, str], text: str) -> list[str]:
-    """The names of those that are in the text, each with the spelling it is found in.
+    """The names of the secrets in the text, each with the spelling that was found.
 
     Args:
-        secrets: by what they are called.
-        text: where they may be.
+        secrets: by name.
+        text: to search.
     """
     found = ((name, how) for name, secret in secrets.items() for how, one in spellings(secret).items() if one in text)
     return [f"{name}, {how}" for name, how in found]
 
 
 def spellings(secret: str) -> dict[str, str]:
-    """A secret as it is, as URLs, JSON, headers and signatures hold it; and its halves, for who shows the rest."""
-    assert len(secret) >= 2 * _SHORTEST, "a part of it would be found everywhere"
+    """A secret as it is, as URLs, JSON, headers and signatures hold it, and its halves, in case it is truncated."""
+    assert len(secret) >= 2 * _SHORTEST, "a part of the secret would be found by chance"
     raw = secret.encode()
     half = len(secret) // 2
     return {

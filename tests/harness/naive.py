@@ -1,7 +1,8 @@
-"""A daemon that commits as one would without thinking: the control that the checker must catch.
+"""A daemon with naive commits: the control that the checker must catch.
 
-Its rounds, its source and its comparison are the program's own. Its store writes events, snapshots and state by
-separate commands, checks nothing, and leaves it to the client to send again what was not answered.
+Rounds, source and comparison are the program's own. Its store writes events, snapshots and state by separate commands,
+checks nothing, and lets the client repeat unanswered commands.
+
 Run as ``python -m tests.harness.naive ORDER``, where ORDER says what is written first: ``events`` or ``snapshots``.
 """
 
@@ -48,7 +49,7 @@ _EAGER = Retry(ExponentialWithJitterBackoff(base=0.01, cap=0.1), 10)  # as often
 
 
 class NaiveStore:
-    """A store for rounds whose commit is several writes."""
+    """A store for rounds whose commit is several separate writes."""
 
     def __init__(self, client: Redis, keys: FeedKeys, *, order: str) -> None:
         self._client = client
@@ -119,7 +120,7 @@ async def run(settings: Settings, environ: Mapping[str, str], order: str, clock:
 
 
 def main() -> None:
-    """Read the command line, arm the fail point, run."""
+    """Read the command line, arm the failpoint, run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("order", choices=("events", "snapshots"))
     parser.add_argument("--config", type=Path, required=True)

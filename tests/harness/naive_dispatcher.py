@@ -1,7 +1,7 @@
-"""A dispatcher as one would write it without thinking: the control that the judge of deliveries must catch.
+"""A naive dispatcher: the control that the judge of deliveries must catch.
 
-It remembers how far it has read *before* it sends, sends whatever it has read at once and side by side, tries what
-failed again after a moment, and signs nothing. Run as ``python -m tests.harness.naive_dispatcher --config FILE``.
+It stores its position *before* it sends, sends everything it has read concurrently, retries failures after a fixed
+delay, and signs nothing. Run as ``python -m tests.harness.naive_dispatcher --config FILE``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def _deliver(client: Redis, http: aiohttp.ClientSession, subscription: Sub
         while True:
             after = await client.get(place) or b"0"
             answer: Any = await client.xread({stream: after}, count=50, block=100)
-            # By RESP3 a dict, and of each stream a list of one list.
+            # With RESP3 the answer is a dict, and each stream a list of one list.
             for entries in (some[0] for some in answer.values()) if isinstance(answer, dict) else dict(answer).values():
                 await client.set(place, entries[-1][0])
                 for _, fields in entries:

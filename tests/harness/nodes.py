@@ -1,4 +1,4 @@
-"""One server among several that know each other: on a port of its own, killed and started again at the same place.
+"""One server of several that know each other: on a fixed port, can be killed and restarted in place.
 
 Everything here blocks: fixtures call it, and a running test calls it by ``asyncio.to_thread``.
 """
@@ -30,18 +30,18 @@ HOST: Final = "127.0.0.1"
 
 
 until: Final = partial(blocking_until, every=0.02, despite=(RedisError, StopIteration))
-"""Wait for a condition; a server that cannot be asked, or names nobody just now, does not fulfil it."""
+"""Wait for a condition; it does not hold while a server is unreachable or names no primary."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A server with a fixed place.
+    """A server with a fixed address.
 
     Attributes:
-        command: with which it is started, each time.
-        directory: where its files are.
+        command: that starts it, each time.
+        directory: of its files.
         port: on the loopback address.
-        process: the one that runs, or ran last; None before :meth:`start`.
+        process: the running or last process; None before :meth:`start`.
     """
 
     command: tuple[str, ...]
@@ -51,13 +51,13 @@ class Node:
     _client: Redis | None = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Start it, or start it again with what it kept."""
+        """Start it, or restart it with its files."""
         assert not self.runs
         self.process = launched(self.command)
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process, stopped or not."""
+        """Whether there is a process, suspended or not."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
@@ -68,26 +68,26 @@ class Node:
         self.forget()
 
     def stop(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing."""
+        """Suspend it (SIGSTOP): it keeps its connections and answers nothing."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Resume it (SIGCONT)."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
     def forget(self) -> None:
-        """Close the connection by which it is asked."""
+        """Close the client connection."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def ask(self, *command: str | bytes | int) -> Any:
-        """What it answers, as it comes over the wire, bytes.
+        """The server's answer as it comes over the wire, in bytes.
 
         Raises:
-            RedisError: it refuses, or cannot be reached.
+            RedisError: the server refuses or is unreachable.
         """
         if self._client is None:
             retry = Retry(NoBackoff(), 1, supported_errors=(Unreachable, Unanswered))
@@ -97,7 +97,7 @@ class Node:
 
     @property
     def role(self) -> str:
-        """``master`` or ``slave``, as it sees itself."""
+        """``master`` or ``slave``, as the server sees itself."""
         return str(self.ask("ROLE")[0].decode())
 
     def in_step(self) -> bool:
@@ -107,7 +107,7 @@ class Node:
 
 
 def server_node(kind: Kind, directory: Path, *options: str) -> Node:
-    """A data server on a free port, not started, in a directory that is made for it."""
+    """A data server on a free port in a new directory, not started."""
     directory.mkdir(parents=True)
     port = free_port()
     settings = ["--port", str(port), "--bind", HOST, "--dir", str(directory), "--save", ""]
@@ -125,7 +125,7 @@ def server_node(kind: Kind, directory: Path, *options: str) -> Node:
 
 
 def started_all(nodes: Iterable[Node], stack: ExitStack) -> None:
-    """Start them; at the end of the stack they are killed."""
+    """Start the nodes, and kill them at the end of the stack."""
     for node in nodes:
         stack.callback(node.kill)
         node.start()

@@ -1,6 +1,6 @@
-"""``poller once`` in a process of its own, and the most memory that it ever had.
+"""Runs ``poller once`` in a process of its own and measures its peak memory.
 
-A small process in between starts it: what a large one starts is charged with the starter's own size at that moment.
+A small intermediate process starts it, because a child is charged with the size of its parent at the start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 class Round(NamedTuple):
-    """A round as it was printed, all that was said, and the peak of the process' resident memory in bytes."""
+    """A round as printed, the whole output, and the peak resident memory of the process in bytes."""
 
     result: dict[str, Any]
     said: str

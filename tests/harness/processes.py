@@ -1,4 +1,4 @@
-"""The program as its users start it: ``python -m poller …`` in a process of its own, its log read line by line."""
+"""The program as users start it: ``python -m poller …`` in a process of its own, with its log parsed line by line."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Daemon:
     """A running daemon.
 
     Attributes:
-        lines: its log so far, one object a line; what is no JSON stands under ``text``.
-        gone: set once it has left; :attr:`code` says how.
+        lines: its log so far, one object for each line; a line that is not JSON is under ``text``.
+        gone: set once it has exited; :attr:`code` says how.
     """
 
     def __init__(self, process: Running) -> None:
@@ -43,49 +43,49 @@ class Daemon:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, minus the signal's number where one killed it; None: it runs."""
+        """The exit code, or minus the number of the signal that killed it; None while it runs."""
         return self._process.returncode
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._process.pid
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill it, and wait until it has ended."""
         if self.code is None:
             self.send(signal.SIGKILL)
         await self._reading
 
     async def left(self) -> int:
-        """Wait until it has left by itself; its exit code."""
-        async with patience("the daemon to leave"):
+        """Wait until it exits by itself; its exit code."""
+        async with patience("the daemon to exit"):
             await self.gone.wait()
         assert self.code is not None
         return self.code
 
     async def until(self, told: Callable[[Line], bool], what: str, *, since: int = 0) -> Line:
-        """The first line of the log, from number ``since`` on, of which ``told`` is true; waits for it."""
+        """The first line of the log, from index ``since`` on, for which ``told`` is true; waits for it."""
         async with patience(f"{what} in {self}"):
             while True:
                 for line in self.lines[since:]:
                     if told(line):
                         return line
                 async with self._more:
-                    assert not self.gone.is_set(), f"left with {self.code} before {what}: {self}"
+                    assert not self.gone.is_set(), f"exited with {self.code} before {what}: {self}"
                     since = len(self.lines)
                     await self._more.wait_for(lambda: len(self.lines) > since or self.gone.is_set())  # noqa: B023 -- used at once
 
     async def started(self) -> str:
-        """Wait until it has started; its name among the processes."""
+        """Wait until it has started; its member name."""
         line = await self.until(lambda line: line.get("event") == "started", "started")
         return str(line.get("member"))
 
     async def polled(self, resources: Sequence[str], *, since: int = 0) -> None:
-        """Wait until it had a good round of each of these, counted from a line of its log on."""
+        """Wait for a good round of each of these resources, from a line of its log on."""
         for resource in resources:
             await self.until(
                 lambda line, feed=f"acme/{resource}": (
@@ -96,7 +96,7 @@ class Daemon:
             )
 
     def rounds(self, *, since: int = 0) -> list[Line]:
-        """What it said about its rounds, the skipped ones left out."""
+        """Its log lines about rounds, without the skipped ones."""
         return [line for line in self.lines[since:] if line.get("event") == "round" and line["mode"] != "skipped"]
 
     def __str__(self) -> str:
@@ -130,16 +130,16 @@ async def daemon(
     descriptors: tuple[int, int] | None = None,
     importing: bool = False,
 ) -> AsyncIterator[Daemon]:
-    """A daemon for the time of the block; killed at its end if it still runs.
+    """A daemon for the duration of the block; killed at its end if it still runs.
 
     Args:
         config: its configuration file.
-        failpoint: where it is to die, as in ``POLLER_FAILPOINT``.
-        command: what ``python -m`` runs.
-        level: of its log; with debug, skipped rounds are logged too.
-        environ: what its environment has besides ours.
-        descriptors: how many it may have, and may give itself.
-        importing: whether Python is started for it, for a test about its start.
+        failpoint: where it is killed, as in ``POLLER_FAILPOINT``.
+        command: the module that ``python -m`` runs, and its arguments.
+        level: of its log; ``debug`` includes skipped rounds.
+        environ: additions to this process's environment.
+        descriptors: its soft and hard limit of descriptors.
+        importing: whether to start a new Python process, for a test of the start itself.
     """
     words = (*command[1:], "--config", str(config), "--log-format", "json", "--log-level", level)
     environs = bare_environ() | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {})
@@ -170,7 +170,7 @@ async def daemon(
 async def sandbox(
     *, records: int, changes_per_second: float, seed: int, profile: str = "", faults: str = ""
 ) -> AsyncIterator[str]:
-    """A sandbox for the time of the block; gives its URL."""
+    """A sandbox for the duration of the block; its URL."""
     options: dict[str, object] = {
         "port": 0,
         "records": records,
@@ -190,14 +190,14 @@ async def sandbox(
 
 
 async def ran(*words: str) -> tuple[int, bytes]:
-    """``poller WORDS`` to its end: its exit code, and what it said on its standard output."""
+    """Run ``poller WORDS`` to its end: its exit code and standard output."""
     async with for_the_block(await _command(words, bare_environ())) as process:
         said, _ = await process.communicate()
         return await process.wait(), said
 
 
 async def _command(words: Sequence[str], environ: Mapping[str, str]) -> Running:
-    """The program, its standard output to be read."""
+    """Start the program with its standard output piped."""
     if forks := forks_for({}):
         return await forks.start(words, cwd=_ROOT, environ=environ, piped=(1,))
     return await asyncio.create_subprocess_exec(

@@ -1,8 +1,8 @@
-"""A source in this process that can be any of the sandbox's, and the program's own rounds over it, one at a time.
+"""A source in this process with any of the sandbox's profiles, and the program's own rounds over it, one at a time.
 
-The sandbox is on a real socket, the store is a real server, the feeds come of a configuration file. What is left out
-is the daemon around the rounds: when the next one runs, the test says. Both clocks are the test's too: the source's
-moves on by a second each time it is looked at, so that no two versions are of the same moment.
+The sandbox is on a real socket, the store is a real server, the feeds come from a configuration file. There is no
+daemon: the test starts each round. The test also owns both clocks: the source's moves by a second at each reading, so
+that no two versions have the same time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CHANGED = re.compile(rb'"changed":\[[^\]]*\]')
 
 
 class Clock:
-    """A wall clock that moves on by a second each time it is looked at."""
+    """A wall clock that moves by a second each time it is read."""
 
     def __init__(self) -> None:
         self._time = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,7 +65,7 @@ class Clock:
 
 
 class Source:
-    """The records behind the API, and whether they change while they are being paged through."""
+    """The records behind the API, and whether they change during a round."""
 
     def __init__(self, records: int) -> None:
         self.history = History()
@@ -78,7 +78,7 @@ class Source:
     def respond(self, history: History, ask: SandboxRequest) -> SandboxResponse:
         """The well-behaved API; a restless one makes two changes before each further page, once for each.
 
-        One that is ``withdrawing`` removes a record of the listing as well.
+        A ``withdrawing`` one also removes a record of the listing.
         """
         token = parameter(ask, "pageToken")
         if self.restless and token is not None and token not in self._asked:
@@ -93,7 +93,7 @@ class Source:
             mutate(self.history, self.rng, self.now())
 
     def withdraw(self, count: int) -> None:
-        """Remove so many records of each resource."""
+        """Remove this many records of each resource."""
         for resource in RESOURCES:
             for _ in range(count):
                 present = self.history.pick(resource, self.rng)
@@ -106,12 +106,12 @@ class Reading:
     """Source, store, and the feeds between them.
 
     Attributes:
-        played: for asking sandbox and store from outside.
+        played: access to sandbox and store from outside.
         source: the records.
         config: the feeds' configuration file.
         now: the clock of the rounds.
-        feeds: the program's.
-        results: of all rounds so far.
+        feeds: the program's feeds.
+        results: the results of all rounds so far.
     """
 
     played: Scene
@@ -128,27 +128,27 @@ class Reading:
         return results
 
     async def good_rounds(self) -> None:
-        """One round of each feed, which has to be a good one."""
+        """One round of each feed, each of which must be good."""
         failed = [(result.feed, result.mode.value, result.error) for result in await self.rounds() if not result.ok]
         assert not failed, failed
 
     async def switch(self, call: str) -> None:
-        """One of the sandbox's own calls."""
+        """Make one of the sandbox's control calls."""
         async with self.played.http.post(f"{self.played.source}/_sandbox/{call}") as said:
             assert said.status < 300, await said.text()
 
     async def state(self, polled: PolledFeed | None = None) -> FeedState:
-        """What the store holds of this feed; by default of the first."""
+        """The stored state of this feed, by default of the first."""
         fields: Any = await self.played.client.hgetall((polled or self.feeds[0]).store.keys.state)
         return state_of(fields)
 
     async def take_as_confirmed(self) -> None:
-        """Take the feeds as confirmed, so that their next rounds are deltas."""
+        """Mark the feeds as confirmed, so that their next rounds are deltas."""
         for polled in self.feeds:
             await self.played.client.hdel(polled.store.keys.state, CONFIRMATION)
 
     async def quarantine(self) -> list[tuple[bytes, str]]:
-        """What the first feed could not use: bytes and reason."""
+        """The quarantined records of the first feed: bytes and reason."""
         entries: Any = await self.played.client.xrange(self.feeds[0].store.keys.quarantine)
         return [(entry[b"raw"], entry[b"reason"].decode()) for _, entry in entries]
 
@@ -163,11 +163,11 @@ class Reading:
         ]
 
     async def verdict(self, *, made_up: Sequence[tuple[str, bytes]] = (), one_case: bool = False) -> Verdict:
-        """Judge the feeds' streams by all that the source has now.
+        """Judge the feeds' streams by everything the source has now.
 
         Args:
-            made_up: records that came of a profile and not of the source, each with its id; they have to be there too.
-            one_case: whether the source shows its ids in either case, so that here they are read as one.
+            made_up: records from a profile instead of the source, each with its id; they have to be published too.
+            one_case: whether the source changes the case of its ids, so that both cases count as equal.
         """
         resources = [polled.feed.resource.path.rpartition("/")[2] for polled in self.feeds]
         streams = {name: [*map(_told_apart, await self.played.events(name))] for name in resources}
@@ -181,13 +181,13 @@ class Reading:
 
 
 def _told_apart(event: bytes) -> bytes:
-    """An id that is a number is not the text of the same digits; here the subject says so."""
+    """Mark an event whose id is a number by its subject, to distinguish it from the same digits as text."""
     found = _NUMBER.search(event)
     return event.replace(b'"subject":"%b"' % found[1], b'"subject":"number %b"' % found[1]) if found else event
 
 
 def _in_one_case(event: bytes) -> bytes:
-    """An event with its ids in lower case; that one differed in its letters is no difference then."""
+    """An event with its ids in lower case and without pointers to ids that differ in case only."""
     return _CHANGED.sub(_but_the_id, _UUID.sub(_lower, event))
 
 
@@ -208,12 +208,12 @@ async def reading(  # noqa: D417 -- see the scene
     feed: str = "limit = 12",
     source: str = "",
 ) -> AsyncIterator[Reading]:
-    """A reading for the time of the block.
+    """A reading for the duration of the block.
 
     Args:
-        profiles: of the sandbox.
+        profiles: the sandbox's profiles.
         resources: the feeds.
-        feed: further lines of each feed's configuration; ``FIELDS`` stands for all the fields that its resource has.
+        feed: further lines of each feed's configuration; ``FIELDS`` means all fields of its resource.
         source: further lines of the source's configuration.
     """
     served, now = Source(130), Clock()
@@ -236,15 +236,15 @@ async def reading(  # noqa: D417 -- see the scene
         read.feeds = await stack.enter_async_context(
             polled_feeds(load(config, {}), {"API_TOKEN": TOKEN}, client, shebang=SHEBANG, clock=StubClock(now=now))
         )
-        for polled in read.feeds:  # rounds follow each other here without a pause, and so may the answers that confirm
+        for polled in read.feeds:  # rounds follow each other without a pause, so confirmations may too
             polled.feed = msgspec.structs.replace(polled.feed, apart=timedelta(0))
         yield read
 
 
 def _config(played: Scene, resources: Sequence[str], feed: str, source: str) -> Path:
-    """A feed asks again after a failure only within its interval: with a short one it does so at once or not at all.
+    """The configuration file. A short interval makes a feed retry immediately or not at all within a round.
 
-    Nobody else wants the leases: they last, however long a busy machine takes over a record.
+    The leases are long: nobody else wants them, and a busy machine may be slow.
     """
     lines = ["[redis]", f'url = "{played.store}"', "[lease]", 'ttl = "10m"']
     lines += ["[[sources]]", 'name = "acme"', f'base_url = "{played.source}"']

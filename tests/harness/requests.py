@@ -1,6 +1,6 @@
-"""What a request at a sink says, read by the specifications alone: CloudEvents over HTTP and Standard Webhooks.
+"""Parses a request at a sink by the specifications alone: CloudEvents over HTTP and Standard Webhooks.
 
-Pure, and imports nothing of the program: whatever it would encode wrongly must not be decoded wrongly to match.
+Pure; imports nothing of the program, so that an encoding mistake is not matched by the same decoding mistake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
-    """A whole request is here; ``at`` is CLOCK_MONOTONIC in seconds, headers are by name in lower case."""
+    """A complete request has arrived; ``at`` is CLOCK_MONOTONIC in seconds, headers are by lower-case name."""
 
     number: int
     sink: str
@@ -30,7 +30,7 @@ class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """A request is answered from this moment on, or has ended without an answer: then ``status`` is None.
+    """A request was answered, or ended without an answer: then ``status`` is None.
 
     ``pause`` is what ``Retry-After`` asks for, in seconds.
     """
@@ -46,12 +46,12 @@ Line = Arrived | Ended
 
 
 def ids_of(request: Arrived) -> list[str]:
-    """The ids of the events that a request carries, in their order."""
+    """The ids of the events in a request, in order."""
     return [str(event["id"]) for event in events_of(request)]
 
 
 def events_of(request: Arrived) -> list[dict[str, Any]]:
-    """The events that a request carries, in their order; of a binary one its headers and its body."""
+    """The events in a request, in order; a binary request has one, made of its headers and body."""
     if _binary(request):
         attributes = {name[3:]: unquote(text) for name, text in request.headers.items() if name.startswith("ce-")}
         return [attributes | {"data": read(request.body)}]
@@ -60,10 +60,10 @@ def events_of(request: Arrived) -> list[dict[str, Any]]:
 
 
 def told_wrongly(request: Arrived, entries: Mapping[str, bytes]) -> str | None:
-    """How the request differs from what stands in the stream; None where it does not.
+    """How the request differs from the stream's events; None if it does not.
 
     Args:
-        request: any.
+        request: of any content mode.
         entries: the events in the stream, by id.
     """
     events = events_of(request)

@@ -1,7 +1,6 @@
-"""A scene: a source that changes, a store that keeps what it acknowledges, and the question whether all is well.
+"""A scene: a changing source, a durable store, and a judge of the streams.
 
-Source and store are real processes; everything that is asked of them here is asked from outside, by the names of the
-contract.
+Source and store are real processes, accessed from outside by the names of the contract.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class Scene:
     Attributes:
         source: the sandbox's URL.
         store: the store's URL, for daemons.
-        client: of the store, for looking.
-        http: for asking the sandbox.
+        client: a client of the store, for reading.
+        http: a client for the sandbox.
     """
 
     directory: Path
@@ -68,7 +67,7 @@ class Scene:
             name: of the file.
             resources: the feeds.
             differing: ``store``, ``source``, ``interval``, ``ttl``, ``limit``, ``reconcile``, ``timeout`` or ``bind``,
-                where the usual will not do.
+                where the default does not fit.
         """
         use = {"store": self.store, "source": self.source, "interval": "150ms", "ttl": lasting(0.5), "limit": "40"}
         use |= {"reconcile": "off", "timeout": "30s", "bind": "off"} | differing
@@ -93,7 +92,7 @@ class Scene:
         return int((await self._asked("GET", "version"))["version"])
 
     async def change(self, count: int) -> None:
-        """Have the source make changes at once."""
+        """Make the source change this many times immediately."""
         await self._asked("POST", f"changes?count={count}")
 
     async def put(self, resource: str, record: Mapping[str, Any]) -> None:
@@ -105,11 +104,11 @@ class Scene:
         await self._asked("DELETE", f"records/{resource}/{record_id}")
 
     async def call(self, what: str) -> None:
-        """One of the sandbox's switches, such as ``expire?pages=1``."""
+        """Make one of the sandbox's control calls, such as ``expire?pages=1``."""
         await self._asked("POST", what)
 
     async def log(self, *, since: int = 0) -> list[dict[str, Any]]:
-        """The source's history from after a version on."""
+        """The source's history after a version."""
         found: list[dict[str, Any]] = await self._asked("GET", f"log?since={since}")
         return found
 
@@ -123,17 +122,17 @@ class Scene:
         return sum([await self.client.xlen(stream(resource)) for resource in RESOURCES])
 
     async def leases(self) -> int:
-        """How many feeds are leased to somebody."""
+        """How many feeds have a lease."""
         return sum([int(await self.client.exists(lease(resource))) for resource in RESOURCES])
 
     async def owners(self, *leases: str) -> dict[str, str]:
-        """Which process has each of these leases, those of all feeds by default; the free ones are left out."""
+        """The owner of each of these leases, by default those of all feeds; free leases are left out."""
         names = leases or tuple(map(lease, RESOURCES))
         values = zip(names, cast("list[bytes | None]", [await self.client.get(name) for name in names]), strict=True)
         return {name: value.decode().partition("/")[0] for name, value in values if value}
 
     async def shared(self, *counts: int, leases: Sequence[str] = ()) -> dict[str, str]:
-        """Wait until so many processes have so many leases each, in any order; :meth:`owners` then."""
+        """Wait until the processes have these counts of leases, in any order; the owners then."""
         async with patience(f"leases to be shared {counts}"):
             owners = await self.owners(*leases)
             while sorted(Counter(owners.values()).values()) != sorted(counts):
@@ -142,20 +141,20 @@ class Scene:
         return owners
 
     async def verdict(self, upto: int | None = None) -> Verdict:
-        """Judge all streams; they are read before the log, so that all they can rightly hold is in it."""
+        """Judge all streams; they are read before the log, so that the log covers all they may hold."""
         version = await self.version() if upto is None else upto
         streams = {resource: await self.events(resource) for resource in RESOURCES}
         return judge(await self.log(), streams, upto=version)
 
     async def growth(self, count: int, *, unless: asyncio.Event, seconds: float = PATIENCE) -> None:
-        """Wait until the streams have grown by so many entries, or the event is set; at most so long."""
+        """Wait until the streams have grown by this many entries, or the event is set."""
         target = await self.published() + count
         async with patience(f"{count} more events", seconds):
             while await self.published() < target and not unless.is_set():
                 await self._more()
 
     async def caught_up(self) -> Verdict:
-        """Wait until what the source has at this moment is published, and judge; what is lost by then is lost."""
+        """Wait until everything the source has now is published, and judge; what is missing by then is lost."""
         upto, deadline = await self.version(), Deadline()
         verdict = await self.verdict(upto)
         while verdict.lost and deadline.left > 0:
@@ -164,7 +163,7 @@ class Scene:
         return verdict
 
     async def _more(self) -> None:
-        """Return when there is something new in a stream, or soon."""
+        """Return when a stream has new entries, or after a short time."""
         last = {stream(resource): await last_id(self.client, stream(resource)) for resource in RESOURCES}
         async with aclosing(follow(self.client, last, block=timedelta(milliseconds=50), clock=Clock())) as coming:
             await anext(coming)
@@ -186,9 +185,9 @@ async def scene(
     faults: str = "",
     store: str | None = None,
 ) -> AsyncIterator[Scene]:
-    """A scene for the time of the block; its store is started for it unless one is given.
+    """A scene for the duration of the block; it starts its own store unless one is given.
 
-    The source changes as often as that on a quiet machine: a busy one could not keep up.
+    The rate of changes is that of a quiet machine, and lower on a busy one.
     """
     async with AsyncExitStack() as stack:
         if store is None:

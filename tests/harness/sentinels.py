@@ -1,4 +1,4 @@
-"""Three Sentinels over a primary and its replica, real processes on loopback.
+"""Three Sentinels over a primary and its replica: real processes on loopback.
 
 Everything here blocks: a running test calls it by ``asyncio.to_thread``.
 """
@@ -23,11 +23,11 @@ _SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Sentinels:
-    """The Sentinels and what they watch.
+    """The Sentinels and the servers they watch.
 
     Attributes:
         watchers: the three Sentinels.
-        servers: primary and replica, in no order; they change places with each failover.
+        servers: primary and replica, in either order; a failover swaps their roles.
     """
 
     watchers: tuple[Node, ...]
@@ -40,7 +40,7 @@ class Sentinels:
 
     @property
     def primary(self) -> Node:
-        """Which of the servers the Sentinels name."""
+        """The server that the Sentinels name as primary."""
         return next(one for one in self.servers if one.port == self._named(self.watchers[0]))
 
     @property
@@ -49,17 +49,17 @@ class Sentinels:
         return next(one for one in self.servers if one is not self.primary)
 
     def fail_over(self) -> None:
-        """Let the Sentinels make the replica the primary (SENTINEL FAILOVER), and wait until all of it has happened."""
+        """Make the Sentinels promote the replica (SENTINEL FAILOVER), and wait until the failover is complete."""
         self.begin_failover()
         self.settled()
 
     def begin_failover(self) -> None:
-        """Let the Sentinels make the replica the primary, and return once they name it."""
+        """Make the Sentinels promote the replica, and return once they name it."""
         before = self.primary
         until(lambda: self._begun(before), "the Sentinels to name another primary", seconds=_SECONDS)
 
     def _begun(self, before: Node) -> bool:
-        """A Sentinel that has just lost sight of the replica gives up, and has to be asked again."""
+        """Whether the failover has started; a Sentinel that lost sight of the replica gives up and is asked again."""
         seen = _seen_by(self.watchers[0])
         if int(seen[b"port"]) != before.port:
             return True
@@ -68,7 +68,7 @@ class Sentinels:
         return False
 
     def kill_primary(self) -> Node:
-        """Kill the primary and wait until the replica has taken over; start what is returned, and it is a replica."""
+        """Kill the primary and wait until the replica has taken over; restarted, the returned node is a replica."""
         before = self.primary
         before.kill()
         self.replaced(before)
@@ -79,11 +79,11 @@ class Sentinels:
         until(lambda: self.primary is not before, "the Sentinels to name another primary", seconds=_SECONDS)
 
     def settled(self) -> None:
-        """Wait until every Sentinel names a primary that is one, and the other server follows it."""
+        """Wait until all Sentinels name the actual primary and the other server follows it."""
         until(self._in_order, "a primary that all Sentinels name, and its replica", seconds=_SECONDS)
 
     def empty(self) -> None:
-        """Start what does not run, and delete all that is kept."""
+        """Start the servers that do not run, and delete all data."""
         for one in self.servers:
             if not one.runs:
                 one.start()
@@ -115,11 +115,11 @@ def _seen_by(watcher: Node) -> dict[bytes, bytes]:
 
 @contextmanager
 def sentinels(directory: Path, *, kind: Kind = "valkey", down_after_ms: int = 5000) -> Iterator[Sentinels]:
-    """They run, in order, for the time of the ``with``.
+    """A running, settled set of Sentinels for the duration of the ``with``.
 
     Args:
-        directory: of all their files; must not have been used before.
-        kind: whose servers, Sentinels included.
+        directory: for all files; must be unused.
+        kind: the kind of server, Sentinels included.
         down_after_ms: how long a primary may be silent before it is replaced; a busy machine makes it silent at times.
     """
     with ExitStack() as stack:

@@ -1,22 +1,22 @@
-"""Sinks with moods, in a process of their own: as unreliable as told, and each request with its end in a log.
+"""Unreliable sinks in a process of their own, with a log of each request and its end.
 
-Each path is a sink, with moods of its own: ``POST /_moods/NAME`` with what it does from then on, as words ``MOOD`` or
-``MOOD=WEIGHT``, drawn at random for each request from the seed.
+Each path is a sink with moods of its own: ``POST /_moods/NAME`` sets them, as words ``MOOD`` or ``MOOD=WEIGHT``, of
+which one is drawn at random for each request from the seed.
 
 ==========  ============================================================================
 mood        what the sink does
 ==========  ============================================================================
 ``ok``      204
 ``slow``    204 after up to 30 ms
-``503``     this status, at once; 302 points to another path
+``503``     this status immediately; 302 points to another path
 ``429/2``   this status and ``Retry-After: 2``
 ``429@2``   likewise as a date, two seconds after the answer's own ``Date``
-``hang``    nothing, until the other side gives up
+``hang``    nothing, until the client gives up
 ``reset``   RST
 ==========  ============================================================================
 
-An arrival is in the log before anything is done about it, an end before the answer is written; so what a sink has
-acknowledged can be read there, whatever is killed meanwhile.
+An arrival is logged before anything else happens, and an end before the answer is written; so the log has everything
+that a sink has acknowledged, whatever is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sinks:
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Tell ``note`` of each arrival and each end; ``now`` and ``wall`` are the clocks of the sinks."""
+        """``note`` gets each arrival and each end; ``now`` and ``wall`` are the clocks of the sinks."""
         self._note = note
         self._rng = Random(seed)
         self._now = now
@@ -80,7 +80,7 @@ class Sinks:
         return self._answered(self._number, sink)
 
     def mood(self, sink: str, moods: str) -> None:
-        """What a sink does from now on."""
+        """Set the moods of a sink."""
         words = [word.partition("=") for word in moods.split()]
         self._moods[sink] = [mood for mood, _, _ in words], [float(weight or 1) for _, _, weight in words]
 
@@ -90,11 +90,11 @@ class Sinks:
         status, pause, answer = _meant(mood, self._wall)
         try:
             if mood == "slow":
-                await asyncio.sleep(self._rng.random() * _SLOW)  # that it takes so long is the fault
+                await asyncio.sleep(self._rng.random() * _SLOW)  # the delay is the fault
             if answer is HANG:
                 await asyncio.Event().wait()
         except asyncio.CancelledError:
-            status, pause = None, None  # the other side has given up
+            status, pause = None, None  # the client has given up
             raise
         finally:
             self._note(Ended(number, sink, self._now(), status, pause))
@@ -115,7 +115,7 @@ def _meant(mood: str, wall: Callable[[], float]) -> tuple[int | None, float | No
 
 
 class SinkProcess:
-    """A running process of sinks; ``url`` is where, ``log`` what has happened there."""
+    """A running process of sinks; ``url`` is its address, ``log`` its log."""
 
     def __init__(self, url: str, log: Path) -> None:
         self.url = url
@@ -124,12 +124,12 @@ class SinkProcess:
         self._read = 0
 
     def mood(self, sink: str, moods: str) -> None:
-        """What a sink does from now on."""
+        """Set the moods of a sink."""
         with urlopen(Order(f"{self.url}{_MOODS}{sink}", data=moods.encode())):  # noqa: S310 -- loopback
             pass
 
     def lines(self) -> list[Line]:
-        """What has happened so far; a line that is being written is not there yet."""
+        """All lines so far, without an incomplete last one."""
         with self._path.open("rb") as log:
             log.seek(self._read)
             fresh = log.read()
@@ -139,20 +139,20 @@ class SinkProcess:
         return self._lines
 
     def of(self, sink: str) -> list[Line]:
-        """The same of one sink."""
+        """The lines of one sink."""
         return [line for line in self.lines() if line.sink == sink]
 
 
 @contextmanager
 def sink_process(log: Path, seed: int) -> Iterator[SinkProcess]:
-    """Sinks for the time of the block."""
+    """Sinks for the duration of the block."""
     log.touch()
     with program("tests.harness.sinks", f"--log={log}", f"--seed={seed}") as url:
         yield SinkProcess(url, log)
 
 
 async def serve(log: Path, seed: int) -> None:
-    """Receive until the process is ended."""
+    """Receive until the process is killed."""
     with log.open("ab") as file:
 
         def note(line: Line) -> None:
@@ -167,7 +167,7 @@ async def serve(log: Path, seed: int) -> None:
 
 
 def main() -> None:
-    """Serve as the command line says."""
+    """Serve with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)

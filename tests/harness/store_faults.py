@@ -1,6 +1,6 @@
-"""What a store does when it is there and does not work: brought about on a real server, and taken back.
+"""Faults of a reachable store, caused on a real server and undone.
 
-Each is a context manager; at its end the server is as it was. ``admin`` is a client of the server's own socket.
+Each is a context manager that restores the server at its end. ``admin`` is a client of the server's own socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Fault = Callable[[Server, Redis], AbstractAsyncContextManager[None]]
 
 OPTIONS: Final = {"enable-debug-command": "yes", "busy-reply-threshold": "50"}
-"""What a server has to be started with for some of them."""
+"""Server options that some of the faults need."""
 
 
 async def _said(admin: Redis, *command: str) -> Any:
@@ -50,7 +50,7 @@ async def _refuses(admin: Redis) -> bool:
 
 
 async def _writes(admin: Redis, *, fails: bool) -> bool:
-    """Whether its append-only file is as asked, to which something is to be added for that."""
+    """Whether the append-only file is in the expected state; a failing write needs something to write."""
     if fails:
         with suppress(RedisError):
             await admin.set("poller-test-filler", "x")
@@ -59,7 +59,7 @@ async def _writes(admin: Redis, *, fails: bool) -> bool:
 
 @asynccontextmanager
 async def out_of_memory(_: Server, admin: Redis) -> AsyncIterator[None]:
-    """``maxmemory`` below what is in use: OOM to whatever may need more."""
+    """``maxmemory`` below what is in use: OOM for commands that need memory."""
     used = (await admin.info("memory"))["used_memory"]
     async with _set(admin, "maxmemory", used // 2, back=0):
         yield
@@ -67,7 +67,7 @@ async def out_of_memory(_: Server, admin: Redis) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def read_only(_: Server, admin: Redis) -> AsyncIterator[None]:
-    """A replica of nobody: READONLY."""
+    """A replica without a primary: READONLY."""
     await admin.replicaof("127.0.0.1", "1")
     try:
         yield
@@ -77,37 +77,37 @@ async def read_only(_: Server, admin: Redis) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def without_a_primary(server: Server, admin: Redis) -> AsyncIterator[None]:
-    """A replica that does not answer from what it has: MASTERDOWN, to reading as well."""
+    """A replica that serves no stale data: MASTERDOWN, even for reads."""
     async with _set(admin, "replica-serve-stale-data", "no", back="yes"), read_only(server, admin):
         yield
 
 
 @asynccontextmanager
 async def without_replicas(_: Server, admin: Redis) -> AsyncIterator[None]:
-    """More replicas asked for than there are: NOREPLICAS."""
+    """More replicas required than connected: NOREPLICAS."""
     async with _set(admin, "min-replicas-to-write", 1, back=0):
         yield
 
 
 @asynccontextmanager
 async def disk_full(server: Server, admin: Redis) -> AsyncIterator[None]:
-    """No file may grow any more: the append-only file cannot be written, MISCONF. For ``appendfsync everysec``.
+    """No file may grow, so the append-only file cannot be written: MISCONF. For ``appendfsync everysec``.
 
-    The server ignores SIGXFSZ, as Python does from whose process it was started.
+    The server ignores SIGXFSZ, which it inherits from the Python process that started it.
     """
     before = resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     try:
-        await until(lambda: _writes(admin, fails=True), "the server to notice")
+        await until(lambda: _writes(admin, fails=True), "a failed write")
         yield
     finally:
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, before)
-        await until(lambda: _writes(admin, fails=False), "the server to notice")
+        await until(lambda: _writes(admin, fails=False), "a successful write")
         await admin.delete("poller-test-filler")
 
 
 @asynccontextmanager
 async def busy(_: Server, admin: Redis) -> AsyncIterator[None]:
-    """A script of somebody's that does not end: BUSY."""
+    """A foreign script that does not end: BUSY."""
     running = asyncio.create_task(_said(admin, "EVAL", "while true do end", "0"))
     try:
         await until(lambda: _refuses(admin), "the server to be busy")
@@ -120,7 +120,7 @@ async def busy(_: Server, admin: Redis) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def loading(_: Server, admin: Redis) -> AsyncIterator[None]:
-    """The server reads its append-only file again, slowly: LOADING."""
+    """The server reloads its append-only file slowly: LOADING."""
     async with admin.pipeline(transaction=False) as filling:
         for number in range(3000):
             filling.hset("poller-test-filler", str(number), "x")
@@ -138,7 +138,7 @@ async def loading(_: Server, admin: Redis) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def forgetful(_: Server, admin: Redis) -> AsyncIterator[None]:
-    """Scripts are forgotten as fast as they are loaded: NOSCRIPT."""
+    """Scripts are flushed as fast as they are loaded: NOSCRIPT."""
 
     async def forget() -> None:
         while True:

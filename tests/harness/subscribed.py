@@ -1,7 +1,7 @@
-"""A scene with sinks: what subscriptions there are, what they are to get, and whether each has got it.
+"""A scene with sinks: the subscriptions, the events they should get, and whether each sink has got them.
 
-As everywhere in these scenes it is asked from outside: streams, groups and the sinks' own logs. Only what waits for its
-next attempt has no outside name; it is read where it lies.
+It is observed from outside: streams, groups and the sinks' own logs. Only scheduled retries have no public name; their
+key is read directly.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Subscribed:
 
         Args:
             name: of the file.
-            without: the ids of those.
-            differing: ``sinks`` (their URL), ``sink_timeout``, and what a scene takes.
+            without: the ids of the subscriptions to leave out.
+            differing: ``sinks`` (their URL), ``sink_timeout``, and the options of a scene.
         """
         path = self.played.config(name, resources=self.feeds, **{"ttl": "1s"} | differing)
         secret = self.played.directory / "secret"
@@ -70,7 +70,7 @@ class Subscribed:
         return path
 
     async def killed(self) -> None:
-        """Note that a process was killed just now, and what is on record."""
+        """Record that a process was killed now, and what is settled."""
         self.kills.append(time.monotonic())
         for wish in self.wishes:
             last, waiting = {}, {}
@@ -79,7 +79,7 @@ class Subscribed:
             self.on_record[wish.sink].append(OnRecord(time.monotonic(), last, waiting))
 
     async def _open(self, feed: str, subscription: str) -> tuple[str, frozenset[str]]:
-        """Up to where a group has read, and which entries until there are not settled."""
+        """The position of a group, and the entries before it that are not settled."""
         client, group = self.played.client, f"sub:{subscription}"
         groups: Any = await client.xinfo_groups(stream(feed)) if await client.exists(stream(feed)) else []
         last = next((one["last-delivered-id"].decode() for one in groups if one["name"] == group.encode()), "")
@@ -100,7 +100,7 @@ class Subscribed:
         return judge(await self._log(), streams, upto=upto, begun_anew=begun_anew)
 
     async def caught_up(self, *, seconds: float = PATIENCE) -> dict[str, Deliveries]:
-        """Wait until each sink has what the source has at this moment, or in vain; the verdict on each."""
+        """Wait until each sink has everything the source has now, or for the deadline; the verdict on each."""
         upto, deadline = await self.played.version(), Deadline(seconds)
         found = await self.published(upto, deadline)
         assert found.clean, str(found)
@@ -112,15 +112,15 @@ class Subscribed:
         return verdicts
 
     async def published(self, upto: int, deadline: Deadline, *, begun_anew: Container[str] = ()) -> Verdict:
-        """Wait until the streams have what the source had up to a version, or for the deadline; the verdict on them."""
+        """Wait until the streams have the source's state at a version, or for the deadline; the verdict on them."""
         while True:
             found = await self.source_verdict(upto, begun_anew=begun_anew)
             if not found.lost or deadline.left <= 0:
                 return found
-            await self._soon(within=0.25)  # a verdict costs more than a look
+            await self._soon(within=0.25)  # a verdict costs more than a check
 
     async def delivered(self, deadline: Deadline, *, begun_anew: Container[str] = ()) -> dict[str, Deliveries]:
-        """Wait until each sink has what it is to get of the streams, or for the deadline; the verdict on each."""
+        """Wait until each sink has its events of the streams, or for the deadline; the verdict on each."""
         due = {feed: len(await self.entries(feed)) for feed in self.feeds}
         owed = {wish.sink: await self._owed_ids(wish, begun_anew) for wish in self.wishes}
         while deadline.left > 0 and any(owed[name] - self.taken(name) for name in owed):
@@ -154,22 +154,22 @@ class Subscribed:
         return self._taken[sink]
 
     async def _soon(self, *, within: float = 0.05) -> None:
-        """Return when something is announced, or soon: the sinks' log does not call."""
+        """Return when an operational event appears, or after a short time, because the sinks' log does not notify."""
         await self.played.client.xread({OPERATIONS: "$"}, count=1, block=int(within * 1000))
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Return once this is true, looked at again and again."""
+        """Return once the condition holds, checked repeatedly."""
         while not true():
             await self._soon()
 
     async def more(self, sink: str, count: int) -> None:
-        """Wait until a sink has taken so many more events."""
+        """Wait until a sink has accepted this many more events."""
         target = len(self.taken(sink)) + count
         async with patience(f"{count} more events at {sink}"):
             await self.until(lambda: len(self.taken(sink)) >= target)
 
     async def more_requests(self, sink: str, count: int) -> None:
-        """Wait until so many more requests have reached a sink, whatever it answers."""
+        """Wait until this many more requests have reached a sink, whatever it answers."""
         target = self._requests(sink) + count
         async with patience(f"{count} more requests at {sink}"):
             await self.until(lambda: self._requests(sink) >= target)
@@ -178,35 +178,35 @@ class Subscribed:
         return sum(isinstance(line, Arrived) for line in self.sinks.of(sink))
 
     async def noted_until(self, sink: str) -> None:
-        """Wait until it is written down that a sink wants to be left alone."""
-        async with patience(f"the pause of {sink} to be noted"):
+        """Wait until the pause that a sink asked for is stored."""
+        async with patience(f"the stored pause of {sink}"):
             while not await self.played.client.hexists("poller:{subscriptions}:until", sink):
                 await self._soon()
 
     async def settled(self, sink: str) -> None:
-        """Wait until nothing is left of what was read for a sink: it is at rest."""
-        async with patience(f"all of {sink} to be settled"):
+        """Wait until every event read for a sink is settled."""
+        async with patience(f"all events of {sink} to be settled"):
             while any([(await self._open(feed, sink))[1] for feed in self.feeds]):
                 await self._soon()
 
     async def paused(self, sink: str) -> None:
-        """Wait until it is written down that a subscription rests."""
+        """Wait until the pause of a subscription is stored."""
         async with patience(f"{sink} to be paused"):
             while not await self.played.client.hexists("poller:{subscriptions}:paused", sink):
                 await self._soon()
 
     def note_resumed(self, sink: str) -> None:
-        """Requests are in order again from now on."""
+        """Record that the subscription was resumed now, so that requests are allowed again."""
         self.resumed[sink].append(time.monotonic())
 
     async def announcements(self, kind: str) -> list[dict[str, Any]]:
-        """What was announced, of one type."""
+        """The operational events of one type."""
         found: Any = await self.played.client.xrange(OPERATIONS)
         events = [json.loads(fields[b"data"]) for _, fields in found]
         return [event for event in events if event["type"] == kind]
 
     async def announced(self, kind: str, subject: str) -> dict[str, Any]:
-        """Wait for an announcement; what it says."""
+        """Wait for an operational event; its content."""
         async with patience(f"{kind} of {subject}"):
             while True:
                 for event in await self.announcements(kind):
@@ -215,7 +215,7 @@ class Subscribed:
                 await self._soon()
 
     async def _owed_ids(self, wish: Wish, begun_anew: Container[str]) -> set[str]:
-        """Of feeds that were begun anew no baseline is owed."""
+        """The ids of the events a sink should get; of feeds that were reset none of the baseline."""
         events = [(feed, read(event)) for feed in self.feeds for _, event in await self.entries(feed)]
         owed = ((feed, event) for feed, event in events if wish.wants(event))
         return {event["id"] for feed, event in owed if feed not in begun_anew or event["data"]["cause"] != "baseline"}
@@ -224,7 +224,7 @@ class Subscribed:
         return [line for line in await self.played.log() if line["resource"] in self.feeds]
 
     async def told_by(self, wish: Wish, upto: int) -> Verdict | None:
-        """Judge a sink by the source's history, as if what it has taken were the stream; None: it does not get all."""
+        """Judge the accepted events of a sink as if they were the stream; None if its filters leave events out."""
         entries = {feed: await self.entries(feed) for feed in self.feeds}
         if not all(wish.wants(read(event)) for found in entries.values() for _, event in found):
             return None
@@ -246,7 +246,7 @@ async def subscribed(
     faults: str = "",
     logged: bool = True,
 ) -> AsyncIterator[Subscribed]:
-    """A scene with sinks for the time of the block; their log may be left out, where nobody is to be judged."""
+    """A scene with sinks for the duration of the block; ``logged=False`` keeps no log, if nothing is judged."""
     with sink_process(directory / "sinks" if logged else Path(os.devnull), seed) as sinks:
         async with scene(
             directory, store=store, records=records, changes_per_second=changes_per_second, seed=seed, faults=faults

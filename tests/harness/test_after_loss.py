@@ -1,4 +1,4 @@
-"""The judge of deliveries from a store that forgot: what it lets pass and what it does not."""
+"""The judge of deliveries after a data loss in the store: what it accepts and what it reports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _judged(
 
 
 def test_what_was_forgotten_may_have_been_sent() -> None:
-    """And what was read instead comes under the same revision; what is read again alike has the same id."""
+    """Lost events may have been sent, new ones reuse their revision, and equal changes have equal ids."""
     found = _judged([_FIRST, _FORGOTTEN, _INSTEAD], [_FIRST, _INSTEAD])
     assert found.clean, found
     later = _event("1", 1, 1, recordedtime="later", sequence="7")
@@ -58,23 +58,23 @@ def test_what_was_forgotten_may_have_been_sent() -> None:
 
 
 def test_what_stands_in_the_stream_has_to_be_taken() -> None:
-    """What is in the stream must be delivered, whatever was sent of lost events."""
+    """Every event in the stream must be delivered, even if lost events were sent before."""
     assert len(_judged([_FIRST, _FORGOTTEN], [_FIRST, _INSTEAD]).lost) == 1
 
 
 def test_an_id_means_one_thing() -> None:
-    """An id used for another record, or for one that the source never had, is found."""
+    """An id used for another record, or for content that the source never had, is reported."""
     assert len(_judged([_FIRST, _FORGOTTEN, _event("2", 2, 3)], [_FIRST, _FORGOTTEN]).altered) == 1
     assert len(_judged([_FIRST, _event("9", 2, 9)], [_FIRST]).altered) == 1
 
 
 def test_a_revision_comes_after_the_one_before() -> None:
-    """A revision comes after the one before, and none is left out."""
+    """A skipped revision is reported as out of order."""
     assert len(_judged([_FIRST, _event("3", 3, 3)], [_FIRST]).out_of_order) == 1
 
 
 def test_the_baseline_of_what_was_begun_anew_is_not_told_and_no_other_is_left_out() -> None:
-    """What a feed that was never lost begins with is owed, as ever."""
+    """The baseline of a reset feed must not be delivered, and the baseline of any other feed must be."""
     baseline = _event("1", 1, 1, data={"revision": 1, "record": {"id": "a", "n": 1}, "cause": "baseline"})
     assert len(_judged([baseline], [baseline], begun_anew=("things",)).unwanted) == 1
     assert _judged([_INSTEAD], [baseline, _INSTEAD], begun_anew=("things",)).clean

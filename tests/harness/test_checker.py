@@ -1,4 +1,4 @@
-"""The checker sees each kind of fault, and nothing where there is none."""
+"""The checker reports each kind of fault, and nothing on a correct stream."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _event(sequence: int, kind: str, record: dict[str, Any] | None, **content: A
 
 
 def _story() -> list[dict[str, Any]]:
-    """All that happened in the log, told rightly."""
+    """The correct events for the log."""
     return [
         _event(1, "created", _A1),
         _event(2, "created", _B1),
@@ -56,12 +56,12 @@ def test_a_story_told_rightly_is_clean() -> None:
 
 
 def test_versions_between_two_polls_need_not_be_published() -> None:
-    """A to B and back to A between two polls is nothing; what matters is that the last state is known."""
+    """A change that is undone between two polls need not be published; only the last state must be."""
     assert _judged(_story()[:2]).clean
 
 
 def test_a_removal_is_told_rightly() -> None:
-    """A removed record's last event is removed; seen again it is created, and its revision goes on."""
+    """A removal is the record's last event; a record that returns is created with the next revision."""
     log = [
         {"version": 1, "resource": "things", "id": "A", "record": _A1},
         {"version": 2, "resource": "things", "id": "A", "record": None},
@@ -82,21 +82,21 @@ def test_a_removal_is_told_rightly() -> None:
     ids=["never published", "nothing published", "last version not published"],
 )
 def test_what_is_missing_is_lost(events: list[int], upto: int) -> None:
-    """A record that was never published, or not as it was in the end."""
+    """A record that was never published, or whose last version was not, is lost."""
     verdict = _judged([_story()[at] for at in events], upto=upto)
     assert verdict.lost
     assert verdict.sound
 
 
 def test_a_repeated_id_is_doubled() -> None:
-    """An id names one event."""
+    """A repeated event id is reported as doubled."""
     story = _story()
     story[3]["id"] = story[0]["id"]
     assert len(_judged(story).doubled) == 1
 
 
 def test_saying_the_same_again_is_doubled() -> None:
-    """An event whose content is that of the record's event before it, whatever its id."""
+    """An event with the content of the record's previous event is doubled, whatever its id."""
     again = _event(5, "modified", _A1, revision=4, previous=_A1, changed=[])
     assert len(_judged([*_story(), again]).doubled) == 1
 
@@ -117,7 +117,7 @@ def test_saying_the_same_again_is_doubled() -> None:
     ],
 )
 def test_a_wrong_word_is_misclassified(at: int, kind: str, content: dict[str, Any]) -> None:
-    """A wrong part of an event is found as misclassified."""
+    """An event with a wrong member is reported as misclassified."""
     story = _story()
     story[at]["type"] = f"org.example.thing.{kind}.v1"
     story[at]["data"] |= content
@@ -125,7 +125,7 @@ def test_a_wrong_word_is_misclassified(at: int, kind: str, content: dict[str, An
 
 
 def test_versions_out_of_order_are_misclassified() -> None:
-    """The new version first, the old one after it."""
+    """An older version published after a newer one is misclassified."""
     log = _LOG[:3]
     events = [_event(1, "created", _A2), _event(2, "modified", _A1, revision=2, previous=_A2, changed=["/n"])]
     assert _judged(events, log=log, upto=0).misclassified
@@ -133,13 +133,13 @@ def test_versions_out_of_order_are_misclassified() -> None:
 
 @pytest.mark.parametrize("numbers", [(1, 3), (1, 1), (2, 3), (2, 1)])
 def test_numbers_that_do_not_rise_by_one_are_gaps(numbers: tuple[int, int]) -> None:
-    """Missing, repeated, not from one, backwards."""
+    """A missing, repeated or decreasing sequence, or one that does not start at 1, is a gap."""
     events = [_event(numbers[0], "created", _A1), _event(numbers[1], "created", _B1)]
     assert _judged(events, upto=2).gaps
 
 
 def test_numbers_are_equal_by_value_and_never_true() -> None:
-    """1 is 1.0 and not true; a digit far behind the point counts; null is not absent."""
+    """1 equals 1.0 and not true, every decimal place counts, and null is not absent."""
     assert equal(read("[1, {}]"), read("[1.0, {}]"))
     assert not equal(read("1"), read("true"))
     assert not equal(read("0.1"), read("0.1000000000000000000001"))
@@ -160,7 +160,7 @@ def test_numbers_are_equal_by_value_and_never_true() -> None:
 def test_achievements_that_nothing_leads_to_any_more_need_not_be_found_again(
     begun_anew: tuple[str, ...], told: list[str], lost: int
 ) -> None:
-    """Only where the store has lost that it knew them, and nothing that was published names their qualification."""
+    """After a reset achievements are not lost if no published record names their qualification."""
     log = [
         {"version": 1, "resource": "things", "id": "A", "record": {"id": "A", "qualificationID": "q"}},
         {"version": 2, "resource": "achievements", "id": "x", "record": {"id": "x", "qualificationID": "q"}},
@@ -172,7 +172,7 @@ def test_achievements_that_nothing_leads_to_any_more_need_not_be_found_again(
 
 
 def test_numbers_go_on_where_the_store_lost_those_before() -> None:
-    """They rise by one from wherever they begin."""
+    """After a reset the sequences may start anywhere, and must rise by one from there."""
     told = [json.dumps(_event(sequence, "created", record)).encode() for sequence, record in ((7, _A1), (8, _B1))]
     log = read(json.dumps(_LOG[:2]))
     assert judge(log, {"things": told}, upto=2, begun_anew=("things",)).clean

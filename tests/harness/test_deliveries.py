@@ -1,4 +1,4 @@
-"""The judge of deliveries sees each kind of fault, and nothing where there is none."""
+"""The judge of deliveries reports each kind of fault, and nothing on correct deliveries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EVENTS = {entry[0]: body for entry, (_, body) in zip("1234", _ENTRIES, strict=T
 
 
 class _Log:
-    """A sink's log in the making; each request takes 10 ms, from so many seconds on."""
+    """A sink's log under construction; each request starts at ``at`` seconds and takes 10 ms."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -76,14 +76,14 @@ def _kinds(found: Deliveries) -> set[str]:
 
 
 def test_each_once_and_in_order_is_clean() -> None:
-    """Records side by side, the events of one after one another."""
+    """Events of different records may overlap, and those of one record must follow each other."""
     found = _good().judged()
     assert found.clean, found
     assert (found.requests, found.events, found.repeats) == (4, 4, [])
 
 
 def test_what_failed_may_be_sent_again() -> None:
-    """After a refusal, silence or a lost 2xx the same event may come again, before the next of its record."""
+    """After a refusal, no answer or a lost 2xx the event may be repeated before the record's next one."""
     log = _Log().request(1, at=1, status=500).request(1, at=2, status=None).request(1, at=3).request(1, at=4)
     found = log.request(2, at=4).request(3, at=5).request(4, at=6).judged()
     assert found.clean, found
@@ -92,7 +92,7 @@ def test_what_failed_may_be_sent_again() -> None:
 
 
 def test_what_was_never_taken_is_lost() -> None:
-    """A refusal is no delivery; what is not due yet is not lost."""
+    """An event that was only refused is lost, and one that is not due yet is not."""
     log = _Log().request(1, at=1).request(2, at=1).request(3, at=2, status=500)
     assert _kinds(log.judged()) == {"lost"}
     assert len(log.judged().lost) == 2
@@ -100,38 +100,38 @@ def test_what_was_never_taken_is_lost() -> None:
 
 
 def test_before_its_predecessor_is_out_of_order() -> None:
-    """The third before the first was taken, whether that was refused or not yet sent; then the first is late."""
+    """An event sent before its record's previous one was accepted is out of order; the previous one is then late."""
     log = _Log().request(1, at=1, status=500).request(3, at=2).request(1, at=3).request(2, at=3).request(4, at=4)
     assert _kinds(log.judged()) == {"out_of_order", "late"}
 
 
 def test_what_was_refused_together_is_sent_again_from_the_first_on() -> None:
-    """One by one, too; but not the first again after the second by itself."""
+    """A refused batch may be repeated one by one in order, but not the first event after the second."""
     log = _Log().request(1, 2, 3, at=1, status=500).request(1, at=2).request(2, at=2.5).request(3, at=3)
     assert log.request(4, at=4).judged().clean
     assert _kinds(log.request(1, at=5).judged()) == {"late"}
 
 
 def test_an_old_one_again_is_late() -> None:
-    """An event again after a later one of its record."""
+    """An event repeated after a later one of its record is late."""
     assert _kinds(_good().request(1, at=9).judged()) == {"late"}
     assert _good().request(2, at=9).judged().clean
 
 
 def test_two_at_once_of_a_record_are_crowded() -> None:
-    """The same event, or the next one, while a request with the record has not ended."""
+    """A request with an event of a record while another with that record is open is crowded."""
     found = _Log().request(1, at=1, takes=1).request(1, at=1.5).request(2, at=1).request(3, at=3).request(4, at=4)
     assert _kinds(found.judged()) == {"crowded"}
 
 
 def test_a_batch_keeps_the_order_within() -> None:
-    """Several of one record in one request, the foremost first."""
+    """A batch may hold several events of one record, in order."""
     assert _Log().request(1, 3, 2, at=1).request(4, at=2).judged().clean
     assert _kinds(_Log().request(3, 1, 2, at=1).request(4, at=2).judged()) == {"out_of_order", "late"}
 
 
 def test_another_name_and_other_content_are_seen() -> None:
-    """A webhook-id that is not the event's; the same batch under two names; content that the stream does not have."""
+    """A wrong webhook-id, two ids for one batch, and content that differs from the stream are reported."""
     assert _kinds(_good().request(4, at=9, webhook_id="x").judged()) == {"altered", "renamed"}
     twice = _Log().request(1, 2, at=1, status=500).request(1, 2, at=2, webhook_id="x").request(3, at=3).request(4, at=4)
     assert _kinds(twice.judged()) == {"renamed"}
@@ -140,7 +140,7 @@ def test_another_name_and_other_content_are_seen() -> None:
 
 
 def test_what_nobody_wants_is_unwanted() -> None:
-    """An event that the subscription leaves out."""
+    """An event that the subscription's filters exclude is unwanted."""
     assert _kinds(_good().judged(Asked(wants=lambda event: event["partitionkey"] == "A"))) == {"unwanted"}
 
 
@@ -158,14 +158,14 @@ def test_inside_a_pause_is_early() -> None:
 
 @pytest.mark.parametrize("status", [410, 415])
 def test_after_the_last_word_is_uncalled(status: int) -> None:
-    """Until it is resumed."""
+    """A request after 410 or 415 is uncalled until the subscription is resumed."""
     log = _Log().request(1, at=1, status=status).request(1, at=3).request(2, at=4).request(3, at=5).request(4, at=6)
     assert len(log.judged().uncalled) == 4
     assert log.judged(Asked(resumed=[2])).clean
 
 
 def test_what_was_on_record_needs_no_repeat() -> None:
-    """An event that was settled when its process was killed; one that was read and not settled may come again."""
+    """Repeating an event that was settled at a kill is needless; repeating an unsettled one is not."""
     log = _good().request(4, at=9)
     assert _kinds(log.judged(Asked(on_record=[OnRecord(8, {"f": "4-0"}, {})]))) == {"needless"}
     assert log.judged(Asked(on_record=[OnRecord(8, {"f": "4-0"}, {"f": frozenset({"4-0"})})])).clean
@@ -173,7 +173,7 @@ def test_what_was_on_record_needs_no_repeat() -> None:
 
 
 def test_a_signature_is_of_what_was_sent() -> None:
-    """Right, wrong, missing, or there without a secret."""
+    """Only a matching signature is accepted, and none without a secret."""
     sent = {"content-type": "application/cloudevents+json", "webhook-id": "e1", "webhook-timestamp": "1"}
     digest = hmac.digest(b"k" * 32, b"e1.1." + _EVENTS["1"], hashlib.sha256)
     for signature, secret, right in (
@@ -190,7 +190,7 @@ def test_a_signature_is_of_what_was_sent() -> None:
 
 
 def test_binary_requests_are_read_from_their_headers() -> None:
-    """Attributes percent-decoded, the body as data."""
+    """A binary request has percent-decoded attributes in its headers and the data as its body."""
     event = {"id": "e1", "type": "t ä", "partitionkey": "A", "datacontenttype": "application/json", "data": {"n": 1}}
     headers = {"content-type": "application/json", "webhook-id": "e1", "ce-id": "e1", "ce-partitionkey": "A"}
     for spelled, right in (("t%20%C3%A4", True), ("t%20a", False)):
@@ -200,7 +200,7 @@ def test_binary_requests_are_read_from_their_headers() -> None:
 
 
 def test_who_wakes_while_sending_may_finish_and_no_more() -> None:
-    """As many late ones as there were requests in flight; nothing for the first time, nothing lost."""
+    """A resumed process may finish as many requests as were in flight, with no new and no lost event."""
     assert _good().request(1, at=9).judged().kept_in_takeover(1)
     assert not _good().request(1, at=9).request(1, at=10).judged().kept_in_takeover(1)
     assert not _Log().request(1, at=1, status=500).request(3, at=2).judged().kept_in_takeover(8)

@@ -48,7 +48,7 @@ async def forked(*arguments: str, **environ: str) -> Forked:
 async def test_it_is_as_if_it_had_been_started(
     arguments: tuple[str, ...], environ: dict[str, str], code: int, said: tuple[bytes, bytes]
 ) -> None:
-    """Law: a forked process has its own arguments, environment, output and exit code."""
+    """A forked process has its own arguments, environment, output and exit code."""
     async with for_the_block(await forked(*arguments, **environ)) as process, patience("its end"):
         out, err = await process.communicate()
     assert process.returncode == code
@@ -58,7 +58,7 @@ async def test_it_is_as_if_it_had_been_started(
 
 
 async def test_it_dies_of_a_signal() -> None:
-    """Law: a signal reaches the process, and is its end; sent once more, it reaches no other."""
+    """A signal ends the forked process; a later signal reaches no other process."""
     async with for_the_block(await forked("sandbox", "--port=0")) as process, patience("its end"):
         assert process.stdout is not None
         assert await process.stdout.readline()
@@ -69,8 +69,8 @@ async def test_it_dies_of_a_signal() -> None:
 
 
 def test_nothing_survives_the_tests() -> None:
-    """Law: when the tests are killed, what was forked for them is gone soon after."""
+    """When the test process is killed, its forked processes end soon after."""
     done = subprocess.run([sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
     place = Path(f"/proc/{done.stdout.split()[0]}")
-    blocking_until(lambda: not place.exists(), "it to be gone")
+    blocking_until(lambda: not place.exists(), "the process to end")

@@ -1,4 +1,4 @@
-"""Laws of the search for secrets: it finds them however they are spelled, and nothing where there is none."""
+"""Laws of the search for secrets: it finds them in every spelling, and reports nothing else."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SECRETS = {"token": "s3cret/of the+source äöü", "other": "0123456789abcdef012
     ],
 )
 def test_each_spelling_is_found(text: str) -> None:
-    """Law: whatever was done to a secret on its way into a text, it is found there and named."""
+    """A secret is found and named in any spelling, whole or truncated."""
     assert {one.partition(",")[0] for one in leaks(SECRETS, text)} == {"token"}
     assert leaks({"other": SECRETS["other"]}, text) == []
 
 
 def test_what_cannot_be_told_from_words_is_no_secret() -> None:
-    """Law: a secret so short that its parts are words is refused, for nothing would be proved by not finding it."""
+    """A secret too short to be distinguished from words is refused."""
     with pytest.raises(AssertionError):
         leaks({"token": "sandbox"}, "")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def looking(*answers: object) -> Callable[[], object]:
-    """A look that answers so, or fails so, one after the other; the last one from then on."""
+    """A condition that returns or raises these answers in turn; the last one from then on."""
     coming: Iterator[object] = iter(answers)
 
     def look() -> object:
@@ -36,7 +36,7 @@ async def _blocking(look: Callable[[], object], *despite: type[Exception]) -> ob
 
 @pytest.mark.parametrize("wait", [_waiting, _blocking])
 async def test_until_it_is_so(wait: Callable[..., Awaitable[object]]) -> None:
-    """Law: what is found is answered; errors that mean "not yet" are looked past, and others are not."""
+    """The wait returns the first true answer, ignores the listed errors and raises others."""
     assert await wait(looking(0, None, 3)) == 3
     assert await wait(looking(OSError("away"), "here"), OSError) == "here"
     with pytest.raises(ValueError, match="wrong"):
@@ -45,24 +45,24 @@ async def test_until_it_is_so(wait: Callable[..., Awaitable[object]]) -> None:
 
 @pytest.mark.parametrize("wait", [_waiting, _blocking])
 async def test_in_vain(wait: Callable[..., Awaitable[object]]) -> None:
-    """Law: it ends, says what was waited for, and with which error the last look failed."""
+    """A wait that ends in vain says what it waited for, with the last error as its cause."""
     with pytest.raises(AssertionError, match=r"waited 0\.05 s for it") as failed:
         await wait(looking(OSError("away")), OSError)
     assert str(failed.value.__cause__) == "away"
 
 
 def test_a_deadline_is_later_on_a_machine_that_becomes_busy() -> None:
-    """Law: at its end the load is looked at again; what was a quiet machine counts no more, a busy one goes on to."""
+    """A deadline checks the load again at its end and extends itself if the machine has become busy."""
     loads = iter([1.0, 1e6, 2.0])
     deadline = Deadline(0.01, lambda: next(loads))
     assert deadline.left <= 0.01
-    blocking_until(lambda: deadline.left > 1, "the load to be looked at")
+    blocking_until(lambda: deadline.left > 1, "a later deadline")
     over = Deadline(0.01, lambda: 1.0)
     blocking_until(lambda: over.left <= 0, "the end")
 
 
 async def test_looks_that_are_awaited() -> None:
-    """Law: as those that are not; a look that hangs is cut off."""
+    """A condition may be awaitable, and one that hangs is cancelled at the deadline."""
     over = asyncio.Event()
     with pytest.raises(AssertionError, match="for it"):
         await until(over.wait, "it", seconds=0.01)
@@ -71,7 +71,7 @@ async def test_looks_that_are_awaited() -> None:
 
 
 async def test_turns_of_the_loop() -> None:
-    """Law: whatever is ready goes one step with each."""
+    """Each turn lets every ready task run one step."""
     steps = []
 
     async def stepping() -> None:

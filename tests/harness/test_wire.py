@@ -1,4 +1,4 @@
-"""The wire does to bytes what it says, and to no others."""
+"""Each fault of the wire does what it says, and without faults the wire changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def _echo() -> AsyncIterator[Wire]:
-    """A wire to a server that says everything back."""
+    """A wire to an echo server."""
     writers = set[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -69,7 +69,7 @@ async def _client(wire: Wire) -> AsyncIterator[_Client]:
 
 
 async def test_it_passes_what_is_said() -> None:
-    """Without a fault it is not there."""
+    """Without a fault the wire passes all bytes unchanged."""
     async with _echo() as wire, _client(wire) as client:
         assert wire.url.startswith("http://")
         assert await client.said(b"one") == b"one"
@@ -77,7 +77,7 @@ async def test_it_passes_what_is_said() -> None:
 
 
 async def test_what_was_silenced_stays_silent() -> None:
-    """Nothing is closed and nothing comes; mended, new connections are well and the old one is not."""
+    """A silenced connection stays silent and open; after mending, new connections work and the old one does not."""
     async with _echo() as wire, _client(wire) as old:
         await old.said(b"one")
         wire.silence()
@@ -92,7 +92,7 @@ async def test_what_was_silenced_stays_silent() -> None:
 
 
 async def test_it_cuts_answers_after_so_many_bytes() -> None:
-    """The bytes before the cut arrive, the next is a reset; afterwards all is well."""
+    """The bytes before the cut arrive, then the connection is reset; after mending all is well."""
     async with _echo() as wire, _client(wire) as client:
         await client.said(b"one")
         wire.cut(2)
@@ -104,7 +104,7 @@ async def test_it_cuts_answers_after_so_many_bytes() -> None:
 
 
 async def test_it_resets_and_refuses() -> None:
-    """A reset ends what there is; refusing, new connections end too, until it is mended."""
+    """A refusal resets existing connections and ends new ones until the wire is mended."""
     async with _echo() as wire, _client(wire) as client:
         await client.said(b"one")
         wire.refuse()
@@ -118,7 +118,7 @@ async def test_it_resets_and_refuses() -> None:
 
 
 async def test_it_is_slow() -> None:
-    """A delay each way, and a rate: the answer takes at least so long."""
+    """A delay and a rate make the answer take at least that long."""
     async with _echo() as wire, _client(wire) as client:
         clock = asyncio.get_running_loop().time
         wire.delay(0.02)

@@ -1,9 +1,9 @@
-"""Waiting for conditions, never for time alone.
+"""Waits for conditions, never for time alone.
 
-Whoever waits is woken, or looks again, or gives up and says for what. Where something wakes the waiter (an event, a
-condition, a line of a log), wait for that, within :func:`patience`. What tells nobody, such as a store or another
-process, is looked at again and again by :func:`until`, the one place that does so; by :func:`blocking_until` where
-there is no loop: in fixtures and threads.
+A waiter is woken, or checks again, or gives up and says what it waited for. Where something can wake it (an event, a
+condition, a line of a log), wait for that within :func:`patience`. A store or another process, which cannot, is checked
+repeatedly by :func:`until`, the one place that does so; by :func:`blocking_until` where there is no loop: in fixtures
+and threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""Seconds on a machine that has nothing else to do; nothing in a scene takes as long unless something is wrong."""
+"""Seconds on a quiet machine; nothing in a scene takes this long unless something is wrong."""
 
 _MOST_STRAIN = 16.0
 
@@ -34,7 +34,7 @@ _LONGEST_PAUSE = 0.05
 def strain() -> float:
     """How many times longer things take here than on a quiet machine: runnable threads for each CPU, from 1 to 16.
 
-    The average of the last minute knows lasting load, the number of threads that want to run right now a new one.
+    The average of the last minute reflects lasting load, the number of runnable threads a new one.
     """
     cpus = len(os.sched_getaffinity(0))
     average, _, _, threads, _ = Path("/proc/loadavg").read_text("ascii").split()
@@ -42,7 +42,7 @@ def strain() -> float:
 
 
 async def unless(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event, at most so long; whether it came."""
+    """Wait for the event, at most this long; whether it was set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -55,10 +55,10 @@ def lasting(seconds: float) -> str:
 
 
 class Deadline:
-    """The end of a wait: so many seconds on a quiet machine, later on one that is busy, or becomes so."""
+    """The end of a wait: a number of seconds on a quiet machine, later on a busy one."""
 
     def __init__(self, seconds: float = PATIENCE, load: Callable[[], float] = strain) -> None:
-        """The wait begins. ``load``: how many times longer things take now."""
+        """Start the wait. ``load``: how many times longer things take now."""
         self._seconds = seconds
         self._began = time.monotonic()
         self._load = load
@@ -66,7 +66,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds until it is over; 0 or less: it is."""
+        """Seconds until the deadline; 0 or less once it has passed."""
         elapsed = time.monotonic() - self._began
         if elapsed >= self._seconds * self._strain:
             self._strain = max(self._strain, self._load())
@@ -75,7 +75,7 @@ class Deadline:
 
 @asynccontextmanager
 async def limited(seconds: float = PATIENCE) -> AsyncIterator[None]:
-    """As :func:`asyncio.timeout`, by a :class:`Deadline`."""
+    """Like :func:`asyncio.timeout`, with a :class:`Deadline`."""
     loop, deadline = asyncio.get_running_loop(), Deadline(seconds)
     async with asyncio.timeout(None) as limit:
 
@@ -93,14 +93,14 @@ async def limited(seconds: float = PATIENCE) -> AsyncIterator[None]:
 
 
 async def within(awaited: Awaitable[T], seconds: float = PATIENCE) -> T:
-    """As :func:`asyncio.wait_for`, by a :class:`Deadline`."""
+    """Like :func:`asyncio.wait_for`, with a :class:`Deadline`."""
     async with limited(seconds):
         return await awaited
 
 
 @asynccontextmanager
 async def patience(what: str, seconds: float = PATIENCE) -> AsyncIterator[None]:
-    """Fail with ``what`` if the block takes longer, on a quiet machine."""
+    """Fail with ``what`` if the block takes longer than ``seconds`` on a quiet machine."""
     try:
         async with limited(seconds):
             yield
@@ -141,11 +141,11 @@ async def until(
     """What ``look`` answers, once that is true; fails with ``what`` if it takes longer.
 
     Args:
-        look: asked again and again.
-        what: it is waited for.
-        seconds: how long on a quiet machine; None: the look itself gives up.
-        every: seconds between two looks.
-        despite: errors of a look that mean: not yet.
+        look: the condition, checked repeatedly.
+        what: the thing waited for, for the message.
+        seconds: how long on a quiet machine; None: without a limit.
+        every: seconds between two checks.
+        despite: errors of a check that mean "not yet".
     """
     failed: Exception | None = None
     began = time.monotonic()
@@ -172,7 +172,7 @@ def blocking_until(
     every: float = _BETWEEN_LOOKS,
     despite: tuple[type[Exception], ...] = (),
 ) -> T:
-    """As :func:`until`, of what blocks."""
+    """Like :func:`until`, for blocking code."""
     failed: Exception | None = None
     began, deadline = time.monotonic(), Deadline(seconds)
     while True:
@@ -187,15 +187,15 @@ def blocking_until(
 
 
 async def turns(count: int = 1) -> None:
-    """Let all that is ready run, so many times: where nothing is to happen, and for clocks that are made up."""
+    """Let all ready tasks run, ``count`` times: for tests that nothing happens, and for fake clocks."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def _pause(every: float, began: float) -> float:
-    """Seconds until the next look: a tenth of what was waited already, within bounds.
+    """Seconds until the next check: a tenth of the time waited so far, within bounds.
 
-    Looks are work of the machine, and so of what is waited for.
+    Checks cost CPU time, which delays what is waited for.
     """
     return max(every, min((time.monotonic() - began) / 10, _LONGEST_PAUSE)) if every else 0.0
 

@@ -1,8 +1,8 @@
-"""A wire between the program and somebody it talks to: TCP, byte for byte, with the faults of a network.
+"""A wire between the program and its peer: TCP, byte for byte, with the faults of a network.
 
-It knows connections and bytes, never words; what has to know a command is :mod:`tests.proxy`. Each fault is for the
-connections that there are and, until :meth:`Wire.mend`, for those that come. What was lost on a connection stays lost:
-one that was silenced or cut is never well again, whoever uses it has to find that out and make another one.
+It knows connections and bytes only; :mod:`tests.proxy` knows commands. Each fault applies to existing connections and,
+until :meth:`Wire.mend`, to new ones. What was lost on a connection stays lost: a silenced or cut connection never
+recovers, and its user has to notice and open another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHUNK = 2**16
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One connection, and what is wrong with it."""
+    """One connection and its faults."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
@@ -33,7 +33,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Weather:
-    """What new connections meet."""
+    """The faults for new connections."""
 
     delay: float = 0.0
     rate: float | None = None
@@ -43,7 +43,7 @@ class _Weather:
 
 
 class Wire:
-    """Made by :func:`wired`; ``url`` is where to connect."""
+    """Made by :func:`wired`; ``url`` is the address to connect to."""
 
     def __init__(self, end: str) -> None:
         self.url = ""
@@ -53,37 +53,37 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def delay(self, seconds: float) -> None:
-        """Whatever is said, either way, arrives so much later."""
+        """Delay all bytes, both ways."""
         self._weather.delay = seconds
 
     def throttle(self, rate: float) -> None:
-        """So many bytes a second, each way of each connection."""
+        """Limit each direction of each connection to this many bytes a second."""
         self._weather.rate = rate
 
     def silence(self) -> None:
-        """Half-open: nothing arrives any more, either way, and nothing is closed."""
+        """Make connections half-open: nothing arrives, either way, and nothing is closed."""
         self._weather.silent = True
         for line in self._lines:
             line.silent = True
 
     def cut(self, after: int) -> None:
-        """Each connection ends with a reset after so many more bytes of answers."""
+        """Reset each connection after this many more bytes of answers."""
         self._weather.answers = after
         for line in self._lines:
             line.answers_left = after
 
     def refuse(self) -> None:
-        """Reset all connections, and each new one at once."""
+        """Reset all connections, and end each new one immediately."""
         self._weather.refusing = True
         self.reset()
 
     def reset(self) -> None:
-        """Reset all connections; new ones are well."""
+        """Reset all connections; new ones work."""
         for line in self._lines:
             _reset(line)
 
     def mend(self) -> None:
-        """New connections are well, and so are old ones that have lost nothing."""
+        """Remove the faults: new connections work, and old ones that have lost nothing."""
         self._weather = _Weather()
         for line in self._lines:
             line.answers_left = None
@@ -112,7 +112,7 @@ class Wire:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._lines.discard(line)
-            onward.close()  # first: it may be taken away while it waits for the rest
+            onward.close()  # first, because this task may be cancelled while it waits below
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
@@ -129,10 +129,10 @@ class Wire:
         while some := await reader.read(_CHUNK):
             weather = self._weather
             if weather.delay or weather.rate:
-                # That it takes so long is the fault.
+                # The delay is the fault.
                 await asyncio.sleep(weather.delay + (len(some) / weather.rate if weather.rate else 0.0))
             if line.silent:
-                continue  # it goes nowhere, and neither does anything after it
+                continue  # these bytes are lost, and so are all later ones
             if not asked and line.answers_left is not None:
                 some, line.answers_left = some[: line.answers_left], line.answers_left - len(some)
             writer.write(some)
@@ -151,9 +151,9 @@ class Wire:
 
 @asynccontextmanager
 async def wired(end: str) -> AsyncIterator[Wire]:
-    """A wire on a loopback port of its own to ``end``: a URL, or ``unix://`` and a path.
+    """A wire on its own loopback port to ``end``: a URL, or ``unix://`` and a path.
 
-    ``url`` has the scheme of the end, redis where that is a unix socket.
+    ``url`` has the scheme of ``end``, or redis for a unix socket.
     """
     wire = Wire(end)
     scheme = urlsplit(end).scheme

@@ -1,4 +1,4 @@
-"""A subscription of a scene: what it wants, and its table in the configuration."""
+"""A subscription of a scene: the events it selects, and its table in the configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Wish:
 
     Attributes:
         sink: its id, and the path of its sink.
-        wants: whether it is to get an event.
+        wants: whether it selects an event.
         lines: further lines of its table.
-        signed: whether it has a secret.
+        signed: whether it has a signing secret.
     """
 
     sink: str
@@ -30,12 +30,12 @@ class Wish:
     signed: bool = True
 
     def table(self, secret: Path, sinks: str, timeout: str) -> str:
-        """Its lines in a configuration file.
+        """Its table in a configuration file.
 
         Args:
             secret: the file of :data:`SECRET`.
             sinks: the URL below which all sinks are.
-            timeout: how long one may take to answer.
+            timeout: how long a sink may take to answer.
         """
         lines = [
             "[[subscriptions]]",
