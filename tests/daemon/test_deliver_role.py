@@ -440,7 +440,7 @@ def signed(header: Callable[[str], str | None]) -> int:
     for number, secret in enumerate(SECRETS):
         try:
             Webhook(secret).verify(body, headers)
-        except Exception:  # noqa: BLE001, S112 -- its errors have no base of their own
+        except Exception:  # noqa: BLE001, S112 -- the library's errors have no common base
             continue
         return number
     return -1
@@ -579,7 +579,7 @@ async def test_a_stop_waits_for_no_reading(scene: Scene) -> None:
 
 
 async def test_a_stop_waits_for_no_registry(server: str, tmp_path: Path) -> None:
-    """Law: a stop takes no longer because the store does not answer what the subscriptions are."""
+    """A stop does not wait for the store's reply to a reading of the registry."""
     async with proxied(server) as proxy, staged(proxy.url, tmp_path) as scene, commands(server) as direct:
         scene.deliver(scene.settings("one"))
         await scene.add("e1")
@@ -589,11 +589,11 @@ async def test_a_stop_waits_for_no_registry(server: str, tmp_path: Path) -> None
         await silent.struck.wait()
         with capture_logs() as said:
             await scene.stop()
-    assert "redis unavailable" not in {line["event"] for line in said}  # it was not waited for until then
+    assert "redis unavailable" not in {line["event"] for line in said}  # the stop did not wait for the reply timeout
 
 
 async def test_a_stop_begins_nothing_after_what_it_waits_for(server: str, tmp_path: Path) -> None:
-    """Law: a subscription that was paused and resumed ends with the requests of before; the store is not asked then."""
+    """A stop does not restart a subscription that was paused and resumed, and does not read the registry for it."""
     hang = asyncio.Event()
     async with proxied(server) as proxy, staged(proxy.url, tmp_path) as scene, commands(server) as direct:
         registry = Registry(direct, SubscriptionKeys.of("poller"))

@@ -136,7 +136,7 @@ async def told(environ: dict[str, str], one: Readiness) -> AsyncIterator[tuple[S
     finally:
         stop.set()
         over.set()
-        async with patience("the end"):
+        async with patience("the notifier to end"):
             await doing
 
 
@@ -181,7 +181,7 @@ async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
     with listening(str(tmp_path / "notify")) as ear:
         environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
         async with told(environ, one) as (steps, _, _):
-            one._watch.reasons = lambda: [ReadinessProblem("store", "away")]  # type: ignore[method-assign] # it went
+            one._watch.reasons = lambda: [ReadinessProblem("store", "away")]  # type: ignore[method-assign] # the store is away
             steps.next()
             await turns(6)
             assert ear.hear()[1:] == ["WATCHDOG=1", "STATUS=2 feeds; store: away"]

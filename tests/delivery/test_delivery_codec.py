@@ -23,7 +23,7 @@ def test_what_is_written_is_what_is_read() -> None:
 
 
 def test_members_of_a_later_version_are_passed_over_and_rubbish_is_not() -> None:
-    """Stored deliveries of a later version are read, with unknown members ignored; rubbish is refused."""
+    """Unknown members of a stored delivery are ignored; a delivery without its key is an error."""
     assert deliveries_of({"1-0": b'{"key":"a","later":1}'}) == {"1-0": Delivery("a")}
     with pytest.raises(ValueError, match="key"):
         deliveries_of({"1-0": b"{}"})

@@ -209,7 +209,7 @@ async def test_nothing_but_failures_is_told_once() -> None:
 
 @pytest.mark.parametrize("days", [-30, 30])
 async def test_a_clock_that_jumps_disables_nothing(days: int) -> None:
-    """A clock that jumps disables no subscription: the time of failures is measured monotonically."""
+    """A jump of the wall clock disables no subscription, since failing time is measured monotonically."""
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted, disable_after=timedelta(days=5))
     for _ in range(20):
@@ -249,7 +249,7 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
 
 
 async def test_a_sink_that_is_gone_is_not_asked_in_a_loop() -> None:
-    """While it cannot be stored that a sink wants no more, one attempt a second asks it again."""
+    """While the pause of a gone sink cannot be stored, the sink is free for an attempt once a second only."""
     clock, noted = FakeClock(monotonic=1000.0), Noted(away=1)
     sink = made(clock, noted)
     with pytest.raises(StoreUnavailable):

@@ -443,7 +443,7 @@ async def test_counts_are_noted_soon(scene: Scene) -> None:
 
 
 async def test_counts_that_cannot_be_noted_end_nothing(scene: Scene) -> None:
-    """A store that is out of memory notes no counts; deliveries go on, and the counts are noted later."""
+    """When the store cannot take the counts, deliveries continue, and the counts are stored later."""
     noted = Noted()
     async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, task):
         await scene.add("a1")
@@ -452,7 +452,7 @@ async def test_counts_that_cannot_be_noted_end_nothing(scene: Scene) -> None:
         noted.away = 1
         await scene.add("a2")
         pair.news()
-        await until(lambda: task.done() or noted.kept["acme/a"].delivered == 2, "the second to be noted")
+        await until(lambda: task.done() or noted.kept["acme/a"].delivered == 2, "a count of two")
         assert not task.done(), task
     assert noted.away == 0
     assert scene.posted.ids() == ["a1", "a2"]

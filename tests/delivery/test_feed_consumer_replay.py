@@ -199,11 +199,11 @@ async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
 
 
 async def test_a_replay_waits_for_what_a_predecessor_has_read(client: Redis) -> None:
-    """Law: what was read and not settled is delivered, in order, though later events are to be replayed."""
+    """Law: unsettled events of a previous process are delivered in order, even if later ones are to be replayed."""
     count = 3 * WINDOW
     await publish(client, *(f"K{number % 7}" for number in range(count)))
     await client.xgroup_create(EVENTS, group_of(NAME), "0")
-    # A predecessor with a larger window, as in batch mode, ended with all of these on their way.
+    # A previous process with a larger window, as in batch mode, ended with all of these in flight.
     await client.xreadgroup(group_of(NAME), CONSUMER, {EVENTS: ">"}, count=count)
     assert await replays.start_replay(client, KEYS, ReplaySpan("r", f"{2 * WINDOW}-0", f"{count}-0"))
     sink = Scripted()

@@ -301,7 +301,7 @@ async def test_a_grant_is_asked_for_once_and_kept(registry: Registry) -> None:
 
 
 async def test_the_look_up_of_the_machine_s_name_holds_up_nothing() -> None:
-    """Law: a resolver that does not answer delays no other task, and is not asked where there is a public URL."""
+    """A resolver that hangs delays no other task, and is not asked if there is a public URL."""
     answered = threading.Event()
 
     def slow() -> str:
@@ -317,7 +317,7 @@ async def test_the_look_up_of_the_machine_s_name_holds_up_nothing() -> None:
 
 
 async def test_a_sink_that_the_subscription_has_again_is_asked_again(registry: Registry) -> None:
-    """Law: an answer that counts no more, because the sink was changed and changed back meanwhile, ends no asking."""
+    """An answer is void if the sink was changed meanwhile, even if changed back; the sink is then asked again."""
     async with receiving() as receiver:
         answers = iter((Reply(200), Reply(200, headers=(ALLOWED,))))
 
@@ -437,7 +437,7 @@ class Overtaken(Registry):
 
 
 async def test_a_call_that_is_overtaken_grants_nothing_to_the_next_sink() -> None:
-    """Law: a sink grants for itself alone, though the subscription gets another one while it calls back."""
+    """A callback grants nothing if the subscription gets another sink during the call."""
     async with FakeAsyncRedis() as client:
         registry = Overtaken(client, SubscriptionKeys.of("poller"))
         await registry.add("rostering", encode_subscription(settings("http://127.0.0.1:1/first")), (), AT)
@@ -453,7 +453,7 @@ async def test_a_call_that_is_overtaken_grants_nothing_to_the_next_sink() -> Non
 
 @pytest.mark.parametrize("answer", [Reply(200), Reply(405), Reply(503)])
 async def test_a_sink_may_call_back_before_it_answers(registry: Registry, answer: Reply) -> None:
-    """A callback grants from the moment on at which it is offered, whatever the sink answers after it."""
+    """A callback that comes before the sink's answer grants, whatever that answer is."""
     async with (
         receiving() as receiver,
         listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,

@@ -168,7 +168,7 @@ async def test_a_full_stream_is_a_clear_error(server: NatsServer) -> None:
 
 
 async def test_headers_count_for_the_largest_message(tmp_path: Path) -> None:
-    """Law: an event that is too large only with its headers is rejected, and breaks no other message off."""
+    """An event that only its headers make too large is rejected, and messages in flight are not affected."""
     small, large = event(1), event(2, data="x" * 1000)
     with nats_server(tmp_path, f"max_payload: {len(large.data) + 20}") as server:
         async with administered(server) as stream, sink_at(server.url()) as sink:

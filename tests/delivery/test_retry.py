@@ -83,7 +83,7 @@ def asked(seconds: float) -> PauseSink:
     ],
 )
 def test_the_table(outcome: Outcome, expected: Step) -> None:
-    """The table of steps holds for a first attempt."""
+    """Each outcome of a first attempt has the step of the table."""
     assert step(outcome) == expected
 
 

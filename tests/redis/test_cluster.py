@@ -94,7 +94,7 @@ async def test_an_error_in_a_pipeline_is_raised(client: Redis) -> None:
 
 
 async def test_a_transaction_has_one_slot(client: Redis) -> None:
-    """A transaction or command with keys of several slots is refused, and no part of it is carried out."""
+    """A transaction or command with keys of several slots fails, and no part of it is carried out."""
     together = (("SET", "{a}1", "x"), ("GET", "{a}1"), ("PING",))
     assert await piped(client, *together, transaction=True) == [True, b"x", True]
     with pytest.raises(StoreUnavailable), translated(client):  # to the client this looks like endless MOVED replies

@@ -487,7 +487,7 @@ async def test_a_directory_that_cannot_be_used(tmp_path: Path, name: str, reason
 async def test_the_longest_path_works_and_the_next_does_not(tmp_path: Path) -> None:
     """A directory works up to the longest socket path; one byte more is refused with the remedy."""
     room = LONGEST_SOCKET_PATH - len(os.fsencode(tmp_path / "valkey.sock")) - 1
-    longest = tmp_path / ("ü'" + " " * (room - 4) + "d")  # bytes and not letters count; nothing needs quoting
+    longest = tmp_path / ("ü'" + " " * (room - 4) + "d")  # bytes count, not characters; no character needs quoting
     async with embedded(longest) as server:
         await server.ensure()
         assert await _value(server, "key") is None

@@ -89,7 +89,7 @@ def test_libraries_speak_from_warning_up() -> None:
 
 
 def test_what_is_no_secret_stays() -> None:
-    """Law: redaction leaves the rest of a value as it was."""
+    """Law: redaction does not change values that are no secrets."""
     value = {"feed": "acme/x", "delta_token_kept": True, "pages": 3, "list": ("a", 1)}
     assert redacted(value) == {"feed": "acme/x", "delta_token_kept": True, "pages": 3, "list": ["a", 1]}
 

@@ -93,7 +93,7 @@ class Script:
             await self._until(lambda: self.log == list(log))
 
     async def _until(self, true: object) -> None:
-        while not true():  # type: ignore[operator] # a plain question
+        while not true():  # type: ignore[operator] # a predicate
             self._changed.clear()
             await self._changed.wait()
 
@@ -158,7 +158,7 @@ async def test_a_lease_that_is_lost_is_waited_for() -> None:
     async with owned(script) as one:
         await taken(one)
         await script.said("run")
-        await until(lambda: not (one.is_active or one.busy), "the end of its pause")
+        await until(lambda: not (one.is_active or one.busy), "the keeper's pause to end")
         assert not one.held
         await taken(one)
         await script.said("run", "run")

@@ -205,12 +205,12 @@ async def test_a_question_that_cannot_be_answered_any_more_is_cancelled(client: 
 
 
 async def test_what_another_program_wrote_among_the_processes_keeps_none_from_reading(client: Redis) -> None:
-    """Law: a name or a configuration that is no UTF-8 does not end the reading of the list, nor what goes with it."""
+    """Law: members that are not UTF-8 end neither the reading of the list nor the scripts sent with it."""
     membership = membership_of(List(client), look_seconds=0.01)
     membership.join("poll")
     await client.hset(KEYS.roles, mapping={b"\xff": b"\xfe", "other": b"poll"})
     await client.hset(KEYS.configurations, mapping={b"\xff": b"{}", "other": b'{"feeds":["\xff"]}'})
-    async with membership.running(), patience("it to have joined"):
+    async with membership.running(), patience("the process to join"):
         await membership.joined("poll")
         assert membership.seen.doing("poll") == ("one", "other")
         assert membership.listed("poll") is None
@@ -218,7 +218,7 @@ async def test_what_another_program_wrote_among_the_processes_keeps_none_from_re
 
 
 async def test_a_fault_of_the_program_ends_no_reading(client: Redis) -> None:
-    """Law: after a pause the list is read again; who asked meanwhile is answered with an error, and asks again."""
+    """Law: an unexpected error of a reading is raised in each waiting caller; after a pause the list is read again."""
     members, faults = List(client), [ValueError("unforeseen")]
     membership = Membership(
         members, ttl=TERM, watch=StoreMonitor("warn", clock=store_clock()), clock=_Hurried(), look_seconds=0.01
@@ -230,14 +230,14 @@ async def test_a_fault_of_the_program_ends_no_reading(client: Redis) -> None:
 
     members.meanwhile = fault
     async with membership.running(), patience("the answers"):
-        await until(lambda: members.asked, "a reading")  # the first one is to leave the list
+        await until(lambda: members.asked, "a reading")  # the first reading has no script
         with pytest.raises(StoreError, match="ValueError"):
             await membership.ask(COUNT)
         assert await membership.ask(COUNT) == 1
 
 
 class _Hurried(Clock):
-    """A clock whose sleeps last no time."""
+    """A clock whose sleeps end at once."""
 
     async def sleep(self, seconds: float) -> None:
         assert seconds > 0
