@@ -179,7 +179,7 @@ class DeadLetters:
 def _letter(wanted: DeadLetterId, raw: bytes) -> StoredDeadLetter:
     try:
         return letter_of(raw)
-    except msgspec.MsgspecError:
+    except ValueError:  # also of bytes that are no UTF-8
         raise PollerError(f"{wanted.text} cannot be read: another version of the program wrote it") from None
 
 

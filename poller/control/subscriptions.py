@@ -271,7 +271,7 @@ def _due(delivery: bytes) -> int:
     """When a scheduled retry is due, in milliseconds; 0: it waits for something else, or cannot be read."""
     try:
         read = msgspec.json.decode(delivery, type=Delivery)
-    except msgspec.DecodeError:
+    except ValueError:  # also of bytes that are no UTF-8
         return 0
     return 0 if read.paused else read.due
 
@@ -280,7 +280,7 @@ def health_resumed(health: bytes) -> bytes:
     """The stored health with its failures reset; unreadable health stays."""
     try:
         return msgspec.json.encode(resumed(msgspec.json.decode(health, type=Health)))
-    except msgspec.DecodeError:
+    except ValueError:
         return health
 
 

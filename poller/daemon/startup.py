@@ -73,7 +73,7 @@ async def prefixes_of(
             for one in await servers(client):
                 with translated(one):
                     async for key in one.scan_iter(match=_EVERY_STATE, count=at_once):
-                        prefix, _, rest = key.decode().rpartition(":{")
+                        prefix, _, rest = key.decode("utf-8", "replace").rpartition(":{")
                         if rest.rpartition("}")[0] in feeds:
                             found.add(prefix)
     return found

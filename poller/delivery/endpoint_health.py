@@ -307,5 +307,5 @@ def health_of(kept: bytes | None) -> Health:
     """The stored health; an unreadable one is another version's, and counts as new."""
     try:
         return msgspec.json.decode(kept, type=Health) if kept else Health()
-    except msgspec.DecodeError:
+    except ValueError:  # also of bytes that are no UTF-8
         return Health()

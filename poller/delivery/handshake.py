@@ -195,7 +195,7 @@ def stored_state(kept: bytes | None) -> HandshakeState | None:
     """The stored state; None: none, or another version's."""
     try:
         return decoded(kept) if kept else None
-    except msgspec.MsgspecError:
+    except ValueError:  # also of bytes that are no UTF-8
         return None
 
 

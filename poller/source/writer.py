@@ -453,7 +453,8 @@ async def _whole(part: Record, feed: Feed, get: Get) -> Record:
     return found if isinstance(found, Record) and found.key == part.key else part
 
 
-_REMOVED_AT_ONCE: Final = 256  # records looked for and removed together
+_REMOVED_AT_ONCE: Final = 256  # records requested and removed together
+_LOOKED_FOR_AT_ONCE: Final = 16 * _REMOVED_AT_ONCE  # each time all snapshots are gone through
 _ROUNDED: Final = 1  # second; ``Age`` is a whole number
 
 
@@ -512,7 +513,7 @@ async def settle_absent(
         SourceError: a record could not be requested; those that are certainly gone are removed.
     """
     anything_read = bool(seen)
-    absent = await store.absent(seen, most=_REMOVED_AT_ONCE)
+    absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
     holds = feed.breaker.holds(missing=absent.missing, live=absent.live, anything_read=anything_read)
     if holds and not released:
         raise RoundHeld(
@@ -566,10 +567,17 @@ async def _settle_by_readings(
         return await readings.settle(absent.some)
     settled = True
     while absent.some:
-        settled = await readings.settle(absent.some) and settled
+        for some in _batches(absent.some):
+            settled = await readings.settle(some) and settled
         seen.update(absent.some)
-        absent = await store.absent(seen, most=_REMOVED_AT_ONCE)
+        absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
     return settled
+
+
+def _batches(absent: Mapping[str, Snapshot]) -> Iterator[dict[str, Snapshot]]:
+    found = list(absent.items())
+    for start in range(0, len(found), _REMOVED_AT_ONCE):
+        yield dict(found[start : start + _REMOVED_AT_ONCE])
 
 
 class _AbsenceByRequests:
@@ -598,9 +606,11 @@ class _AbsenceByRequests:
     async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
         settled = True
         while absent.some and self._failure is None:
-            settled = await self._asked_once(absent.some) and settled
+            for some in _batches(absent.some):
+                if self._failure is None:
+                    settled = await self._asked_once(some) and settled
             seen.update(absent.some)
-            absent = await self._store.absent(seen, most=_REMOVED_AT_ONCE)
+            absent = await self._store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
         for answered_at, keys in self._gone:
             await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
             settled = await self._asked_again(keys) and settled
