@@ -80,7 +80,7 @@ async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: s
             mine = [line for line in names[other].rounds(since=since) if line["feed"] == FEED]
             modes = [line["mode"] for line in mine]
             assert (modes[0], modes.count("resync")) == ("resync", 1)
-        verdict = await played.caught_up()
+            verdict = await played.caught_up()  # while the other one lives: the first reading of a feed may be its own
     assert verdict.clean, verdict
 
 
