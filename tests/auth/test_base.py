@@ -33,14 +33,14 @@ from tests.source.clients import keep
 
 
 async def test_a_file_gives_its_content_without_white_space(tmp_path: Path) -> None:
-    """Editors end files with a line break; that is no part of the token."""
+    """Surrounding white space, such as an editor's final line break, is not part of the token."""
     path = tmp_path / "token"
     keep(path, "  abc.def \r\n")
     assert await FileToken(path).token() == "abc.def"
 
 
 async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    """Written over or replaced by another file, of the same length too: the next token is the new one."""
+    """A file that is overwritten or replaced, even with the same length, gives the new token next."""
     path, other = tmp_path / "token", tmp_path / "other"
     keep(path, "one")
     credential = FileToken(path)
@@ -53,7 +53,7 @@ async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_comes_back_is_used_again(tmp_path: Path) -> None:
-    """While it is missing there is no token, not even the old one; afterwards there is."""
+    """While the file is missing there is no token, not even the old one; when it is back it is used."""
     path = tmp_path / "token"
     keep(path, "one")
     credential = FileToken(path)
@@ -69,7 +69,7 @@ async def test_a_file_that_comes_back_is_used_again(tmp_path: Path) -> None:
     "content", [b"", b" \n", b"s3cret two", b"s3cret\ntwo", "s3crét".encode(), b"s3cret\x00", b"\xffs3cret"]
 )
 async def test_what_is_no_token_is_refused_without_being_shown(content: bytes, tmp_path: Path) -> None:
-    """Empty, several words, other than printable ASCII: the message names the file and keeps the content to itself."""
+    """Empty, multi-word or non-ASCII content is refused by an error that names the file and hides the content."""
     path = tmp_path / "token"
     keep(path, content)
     with pytest.raises(CredentialUnusable) as refused:
@@ -79,7 +79,7 @@ async def test_what_is_no_token_is_refused_without_being_shown(content: bytes, t
 
 
 async def test_a_variable_gives_its_value_of_now() -> None:
-    """The environment is looked at for each request; a missing or empty variable is named."""
+    """The variable is read for each request; a missing or empty one is named."""
     environ = {"TOKEN": " abc "}
     credential = EnvironmentToken("TOKEN", environ)
     assert await credential.token() == "abc"
@@ -97,7 +97,7 @@ async def test_no_credential_is_no_token() -> None:
 
 
 async def test_a_refused_token_is_renewed_where_there_is_another(tmp_path: Path) -> None:
-    """A variable and a file are looked at again; the same content is no other token."""
+    """A refused variable or file is read again, and renewed only if its content has changed."""
     environ = {"TOKEN": "one"}
     path = keep(tmp_path / "token", "one")
     for credential in (EnvironmentToken("TOKEN", environ), FileToken(path)):
@@ -110,11 +110,11 @@ async def test_a_refused_token_is_renewed_where_there_is_another(tmp_path: Path)
         assert await credential.token() == "two"
 
 
-# Laws of :mod:`poller.auth.base`, with a clock of the test's own.
+# Laws of :mod:`poller.auth.base`, with a fake clock.
 
 
 class NumberedTokens(Issuer):
-    """Makes t1, t2, …, each to be renewed after 80 s and good for 100; fails when told to."""
+    """Issues t1, t2, …, each to be renewed after 80 s and valid for 100; fails if ``fails`` is set."""
 
     origin = "a test"
 
@@ -137,7 +137,7 @@ class NumberedTokens(Issuer):
 
 
 async def test_a_token_serves_until_it_is_to_be_renewed() -> None:
-    """Then the next one does; its time began when it was asked for, not when it came."""
+    """A token is used until its renewal time, counted from its request and not from its arrival."""
     issuer = NumberedTokens()
     issuer.takes = 10
     assert await issuer.credential.token() == "t1"
@@ -148,7 +148,7 @@ async def test_a_token_serves_until_it_is_to_be_renewed() -> None:
 
 
 async def test_requests_at_the_same_time_share_one_token() -> None:
-    """The first one, and each renewal."""
+    """Concurrent requests share the first token and each renewal."""
     issuer = NumberedTokens()
     for now, token in ((1000, "t1"), (1090, "t2")):
         issuer.now = now
@@ -157,7 +157,7 @@ async def test_requests_at_the_same_time_share_one_token() -> None:
 
 
 async def test_an_outage_of_the_issuer_is_none_while_the_old_token_is_good() -> None:
-    """It is asked again only every few seconds; when the old token has expired, the failure is one."""
+    """While the old token is valid a failing issuer is retried every few seconds; after that requests fail."""
     issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     issuer.fails = SourceUnavailable("away")
@@ -173,7 +173,7 @@ async def test_an_outage_of_the_issuer_is_none_while_the_old_token_is_good() -> 
 
 
 class HangingTokens(NumberedTokens):
-    """Answers when told to."""
+    """Answers while ``answers`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class HangingTokens(NumberedTokens):
         self.answers.set()
 
     async def answer(self) -> None:
-        """Let it answer, and wait until all that waits for it has gone on."""
+        """Let the issuer answer, and wait until every waiting task has continued."""
         self.answers.set()
         async with limited():
             while asyncio.all_tasks() - {asyncio.current_task()}:
@@ -195,7 +195,7 @@ class HangingTokens(NumberedTokens):
 
 
 async def test_requests_do_not_wait_for_an_issuer_that_hangs_while_the_old_token_is_good() -> None:
-    """They wait for at most a second, once; the new token serves as soon as it is there."""
+    """Requests wait at most a second, once, for a hanging issuer; the new token is used as soon as it arrives."""
     issuer = HangingTokens()
     assert await issuer.credential.token() == "t1"
     issuer.answers.clear()
@@ -211,7 +211,7 @@ async def test_requests_do_not_wait_for_an_issuer_that_hangs_while_the_old_token
 
 
 async def test_a_request_whose_token_has_expired_joins_the_renewal_that_is_under_way() -> None:
-    """The issuer is not asked twice."""
+    """A request with an expired token joins the running renewal instead of starting another."""
     issuer = HangingTokens()
     assert await issuer.credential.token() == "t1"
     issuer.answers.clear()
@@ -227,7 +227,7 @@ async def test_a_request_whose_token_has_expired_joins_the_renewal_that_is_under
 
 
 async def test_a_renewal_that_fails_in_the_background_is_repeated_a_little_later() -> None:
-    """Five seconds after its end, as if a request had waited for it."""
+    """A renewal that fails in the background is repeated five seconds after its end."""
     issuer = HangingTokens()
     assert await issuer.credential.token() == "t1"
     issuer.answers.clear()
@@ -242,7 +242,7 @@ async def test_a_renewal_that_fails_in_the_background_is_repeated_a_little_later
 
 
 async def test_a_credential_that_is_closed_ends_its_renewal() -> None:
-    """A request that waits for it gets the old token."""
+    """Closing a credential ends its renewal, and a waiting request gets the old token."""
     issuer = HangingTokens()
     assert await issuer.credential.token() == "t1"
     issuer.answers.clear()
@@ -254,7 +254,7 @@ async def test_a_credential_that_is_closed_ends_its_renewal() -> None:
 
 
 async def test_a_refusal_of_the_issuer_is_told_at_once() -> None:
-    """A refusal of the token endpoint is reported at once, because an operator has to act."""
+    """A refusal of the token endpoint is reported immediately, because an operator has to act."""
     issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     issuer.fails, issuer.now = CredentialUnusable("no"), 1090
@@ -263,7 +263,7 @@ async def test_a_refusal_of_the_issuer_is_told_at_once() -> None:
 
 
 async def test_a_refused_token_is_renewed_once_however_many_say_so() -> None:
-    """At the same time and one after the other: all get the one new token."""
+    """Any number of refusals of one token, concurrent or successive, lead to one renewal."""
     issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     assert all(await asyncio.gather(*(issuer.credential.renew("t1") for _ in range(20))))
@@ -275,7 +275,7 @@ async def test_a_refused_token_is_renewed_once_however_many_say_so() -> None:
 
 
 async def test_the_same_token_again_is_no_other_token() -> None:
-    """A server that hands out its cached token has nothing better."""
+    """An issuer that returns the refused token again has not renewed it."""
     issuer = NumberedTokens()
     issuer.repeats = True
     assert await issuer.credential.token() == "t1"
@@ -284,7 +284,7 @@ async def test_the_same_token_again_is_no_other_token() -> None:
 
 
 async def test_a_refused_token_is_never_used_again() -> None:
-    """Not even when the issuer is away and the token's time is not over."""
+    """A refused token is not used again, even if the issuer is unavailable and the token has not expired."""
     issuer = NumberedTokens()
     assert await issuer.credential.token() == "t1"
     issuer.fails = SourceUnavailable("away")
@@ -311,14 +311,14 @@ def test_a_file_that_others_may_use_is_refused(mode: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o440, 0o660])
 def test_owner_and_group_may_read(mode: int, tmp_path: Path) -> None:
-    """The group too, as it does where containers mount secrets."""
+    """A file that its group may read is accepted, as containers mount secrets that way."""
     path = keep(tmp_path / "token", "s3cret")
     path.chmod(mode)
     assert SecretFile(path, "token").text() == "s3cret"
 
 
 def test_a_file_that_is_opened_to_others_is_refused_from_then_on(tmp_path: Path) -> None:
-    """Although its content is known already; closed again, it is used again."""
+    """A known file that becomes readable for others is refused until its mode is corrected."""
     path = keep(tmp_path / "token", "one")
     file = SecretFile(path, "token")
     assert file.text() == "one"
@@ -330,7 +330,7 @@ def test_a_file_that_is_opened_to_others_is_refused_from_then_on(tmp_path: Path)
 
 
 def test_links_are_followed_as_kubernetes_moves_them(tmp_path: Path) -> None:
-    """What counts is the file at the end: its content, its mode, and that it is another one since the link moved."""
+    """The content, mode and identity of the link's final target count, so a moved link gives the new secret."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         keep(tmp_path / name / "token", name)
@@ -347,17 +347,17 @@ def test_links_are_followed_as_kubernetes_moves_them(tmp_path: Path) -> None:
 
 
 def test_a_change_that_cannot_be_seen_is_found_by_reading_anew(tmp_path: Path) -> None:
-    """A file written over within a tick of the file system's clock, to the same length."""
+    """``reread`` finds a change that file times and length do not show."""
     path = keep(tmp_path / "token", "one")
     file = SecretFile(path, "token")
     assert file.text() == "one"
-    file._text = "old"  # what would have been read just before
+    file._text = "old"  # the content before an undetectable change
     assert file.text() == "old"
     assert file.text(reread=True) == "one"
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    """A directory is refused at once, and so is a pipe, which would block its reader."""
+    """A directory or a pipe, which would block its reader, is refused without being read."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
     for path in (tmp_path, pipe):
@@ -366,21 +366,21 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
-    """A wrong path may lead to a file of any size; it is not read."""
+    """A file that is too large for a secret is refused without being read."""
     path = keep(tmp_path / "token", "y" * 70_000)
     with pytest.raises(CredentialUnusable, match="larger than 65536 bytes"):
         SecretFile(path, "token").text()
 
 
 def test_an_empty_file_is_named_with_what_it_should_hold(tmp_path: Path) -> None:
-    """An empty file is an error that names what it should hold, in the caller's word."""
+    """An empty file is an error that says what it should hold."""
     path = keep(tmp_path / "secret", "\n")
     with pytest.raises(CredentialUnusable, match=r"the file .*secret holds no client secret"):
         SecretFile(path, "client secret").text()
 
 
 class Swapped(type(Path())):  # type: ignore[misc] # the class of this system's paths
-    """A link that leads elsewhere as soon as what it led to is open."""
+    """A path whose link moves to another target as soon as the first one is open."""
 
     def open(self, *args: Any, **how: Any) -> Any:
         opened = super().open(*args, **how)
@@ -391,7 +391,7 @@ class Swapped(type(Path())):  # type: ignore[misc] # the class of this system's 
 
 
 def test_a_rotation_in_the_middle_of_reading_is_not_missed(tmp_path: Path) -> None:
-    """Law: a file that is replaced while it is read is read again the next time."""
+    """A file that is replaced while it is read is read again the next time."""
     keep(tmp_path / "old", "old")
     keep(tmp_path / "new", "new")
     (tmp_path / "token").symlink_to("old")
@@ -403,7 +403,7 @@ def test_a_rotation_in_the_middle_of_reading_is_not_missed(tmp_path: Path) -> No
 
 
 class Work:
-    """Counts how often it is begun, and ends when it is told to."""
+    """Counts its runs, and ends each when ``go`` is set."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -423,7 +423,7 @@ class Work:
             await self.go.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
-            await turns(3)  # as closing a connection takes some
+            await turns(3)  # as closing a connection does
             raise
         finally:
             self.at_once -= 1
@@ -434,7 +434,7 @@ class Work:
 
 async def begun(work: Work, callers: int) -> list[asyncio.Task[int]]:
     tasks = [asyncio.create_task(work.flight()) for _ in range(callers)]
-    await work.started.wait()  # the work is a task of its own, begun after all of these have asked for it
+    await work.started.wait()  # the work is a task of its own that starts after all callers
     return tasks
 
 
@@ -448,7 +448,7 @@ async def test_callers_at_the_same_time_share_one_run() -> None:
 
 
 async def test_a_failure_is_everybodys() -> None:
-    """One failure for all, and none of the next run."""
+    """All callers of a run get its failure, and the next run is unaffected."""
     work = Work()
     work.fails = True
     callers = await begun(work, 3)
@@ -459,7 +459,7 @@ async def test_a_failure_is_everybodys() -> None:
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_others_undisturbed() -> None:
-    """The first one too, which began the work."""
+    """Cancelling one caller, even the first, does not affect the others."""
     work = Work()
     callers = await begun(work, 3)
     callers[0].cancel()
@@ -485,7 +485,7 @@ async def test_work_that_nobody_waits_for_is_ended() -> None:
 
 @pytest.mark.parametrize("later", range(1, 6))
 async def test_who_leaves_a_run_that_is_over_disturbs_nobody_in_the_next(later: int) -> None:
-    """Law: if a caller is cancelled around the end of a run, the next run is still the only one."""
+    """If a caller is cancelled around the end of a run, the next run is still the only one."""
     work = Work()
     (leaving,) = await begun(work, 1)
 
@@ -508,7 +508,7 @@ async def test_who_leaves_a_run_that_is_over_disturbs_nobody_in_the_next(later: 
 
 @pytest.mark.parametrize("later", range(1, 6))
 async def test_who_asks_while_the_work_is_being_ended_has_it_done_anew(later: int) -> None:
-    """Law: a caller that comes while abandoned work is being cancelled gets a run of its own."""
+    """A caller that comes while abandoned work is being cancelled gets a run of its own."""
     work = Work()
     (leaving,) = await begun(work, 1)
     leaving.cancel()
@@ -543,7 +543,7 @@ async def test_a_secret_in_place_of_its_file_variable_or_command_is_not_shown(se
 
 @pytest.mark.parametrize("secret", PASTED)
 async def test_a_secret_in_place_of_a_certificate_file_is_not_shown(secret: str, tmp_path: Path) -> None:
-    """Of a source, a sink or the store; a file that exists is named."""
+    """A missing certificate file is not named if its name looks like a secret; an existing file is named."""
     pasted, there = tmp_path / secret, keep(tmp_path / "there-0123456789abcdef012345.pem", "no certificate")
     attempts: list[tuple[Callable[[], object], str]] = [
         (lambda: tls_of(Transport(ca_file=pasted), "source"), "certificates of a source"),

@@ -23,13 +23,13 @@ LONG = timedelta(seconds=20)
 
 @pytest.fixture
 def line(tmp_path: Path) -> Path:
-    """A pipe with a name: what a program writes into it can be awaited, and that all who had it open have ended."""
+    """A named pipe, by which a test waits for a program's output and for the end of all that have it open."""
     os.mkfifo(tmp_path / "line")
     return tmp_path / "line"
 
 
 async def test_output_and_exit_code_come_back() -> None:
-    """Both outputs apart, and how it ended: a code, or the signal as a negative one."""
+    """A run returns both outputs separately, and its exit code or minus the number of the signal that ended it."""
     ended = await run(["sh", "-c", "echo out; echo err >&2; exit 3"], within=LONG)
     assert (ended.code, ended.out, ended.err) == (3, b"out\n", b"err\n")
     assert (await run(["sh", "-c", "kill -9 $$"], within=LONG)).code == -signal.SIGKILL
@@ -43,7 +43,7 @@ async def test_there_is_no_shell_and_no_input() -> None:
 
 
 async def test_output_is_bounded() -> None:
-    """Of stdout the beginning is kept, of stderr the end; a program that floods both still comes to its end."""
+    """The beginning of stdout and the end of stderr are kept, and a program that floods both still ends."""
     flood = "import sys; sys.stdout.write('a' + 'o' * 10**6); sys.stderr.write('e' * 10**6 + 'z')"
     ended = await run([sys.executable, "-c", flood], within=LONG)
     assert (len(ended.out), len(ended.err)) == (KEPT, KEPT)
@@ -65,11 +65,11 @@ async def test_nothing_survives_a_run_that_is_broken_off(ending: str, line: Path
         with pytest.raises(TimeoutError if ending == "timeout" else asyncio.CancelledError):
             await running
         async with limited(10):
-            assert await asyncio.to_thread(reader.read) == ""  # the end comes when nobody has it open any more
+            assert await asyncio.to_thread(reader.read) == ""  # end of file once no process has the pipe open
 
 
 async def test_a_descendant_that_got_away_does_not_hold_us_up(line: Path) -> None:
-    """One in a session of its own that keeps our pipe open: the time is up all the same, and no descriptor stays."""
+    """A descendant in its own session that holds the pipe delays no timeout and leaks no descriptor."""
     away = "import subprocess as s; print(s.Popen(['sleep', '100'], start_new_session=True).pid, file=open({!r}, 'w'))"
     us = psutil.Process()
     before = us.num_fds()
@@ -78,14 +78,14 @@ async def test_a_descendant_that_got_away_does_not_hold_us_up(line: Path) -> Non
     try:
         with pytest.raises(TimeoutError):
             await running
-        await turns()  # closing a pipe takes one
+        await turns()  # closing a pipe takes a turn
         assert us.num_fds() <= before
     finally:
         os.kill(escaped, signal.SIGKILL)
 
 
 async def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
-    """Not there, not executable."""
+    """A missing or non-executable command raises the matching OSError."""
     (tmp_path / "plain").write_text("x")
     with pytest.raises(FileNotFoundError):
         await run([str(tmp_path / "absent")], within=LONG)
@@ -94,7 +94,7 @@ async def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_is_broken_off_has_ended_when_it_says_so(line: Path) -> None:
-    """Law: no process of it is left, not even one that waits for its exit code to be read."""
+    """When a cancelled run returns, none of its processes is left, not even a zombie."""
     script = f"echo $$ >{line}; exec sleep 100"
     running = asyncio.create_task(run(["sh", "-c", script], within=LONG))
     started = int(await asyncio.to_thread(line.read_text))
@@ -143,14 +143,14 @@ async def test_a_command_that_gives_no_token_is_told_in_one_line(script: str, sa
 
 
 async def test_a_command_that_takes_too_long_is_killed() -> None:
-    """The limit is in the message."""
+    """A command that exceeds the limit is killed, and the error names the limit."""
     assert "has not ended within 0.2 s and was killed" in await failure_of(
         "sleep", "100", within=timedelta(seconds=0.2)
     )
 
 
 async def test_a_command_that_cannot_be_run_is_named_without_its_arguments(tmp_path: Path) -> None:
-    """Not there, not executable, not a program."""
+    """A missing, non-executable or invalid program is named without its arguments."""
     (tmp_path / "plain").write_text("x")
     assert "the command absent cannot be run: No such file" in await failure_of(str(tmp_path / "absent"), "s3cret")
     assert "the command plain cannot be run: Permission denied" in await failure_of(str(tmp_path / "plain"), "s3cret")
@@ -159,7 +159,7 @@ async def test_a_command_that_cannot_be_run_is_named_without_its_arguments(tmp_p
 
 
 async def test_a_token_is_kept_for_five_minutes_or_until_it_is_refused(tmp_path: Path) -> None:
-    """The command runs when it has to and not for each request."""
+    """The command runs again after five minutes or a refusal, not for each request."""
     runs = tmp_path / "runs"
     now = [0.0]
     script = f"echo x >> {runs}; printf 'token-%s' $(wc -l < {runs})"

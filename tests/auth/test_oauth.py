@@ -56,7 +56,7 @@ def issuer(
 
 
 async def failure_of(of: ClientCredentials) -> SourceError:
-    """The error, with what holds for each: one line, the endpoint named, and no part of the secret in any spelling."""
+    """The error, after checks that hold for every error: one line, and no part of the secret in any spelling."""
     with pytest.raises(SourceError) as failed:
         await of.issue()
     text = str(failed.value)
@@ -69,7 +69,7 @@ async def failure_of(of: ClientCredentials) -> SourceError:
 
 
 async def test_a_token_is_asked_for_as_the_rfc_says(secret_file: Path) -> None:
-    """A POSTed form, the client proven by Basic with both parts encoded as in a form (RFC 6749, 2.3.1)."""
+    """The request is a POSTed form with Basic authentication, both parts form-encoded (RFC 6749, 2.3.1)."""
     async with serving(token()) as server:
         wanted = issuer(server.url, secret_file, scope="read:all x", audience="https://api.example.org/&")
         assert (await wanted.issue()).value == "t1"
@@ -93,11 +93,11 @@ async def test_the_form_is_tried_where_basic_is_not_taken_and_remembered(secret_
     answers = [REFUSED, http(503), REFUSED, token("t1"), http(503), token("t2"), REFUSED, token("t3")]
     async with serving(answers) as server:
         wanted = issuer(server.url, secret_file)
-        assert isinstance(await failure_of(wanted), SourceUnavailable)  # not known yet whether the form works
+        assert isinstance(await failure_of(wanted), SourceUnavailable)  # it is not known yet whether the form works
         assert (await wanted.issue()).value == "t1"
         assert isinstance(await failure_of(wanted), SourceUnavailable)  # an outage says nothing about the form
         assert (await wanted.issue()).value == "t2"
-        assert isinstance(await failure_of(wanted), CredentialUnusable)  # and forgotten where it works no more
+        assert isinstance(await failure_of(wanted), CredentialUnusable)  # and the form is forgotten once it is refused
         assert (await wanted.issue()).value == "t3"
         ways = ["basic" if "authorization" in request.headers else "form" for request in server.requests]
         assert ways == ["basic", "form", "basic", "form", "form", "form", "form", "basic"]
@@ -111,7 +111,7 @@ async def test_the_form_is_tried_where_basic_is_not_taken_and_remembered(secret_
     [(REFUSED, 2), (http(401, b'{"error":"access_denied"}'), 1), (http(403, b"no"), 1), (http(302, b""), 1)],
 )
 async def test_a_refusal_is_final(answer: bytes, asked: int, secret_file: Path) -> None:
-    """Only ``invalid_client`` is tried the other way, once."""
+    """Only ``invalid_client`` is tried the other way, and only once."""
     async with serving(answer) as server:
         refused = await failure_of(issuer(server.url, secret_file))
         assert isinstance(refused, CredentialUnusable)
@@ -120,7 +120,7 @@ async def test_a_refusal_is_final(answer: bytes, asked: int, secret_file: Path) 
 
 
 async def test_what_the_endpoint_echoes_is_hidden(secret_file: Path) -> None:
-    """The secret plain, encoded and in the Basic header, and tokens, wherever the message is cut."""
+    """An echoed secret or token is hidden in any spelling, wherever the message is cut."""
     paddings = iter(range(100, 200, 7))
 
     async def echo(request: Request, _: Any) -> bytes:
@@ -137,13 +137,13 @@ async def test_what_the_endpoint_echoes_is_hidden(secret_file: Path) -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0\r\n", http(200, b"{}", length=9), http(503, b"later"), http(429)])
 async def test_an_endpoint_that_is_away_may_be_back_later(answer: bytes, secret_file: Path) -> None:
-    """No answer, a broken one, an outage."""
+    """No answer, a broken answer and an outage count as unavailable."""
     async with serving(answer) as server:
         assert isinstance(await failure_of(issuer(server.url, secret_file)), SourceUnavailable)
 
 
 async def test_nobody_there_is_unavailable(secret_file: Path) -> None:
-    """A refused connection, named with the endpoint."""
+    """A refused connection counts as unavailable, and the error names the endpoint."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     failed = await failure_of(issuer(f"http://127.0.0.1:{port}", secret_file))
@@ -152,7 +152,7 @@ async def test_nobody_there_is_unavailable(secret_file: Path) -> None:
 
 
 async def test_an_endpoint_that_drips_is_given_up_in_time(secret_file: Path) -> None:
-    """The limit is that of the whole exchange."""
+    """The time limit covers the whole exchange, so a dripping answer is given up."""
 
     async def drip(_: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(http(200, length=10**6))
@@ -172,7 +172,7 @@ async def test_an_endpoint_that_drips_is_given_up_in_time(secret_file: Path) -> 
 
 
 async def test_an_endless_answer_is_cut_off(secret_file: Path) -> None:
-    """A token fits into much less."""
+    """An answer that is too large for a token is refused."""
     async with serving(token("y" * 70_000)) as server:
         assert "more than 65536 bytes" in str(await failure_of(issuer(server.url, secret_file)))
 
@@ -209,7 +209,7 @@ async def test_a_packed_answer_is_read(secret_file: Path) -> None:
 
 
 async def test_a_replaced_secret_is_used_for_the_next_token(secret_file: Path) -> None:
-    """It is read for each token; a file open to others is refused before anything is sent."""
+    """The secret is read for each token; a file open to others is refused before any request."""
     async with serving(token()) as server:
         wanted = issuer(server.url, secret_file)
         await wanted.issue()
@@ -233,7 +233,7 @@ async def test_the_query_of_the_endpoint_is_sent_and_not_shown(secret_file: Path
 
 
 async def test_the_sources_proxy_is_used_and_its_headers_are_not(secret_file: Path) -> None:
-    """The endpoint is reached as the API is; the API's extra headers are not for it."""
+    """The endpoint is reached through the source's proxy and without the source's extra headers."""
     async with serving(token()) as proxy:
         transport = Transport(proxy=proxy.url, headers=(("X-Tenant", "t"),))
         assert (await issuer("http://auth.invalid", secret_file, transport=transport).issue()).value == "t1"
@@ -294,31 +294,31 @@ def refusal(status: int, body: bytes | dict[str, Any], *secrets: str) -> SourceE
     ],
 )
 def test_every_lifetime_counts_for_something(expires_in: object, seconds: float) -> None:
-    """A nonsensical lifetime is unknown and an endless one a day; none leads to a token for each request."""
+    """An invalid lifetime counts as unknown and an endless one as a day; none causes a token for each request."""
     assert lifetime_of(expires_in) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(("lifetime", "after"), [(3600, 3540), (300, 240), (100, 80), (10, 8), (1, 0.8)])
 def test_a_token_is_renewed_a_little_before_its_end(lifetime: float, after: float) -> None:
-    """A minute before; short-lived ones when a fifth of their time is left."""
+    """A token is renewed a minute before its end, a short-lived one when a fifth of its time is left."""
     assert renewal(timedelta(seconds=lifetime)) == timedelta(seconds=after)
 
 
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers())))
 def test_no_lifetime_breaks_anything(expires_in: object) -> None:
-    """Any lifetime is within bounds, and the token is renewed within it."""
+    """Any lifetime is within bounds, and the renewal is within the lifetime."""
     lifetime = lifetime_of(expires_in)
     assert timedelta(0) <= renewal(lifetime) <= lifetime <= LONGEST
 
 
 @pytest.mark.parametrize("kind", ["Bearer", "bearer", "BEARER", None])
 def test_a_bearer_token_is_used(kind: str | None) -> None:
-    """However its type is written; a server that leaves it out means the only one there is."""
+    """The token type may be spelled in any case or be missing."""
     assert issued(TokenResponse(200, json.dumps({**GOOD, "token_type": kind}).encode()), ORIGIN).value == TOKEN
 
 
 def test_a_lifetime_that_is_left_out_is_unknown() -> None:
-    """As one that is null."""
+    """A missing lifetime counts as unknown, like null."""
     del (answer := dict(GOOD))["expires_in"]
     assert issued(TokenResponse(200, json.dumps(answer).encode()), ORIGIN).valid_for == UNKNOWN_LIFETIME
 
@@ -346,7 +346,7 @@ def test_a_lifetime_that_is_left_out_is_unknown() -> None:
     ],
 )
 def test_a_200_without_a_token_that_can_be_used_is_refused(body: bytes | dict[str, Any], says: str) -> None:
-    """Another type, an error, no token, no JSON: the operator has to see it."""
+    """A 200 with another token type, an error, no token or no JSON is a refusal that an operator must see."""
     refused = refusal(200, body)
     assert isinstance(refused, CredentialUnusable)
     assert says in str(refused)
@@ -364,7 +364,7 @@ def test_a_refusal_says_the_servers_reason(status: int) -> None:
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
 def test_an_outage_may_be_over_later(status: int) -> None:
-    """The same statuses as the API's. A body that is no error of OAuth's is not shown."""
+    """The statuses of an outage are those of the API; a body that is no OAuth error is not shown."""
     refused = refusal(status, b'<h1>s3cret is down</h1>{"access_token":"s3cret')
     assert isinstance(refused, SourceUnavailable)
     assert str(refused) == f"the token endpoint has answered {status}"
@@ -372,7 +372,7 @@ def test_an_outage_may_be_over_later(status: int) -> None:
 
 @pytest.mark.parametrize("status", [200, 400])
 def test_errors_that_say_so_may_be_over_later(status: int) -> None:
-    """Some servers say it in the body alone."""
+    """An error ``temporarily_unavailable`` in the body is an outage, whatever the status."""
     assert isinstance(refusal(status, {"error": "temporarily_unavailable"}), SourceUnavailable)
 
 
@@ -387,5 +387,5 @@ def test_errors_that_say_so_may_be_over_later(status: int) -> None:
     ],
 )
 def test_only_invalid_client_means_that_the_proof_was_not_taken(status: int, body: bytes, refuses: bool) -> None:
-    """Anything else would be refused the second way too."""
+    """Only invalid_client with 400 or 401 leads to the other way of authentication."""
     assert TokenResponse(status, body).refuses_client is refuses

@@ -1,4 +1,4 @@
-"""Credentials that a request brings: what fits a header is taken, sent as it should be, and never shown."""
+"""Sink credentials from a request: what fits a header is accepted, sent correctly, and never shown."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def kept(given: Mapping[str, Any]) -> bytes:
 
 
 def test_an_access_token_is_a_bearer() -> None:
-    """Law: it is sent as ``Bearer``, however that was spelled."""
+    """An access token is sent as ``Bearer``, whatever case the type had."""
     for spelled in ({}, {"accesstokentype": "Bearer"}, {"accesstokentype": "bearer"}):
         assert authorization_of(kept(TOKEN | spelled)).value == f"Bearer {SECRET}"
 
 
 def test_a_name_and_a_secret_are_basic() -> None:
-    """Law: as RFC 7617 joins and encodes them, in UTF-8; a colon in the secret is a part of it, and it may be empty."""
+    """Name and secret are joined and encoded by RFC 7617; the secret may be empty or contain a colon."""
     for secret in (SECRET, "a:b", "", "schlüssel"):
         scheme, _, value = authorization_of(kept(PLAIN | {"secret": secret})).value.partition(" ")
         assert (scheme, base64.b64decode(value).decode()) == ("Basic", f"poller:{secret}")
 
 
 def test_an_expired_token_is_remarked_on() -> None:
-    """Law: a token is expired from its moment on, and never if it has none."""
+    """A token counts as expired from its moment on, and never if it has none."""
     one = authorization_of(kept(TOKEN | {"accesstokenexpiresutc": "2026-03-02T08:15:00Z"}))
     assert one.remark(EXPIRES - timedelta(microseconds=1)) == ""
     assert one.remark(EXPIRES) == "the access token expired at 2026-03-02T08:15:00Z"
@@ -79,14 +79,14 @@ UNUSABLE: Final[list[tuple[dict[str, Any], dict[str, str]]]] = [
 
 @pytest.mark.parametrize(("given", "wrong"), UNUSABLE)
 def test_what_cannot_be_sent_is_told_by_its_key(given: dict[str, Any], wrong: dict[str, str]) -> None:
-    """Law: each error of a sink credential names its key and what is expected, and repeats no value."""
+    """Each error of a sink credential names its key and what is expected, and repeats no value."""
     found = brought_of(given)
     assert found == wrong
     assert not leaks({"secret": SECRET}, repr(found))
 
 
 def test_a_refresh_token_is_refused_with_the_reason() -> None:
-    """Law: it says why, and what to do instead."""
+    """A refresh token is refused with the reason and what to do instead."""
     found = brought_of({"credentialtype": "REFRESHTOKEN", "refreshtoken": SECRET})
     assert isinstance(found, dict)
     assert "not refreshed here" in found["credentialtype"]
@@ -94,7 +94,7 @@ def test_a_refresh_token_is_refused_with_the_reason() -> None:
 
 @given(st.text(), st.text())
 def test_whatever_is_taken_fits_a_header_and_comes_back(name: str, secret: str) -> None:
-    """Law: a credential is one line of ASCII after its scheme, and the same after it was stored."""
+    """An accepted credential is one line of printable ASCII, and survives storage unchanged."""
     for one in (PLAIN | {"identifier": name, "secret": secret}, TOKEN | {"accesstoken": secret}):
         made = brought_of(one)
         if not isinstance(made, dict):
@@ -105,7 +105,7 @@ def test_whatever_is_taken_fits_a_header_and_comes_back(name: str, secret: str) 
 
 
 def test_none_of_it_is_shown() -> None:
-    """Law: neither a repr, rich's included, nor the error about what cannot be read holds any of it."""
+    """No repr, including rich's, and no error shows any part of the credential."""
     for one in (TOKEN, PLAIN):
         made = brought_of(one)
         assert not isinstance(made, dict)
@@ -126,7 +126,7 @@ def test_none_of_it_is_shown() -> None:
     ],
 )
 def test_what_another_version_kept_is_not_sent(kept: bytes) -> None:
-    """Law: what cannot be read, or would not fit a header, is an error without it; its kind is shown all the same."""
+    """An unreadable stored credential is an error without its content, and its kind is ``?``."""
     with pytest.raises(ConfigurationError) as caught:
         authorization_of(kept)
     assert not leaks({"secret": SECRET}, str(caught.value))
@@ -135,7 +135,7 @@ def test_what_another_version_kept_is_not_sent(kept: bytes) -> None:
 
 
 def test_secrets_are_those_that_a_sink_may_repeat() -> None:
-    """Law: the secret and what it is sent as; a name only where it is too long for a word."""
+    """The texts to hide are the secret and its encoded form, and a name only if it is long."""
     joined = base64.b64encode(f"poller:{SECRET}".encode()).decode()
     assert set(filter(None, authorization_of(kept(PLAIN)).secrets)) == {joined, SECRET}
     assert SECRET in authorization_of(kept(PLAIN | {"identifier": SECRET, "secret": ""})).secrets

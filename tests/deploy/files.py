@@ -1,4 +1,4 @@
-"""Where the files of ``deploy`` are, and what their commands mean to the program's own command line."""
+"""The files of ``deploy``, and what their commands mean to the program's own command line."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _ADMIN: Final = re.compile(r"^( *)# (?=\[http\]$|admin_token_file = |admin: \{|-
 
 
 def documents(path: Path) -> list[Any]:
-    """What stands in a YAML file."""
+    """The documents of a YAML file."""
     return list(yaml.safe_load_all(path.read_text("utf-8")))
 
 
 def with_admin(text: str) -> str:
-    """A file of ours with the lines in use that it shows for an admin token, commented out."""
+    """The text of a file with its commented-out lines for an admin token enabled."""
     return _ADMIN.sub(r"\1", text)
 
 
 def roles_of(arguments: Sequence[str]) -> frozenset[str]:
-    """The roles that ``poller ARGUMENTS`` does; fails where that is not understood, or does something else."""
+    """The roles that ``poller ARGUMENTS`` runs; fails on any other command."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     with group.make_context("poller", list(arguments)) as context:

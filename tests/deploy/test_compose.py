@@ -1,4 +1,4 @@
-"""The compose file: right by its specification, confined, and what it refers to is there and works."""
+"""The compose file is valid, its services are confined, and what it refers to exists and works."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ POLLERS: Final = ("poller", "deliverer")
 
 
 def test_the_specification() -> None:
-    """Law: it is what the compose specification says, key for key; YAML's merges carried out."""
+    """The compose file is valid by the compose specification, with YAML merges resolved."""
     assert set(PyCompose.from_yaml(yaml.safe_dump(COMPOSE)).service_names()) == set(SERVICES)
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_each_service_is_confined(name: str) -> None:
-    """Law: no service may do more than it must, is reached from other machines, or lacks a look at its health."""
+    """Every service runs with minimal rights, publishes on loopback only, and has a health check and a version."""
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -46,7 +46,7 @@ def test_each_service_is_confined(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_what_it_refers_to(name: str) -> None:
-    """Law: networks, volumes, configurations and secrets are declared, and the project's files exist."""
+    """Networks, volumes, configurations and secrets are declared, and the project's files exist."""
     service = SERVICES[name]
     assert set(service["networks"]) <= set(COMPOSE["networks"])
     assert set(service.get("secrets", ())) <= set(COMPOSE["secrets"])
@@ -60,7 +60,7 @@ def test_what_it_refers_to(name: str) -> None:
 
 
 def test_the_pollers() -> None:
-    """Law: between them they do everything, by a configuration that is right, with the password in the environment."""
+    """Together the poller services have all roles, with a valid configuration and the password in the environment."""
     assert frozenset().union(*(roles_of(SERVICES[name]["command"]) for name in POLLERS)) == {"poll", "deliver", "serve"}
     for name in POLLERS:
         url = re.sub(r"\$\{REDIS_PASSWORD:\?[^}]*\}", "secret", SERVICES[name]["environment"]["REDIS_URL"])
@@ -72,7 +72,7 @@ def test_the_pollers() -> None:
 
 
 def test_an_admin_token(tmp_path: Path) -> None:
-    """Law: the lines that are shown for one are right, and its file is a secret by the name that is shown."""
+    """The commented lines for an admin token are valid, and its file is a declared secret."""
     file = tmp_path / "compose.toml"
     file.write_text(with_admin((DEPLOY / "compose.toml").read_text("utf-8")), "utf-8")
     settings = load(file, {"REDIS_URL": "redis://poller:secret@redis:6379/0"})
@@ -82,7 +82,7 @@ def test_an_admin_token(tmp_path: Path) -> None:
 
 
 def test_no_secret_is_in_the_repository() -> None:
-    """Law: what holds secrets is ignored by git."""
+    """Git ignores the files that hold secrets."""
     if subprocess.run(("git", "rev-parse"), check=False, cwd=DEPLOY, capture_output=True).returncode:
         pytest.skip("not a git checkout")
     for name in (".env", *(one["file"] for one in COMPOSE["secrets"].values())):
@@ -90,7 +90,7 @@ def test_no_secret_is_in_the_repository() -> None:
 
 
 def test_the_redis(tmp_path: Path) -> None:
-    """Law: started as the service starts it, the server takes its password from the environment and requires it."""
+    """The server, started as the service starts it, takes its password from the environment and requires it."""
     port, etc, run = free_port(), tmp_path / "etc", tmp_path / "run"
     service = SERVICES["redis"]
     assert service["entrypoint"] == ["/bin/sh", "/etc/redis/start.sh"]
@@ -122,7 +122,7 @@ def test_the_redis(tmp_path: Path) -> None:
 
 
 def health(test: list[str], port: int) -> subprocess.CompletedProcess[str] | None:
-    """The service's look at its health, run here; None where there is no redis-cli."""
+    """The service's health check, run here; None without redis-cli."""
     kind, line = test
     assert kind == "CMD-SHELL"
     if shutil.which("redis-cli") is None:

@@ -1,6 +1,6 @@
-"""The Dockerfile: hadolint finds nothing, and the image that it describes would hold a program that runs.
+"""Hadolint accepts the Dockerfile, and the image it describes would hold a working program.
 
-There is no container engine in the tests, so the one command that may fail is run outside of one.
+There is no container engine in the tests, so the pip command of the build is run outside of one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def instructions() -> list[list[tuple[str, str]]]:
 
 
 def last(instruction: str) -> str:
-    """The value of the last one of this name in the image that is kept."""
+    """The value of the last instruction of this name in the final image."""
     return [value for name, value in instructions()[-1] if name == instruction][-1]
 
 
 def test_hadolint_finds_nothing() -> None:
-    """Law: hadolint has nothing to say."""
+    """The Dockerfile passes hadolint."""
     program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
         pytest.skip("hadolint is not installed; its wheel is for x86-64 Linux alone")
@@ -53,7 +53,7 @@ def test_hadolint_finds_nothing() -> None:
 
 
 def test_who_runs_what() -> None:
-    """Law: the image runs the daemon without a shell, as a numeric user who is not root."""
+    """The image runs the daemon without a shell, as a numeric user other than root."""
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last("USER"))
     assert json.loads(last("ENTRYPOINT")) == ["poller"]
     assert roles_of(json.loads(last("CMD"))) == {"poll", "deliver", "serve"}
@@ -61,13 +61,13 @@ def test_who_runs_what() -> None:
 
 
 def test_what_is_written_is_in_a_volume() -> None:
-    """Law: the data directory is the volume, so that all else may be read-only."""
+    """The data directory is the volume, so that everything else may be read-only."""
     assert f"POLLER_DATA_DIR={last('VOLUME')}" in last("ENV")
     assert last("WORKDIR") == last("VOLUME")
 
 
 def test_the_build(tmp_path: Path) -> None:
-    """Law: the copied files suffice for the image's pip command, and the installed program runs."""
+    """The copied files suffice for the image's pip command, and the installed program runs."""
     if find_spec("pip") is None:
         pytest.skip("this environment has no pip")
     context, target = tmp_path / "build", tmp_path / "installed"
@@ -75,7 +75,7 @@ def test_the_build(tmp_path: Path) -> None:
     taken = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     for value in (value for name, value in instructions()[0] if name == "COPY"):
         for source in value.split()[:-1]:
-            assert f"!{source}" in taken  # all else stays out of the context
+            assert f"!{source}" in taken  # everything else stays out of the context
             copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
             copy(ROOT / source, context / source)
     (run,) = (value for name, value in instructions()[0] if name == "RUN")

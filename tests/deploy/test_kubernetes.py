@@ -1,4 +1,4 @@
-"""The manifests: right by Kubernetes' own schemas, within its restricted profile, and of one piece."""
+"""The manifests are valid by Kubernetes' own schemas, fit its restricted profile, and match each other."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ LABELS: Final = MANIFESTS["Deployment"]["spec"]["template"]["metadata"]["labels"
 @pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("kind", sorted(MANIFESTS))
 def test_each_manifest(kind: str, version: str) -> None:
-    """Law: Kubernetes knows every key of it, in old versions and new ones."""
+    """Each manifest is valid in an old and a new Kubernetes version, with no unknown key."""
     kubernetes_validate.validate(MANIFESTS[kind], version, strict=True)
 
 
 def test_the_kustomization_names_every_file() -> None:
-    """Law: what lies here is applied, and what is generated is named as it is asked for."""
+    """The kustomization lists every file, and generated names and images match their uses."""
     (generated,) = KUSTOMIZATION["configMapGenerator"]
     named = {"kustomization.yaml", *KUSTOMIZATION["resources"], *generated["files"]}
     assert named == {path.name for path in HERE.iterdir()}
@@ -46,7 +46,7 @@ def test_the_kustomization_names_every_file() -> None:
 
 
 def test_they_select_each_other() -> None:
-    """Law: service, budget and policy are about the pods of the deployment."""
+    """Service, budget, policy and spread select the pods of the deployment."""
     selectors = (
         MANIFESTS["Deployment"]["spec"]["selector"]["matchLabels"],
         MANIFESTS["Service"]["spec"]["selector"],
@@ -58,7 +58,7 @@ def test_they_select_each_other() -> None:
 
 
 def test_the_restricted_profile() -> None:
-    """Law: everything that the Pod Security Standard "restricted" asks for, and a root that is only read."""
+    """The pod meets the Pod Security Standard "restricted" and has a read-only root file system."""
     pod, own = POD["securityContext"], CONTAINER["securityContext"]
     assert pod["runAsNonRoot"] is True
     assert pod["runAsUser"] > 0
@@ -74,14 +74,14 @@ def test_the_restricted_profile() -> None:
 
 
 def test_secrets_are_readable_by_the_group_alone() -> None:
-    """Law: a mounted secret is refused where everybody may read it; the group that may is the pod's own."""
+    """Mounted secrets are readable only by the pod's group, because world-readable ones are refused."""
     (secret,) = (one["secret"] for one in POD["volumes"] if "secret" in one)
     assert secret["defaultMode"] == 0o440
     assert POD["securityContext"]["fsGroup"] == POD["securityContext"]["runAsGroup"]
 
 
 def test_the_configuration() -> None:
-    """Law: it is right, its tokens lie where the secret is mounted, and the address is the one of ports and probes."""
+    """The configuration is valid, its tokens are in the mounted secret, and ports and probes match its address."""
     (url,) = (one for one in CONTAINER["env"] if one["name"] == "REDIS_URL")
     assert url["valueFrom"]["secretKeyRef"]["key"] == "redis-url"
     environ = {one["name"]: one["value"] for one in CONTAINER["env"] if "value" in one}
@@ -102,7 +102,7 @@ def test_the_configuration() -> None:
 
 
 def test_how_the_secret_is_made(tmp_path: Path) -> None:
-    """Law: the documented command makes each key of the secret that the pod uses, with a valid URL."""
+    """The documented command makes each key of the secret that the pod uses, with a valid URL."""
     (making,) = re.findall(r"^#   (umask .*)$", TEXT, re.MULTILINE)
     (command,) = re.findall(r"^#   (kubectl create secret .*)$", TEXT, re.MULTILINE)
     assert "--from-literal" not in command
@@ -117,7 +117,7 @@ def test_how_the_secret_is_made(tmp_path: Path) -> None:
 
 
 def test_an_admin_token(tmp_path: Path) -> None:
-    """Law: the lines that are shown for one are right, and its file lies where the secret is mounted."""
+    """The commented lines for an admin token are valid, and its file is in the mounted secret."""
     file = tmp_path / "poller.toml"
     file.write_text(with_admin((HERE / "poller.toml").read_text("utf-8")), "utf-8")
     settings = load(file, {"REDIS_URL": "redis://poller:secret@redis:6379/0"})
@@ -129,7 +129,7 @@ def test_an_admin_token(tmp_path: Path) -> None:
 
 
 def test_whom_it_may_reach() -> None:
-    """Law: names wherever they are answered, Redis with TLS or without, and the world but for networks of one's own."""
+    """The policy permits DNS, Redis with or without TLS, and the Internet except private networks."""
     names, redis, world = MANIFESTS["NetworkPolicy"]["spec"]["egress"]
     assert "to" not in names
     assert {(one["port"], one["protocol"]) for one in names["ports"]} == {(53, "UDP"), (53, "TCP")}
@@ -142,14 +142,14 @@ def test_whom_it_may_reach() -> None:
 
 
 def test_probes_and_the_end() -> None:
-    """Law: alive and ready are asked where they are answered, and the end in order fits into the time that it has."""
+    """The probes use the health endpoints, and an orderly stop fits into the termination grace period."""
     assert CONTAINER["livenessProbe"]["httpGet"]["path"] == "/livez"
     assert CONTAINER["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert POD["terminationGracePeriodSeconds"] > END_WITHIN + LAST_WAIT
 
 
 def test_the_image_is_this_version() -> None:
-    """Law: the image's tag is the version of the project wherever it is named, and the user is the image's."""
+    """Every image tag is the project's version, and the pod's user is the image's user."""
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     (version,) = re.findall(r'^version = "(.*)"$', text, re.MULTILINE)
     assert KUSTOMIZATION["images"][0]["newTag"] == version

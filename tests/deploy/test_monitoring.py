@@ -1,4 +1,4 @@
-"""Alarms and dashboard: Prometheus takes them, each alarm is raised when it should be, and every name is exported."""
+"""Prometheus accepts alarms and dashboard, each alarm is raised when it should be, and every metric is exported."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(*arguments: str) -> None:
-    """Run it; fails with what it says."""
+    """Run promtool; fails with its output."""
     done = subprocess.run(("promtool", *arguments), check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool
 def test_prometheus_takes_the_configuration() -> None:
-    """Law: configuration and rules are right."""
+    """Prometheus accepts the configuration and its rules."""
     promtool("check", "config", str(HERE / "prometheus.yml"))
 
 
 @pytest.mark.thorough
 @needs_promtool
 def test_each_alarm_is_raised_and_none_without_reason() -> None:
-    """Law: what the rules' own tests say: each is raised by what it is for, and a poller that does well raises none."""
+    """The rules' own tests pass: each alarm is raised by its cause, and a healthy poller raises none."""
     promtool("test", "rules", str(HERE / "alerts.test.yml"))
 
 
 def test_each_alarm_has_its_test() -> None:
-    """Law: for each alarm there is a case in which it is raised, and it is asked for where all is well."""
+    """Each alarm has a test case that raises it, and is expected to be silent in the healthy case."""
     calm, *cases = documents(HERE / "alerts.test.yml")[0]["tests"]
     names = {alarm["alert"] for alarm in ALARMS}
     assert {one["alertname"] for one in calm["alert_rule_test"]} == names
@@ -63,7 +63,7 @@ def test_each_alarm_has_its_test() -> None:
 
 @needs_promtool
 def test_what_the_dashboard_asks(tmp_path: Path) -> None:
-    """Law: each of its questions is one that Prometheus understands."""
+    """Prometheus accepts every query of the dashboard."""
     rules = [
         {"record": f"panel:{at}", "expr": re.sub(r"\$__rate_interval", "5m", expr)} for at, expr in enumerate(ASKED)
     ]
@@ -74,7 +74,7 @@ def test_what_the_dashboard_asks(tmp_path: Path) -> None:
 
 @needs_promtool
 def test_processes_are_found_whatever_their_job(tmp_path: Path) -> None:
-    """Law: what every Python program exports is shown of each poller, whatever its job is called, and of no other."""
+    """Process metrics are shown for every poller, whatever its job is called, and for no other program."""
     asked = [expr for expr in ASKED if "process_" in expr]
     assert len(asked) == 2
     labels = '{instance="10.0.0.1:8080",job="kubernetes-pods"}'
@@ -103,7 +103,7 @@ def test_processes_are_found_whatever_their_job(tmp_path: Path) -> None:
 
 
 def test_the_dashboard_is_of_one_piece() -> None:
-    """Law: panels have ids of their own, do not lie over one another, and ask the source that is provisioned."""
+    """Panels have unique ids, do not overlap, and use the provisioned data source."""
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
     taken: set[tuple[int, int]] = set()
@@ -121,7 +121,7 @@ def test_the_dashboard_is_of_one_piece() -> None:
 
 
 def test_provisioning_and_compose_agree() -> None:
-    """Law: what is provisioned lies where the compose file mounts it, and Prometheus asks our services."""
+    """Provisioned files are where the compose file mounts them, and Prometheus scrapes the project's services."""
     compose = documents(DEPLOY / "compose.yaml")[0]["services"]
     (provider,) = documents(DEPLOY / "grafana" / "provisioning" / "dashboards" / "poller.yaml")[0]["providers"]
     assert f"./grafana/poller.json:{provider['options']['path']}/poller.json:ro" in compose["grafana"]["volumes"]
@@ -133,12 +133,12 @@ def test_provisioning_and_compose_agree() -> None:
 
 
 def test_every_name_is_exported() -> None:
-    """Law: alarms and dashboard ask for metrics that the program has, by names that it declares."""
+    """Alarms and dashboard use only metrics that the program declares."""
     catalogue = pytest.importorskip("poller.telemetry.metrics", reason="the program has no metrics yet")
     package = importlib.import_module("poller.telemetry")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"poller.telemetry.{module.name}")
-    importlib.import_module("poller.daemon.stored_metrics")  # declares what is computed from the store
+    importlib.import_module("poller.daemon.stored_metrics")  # declares the metrics computed from the store
     exported = {one.name for one in catalogue.described()}
     used = {name for alarm in ALARMS for name in _NAME.findall(alarm["expr"])}
     used |= {name for expr in ASKED for name in _NAME.findall(expr)}
@@ -150,7 +150,7 @@ _RUNBOOKS: Final = "https://git.example.org/poller/blob/main"
 
 
 def test_each_alarm_leads_to_its_section() -> None:
-    """Law: the runbook's address ends with this manual and the anchor of the section that has the alarm's name."""
+    """Each alarm's runbook address ends with the manual and the anchor of the section with the alarm's name."""
     manual = DEPLOY / "README.md"
     for alarm in ALARMS:
         told = alarm["annotations"]
@@ -161,7 +161,7 @@ def test_each_alarm_leads_to_its_section() -> None:
 
 
 def test_the_address_of_the_runbooks_can_be_set(tmp_path: Path) -> None:
-    """Law: the command of the manual replaces the address in every alarm, and Prometheus takes the file."""
+    """The manual's command replaces the runbook address in every alarm, and Prometheus accepts the file."""
     (command,) = re.findall(
         r"`(sed -i '[^']+') deploy/prometheus/alerts\.yml`", (DEPLOY / "README.md").read_text("utf-8")
     )

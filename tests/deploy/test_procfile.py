@@ -1,4 +1,4 @@
-"""The Procfile: as it is, on a fresh checkout, with the API and its token in the environment and nothing else."""
+"""The Procfile on a fresh checkout, with only the API and its token in the environment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ENDED = re.compile(r"(\w+)\.1 stopped \(rc=(-?\d+)\)")
 
 
 def three_ports() -> int:
-    """The first of three ports, a hundred apart, that are free."""
+    """The first of three free ports, a hundred apart."""
     while True:
         first = Random().randrange(10_000, 30_000)
         with ExitStack() as stack:
@@ -51,7 +51,7 @@ def three_ports() -> int:
 
 
 class Honcho:
-    """``honcho start``, and what it has said so far."""
+    """``honcho start``, and its output so far."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.said = ""
@@ -64,7 +64,7 @@ class Honcho:
             self.said += line.decode()
 
     async def ended(self) -> dict[str, str]:
-        """How each of the three has ended, once all have."""
+        """The exit code of each of the three processes, once all have ended."""
         async with patience(f"honcho to end: {self.said}"):
             await self._reading
             await self.process.wait()
@@ -80,7 +80,7 @@ class Honcho:
 
 @asynccontextmanager
 async def honcho(directory: Path, environ: Mapping[str, str], port: int) -> AsyncIterator[Honcho]:
-    """``honcho start`` for the time of the block; what it started goes with it."""
+    """``honcho start`` for the duration of the block; its processes are killed with it."""
     command = (sys.executable, "-m", "honcho", "--no-colour", "-d", str(directory), "-f", str(ROOT / "Procfile"))
     process = await asyncio.create_subprocess_exec(
         *command, "start", "-p", str(port), env=environ, stdout=asyncio.subprocess.PIPE, limit=2**20
@@ -93,7 +93,7 @@ async def honcho(directory: Path, environ: Mapping[str, str], port: int) -> Asyn
 
 
 async def all_ready(http: aiohttp.ClientSession, port: int) -> bool:
-    """Whether each of the three is, on its own port."""
+    """Whether each of the three processes is ready on its own port."""
     try:
         for number in range(3):
             async with http.get(f"http://127.0.0.1:{port + 100 * number}/readyz") as answer:
@@ -105,7 +105,7 @@ async def all_ready(http: aiohttp.ClientSession, port: int) -> bool:
 
 
 async def who_reads(http: aiohttp.ClientSession, port: int, token: str | None) -> set[int]:
-    """The statuses that what shows records is answered with, on the three ports."""
+    """The statuses of the paths that show records, on the three ports."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     statuses = set()
     for number in range(3):
@@ -116,7 +116,7 @@ async def who_reads(http: aiohttp.ClientSession, port: int, token: str | None) -
 
 
 def owner_of_the_store(process: asyncio.subprocess.Process) -> psutil.Process:
-    """The one of the three whose child the embedded server is."""
+    """The process that started the embedded server."""
     servers = [one for one in psutil.Process(process.pid).children(recursive=True) if "valkey" in one.name()]
     owner: psutil.Process | None = servers[0].parent()
     assert owner is not None
@@ -125,17 +125,17 @@ def owner_of_the_store(process: asyncio.subprocess.Process) -> psutil.Process:
 
 @pytest.mark.thorough
 async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
-    """Law: three share one embedded store, each ready on its port; they end in order, the store's owner first or not.
+    """Three processes share one embedded store, are ready on their ports, and stop in order, in any order of signals.
 
-    The next start goes on where they were: nothing is published twice, and all that is published arrives. On all
-    interfaces, as PORT means, nobody reads before there is a token, and then with it.
+    After a restart nothing is published twice and everything published is delivered. Because PORT means all interfaces,
+    reading needs a token.
     """
     port = three_ports()
     ours = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ}
     environ = ours | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "HOME": str(tmp_path),  # where the embedded server's directory is by default
+        "HOME": str(tmp_path),  # the default place of the embedded server's directory
         "XDG_STATE_HOME": str(tmp_path / "s"),
         "POLLER_TOKEN": SANDBOX_TOKEN,
     }
@@ -149,12 +149,12 @@ async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
     ):
         environ["POLLER_BASE_URL"] = source
         async with honcho(tmp_path, environ, port) as started:
-            await until(lambda: all_ready(http, port), "all three to be ready")
+            await until(lambda: all_ready(http, port), "all three processes to be ready")
             assert await who_reads(http, port, None) == await who_reads(http, port, READ) == {403}
             add = await asyncio.create_subprocess_exec(*adding, f"{sink.url}/", *how, env=environ, cwd=tmp_path)
             assert await add.wait() == 0
             await sink.received(20)
-            owner_of_the_store(started.process).send_signal(signal.SIGTERM)  # it alone: honcho then ends the others
+            owner_of_the_store(started.process).send_signal(signal.SIGTERM)  # honcho then ends the others
             assert await started.ended() == dict.fromkeys(NAMES, "0"), started.said
         before = await published(store)
         async with honcho(tmp_path, environ | {"POLLER_READ_TOKEN": READ}, port) as started:
@@ -162,7 +162,7 @@ async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
             assert await who_reads(http, port, None) == {401}
             assert await who_reads(http, port, READ) == {200}
             await until(lambda: len(set(GOOD_ROUND.findall(started.said))) == len(RESOURCES), "a round of each feed")
-            await until(lambda: everything(sink, store), "all to be delivered")
+            await until(lambda: everything(sink, store), "all events to be delivered")
             started.process.send_signal(signal.SIGTERM)
             assert await started.ended() == dict.fromkeys(NAMES, "0"), started.said
         log = await asked(http, f"{source}/_sandbox/log")
@@ -190,7 +190,7 @@ def ids(streams: Mapping[str, Sequence[bytes]]) -> set[str]:
 
 
 async def everything(sink: Receiver, directory: Path) -> bool:
-    """Whether the sink has had each event that was published."""
+    """Whether the sink has received every published event."""
     return ids(await published(directory)) <= ids({"": [request.body for request in sink.requests]})
 
 
@@ -200,13 +200,13 @@ async def asked(http: aiohttp.ClientSession, url: str) -> Any:
 
 
 def test_each_command() -> None:
-    """Law: each line is a command that the program takes, without a shell in between, and all roles are done."""
+    """Each line is a valid command that needs no shell, and together they have all roles."""
     lines = dict(line.split(": ", 1) for line in (ROOT / "Procfile").read_text("utf-8").splitlines())
     assert tuple(lines) == NAMES
     roles = {}
     for name, line in lines.items():
         execute, program, *arguments = line.split()
-        assert (execute, program) == ("exec", "poller")  # a shell would stay, and be what the signal ends
+        assert (execute, program) == ("exec", "poller")  # a shell would stay and get the signal instead
         roles[name] = roles_of(arguments)
     assert all("serve" in one for one in roles.values())  # each has a port of its own to be scraped at
     assert frozenset().union(*roles.values()) == {"poll", "deliver", "serve"}

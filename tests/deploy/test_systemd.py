@@ -1,4 +1,4 @@
-"""The unit: what systemd says of it, and that what it forbids is nothing that the daemon needs."""
+"""Systemd accepts the unit, and its restrictions do not affect the daemon."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Unit(configparser.RawConfigParser):
 
 
 def setting(name: str) -> str:
-    """The value of a key of [Service] that stands there once."""
+    """The value of a key that occurs once in [Service]."""
     unit = _Unit(strict=False)
     unit.read_string(TEXT)
     return unit["Service"][name]
@@ -46,7 +46,7 @@ def setting(name: str) -> str:
 
 @needs_systemd
 def test_systemd_takes_it(tmp_path: Path) -> None:
-    """Law: every line is known to systemd and right; the program's path is that of this installation, for once."""
+    """Systemd accepts every line of the unit, with the program's path replaced by this installation's."""
     there = Path(sys.executable).with_name("poller")
     unit = tmp_path / UNIT.name
     unit.write_text(TEXT.replace("/opt/poller/bin/poller", str(there)), "utf-8")
@@ -56,7 +56,7 @@ def test_systemd_takes_it(tmp_path: Path) -> None:
 
 
 def test_what_is_installed() -> None:
-    """Law: the checkout is installed, not the package index's name, and where the unit looks for it."""
+    """The documented command installs the checkout where the unit expects it."""
     (place, what) = re.findall(r"(/\S+)/pip install (\S+)", TEXT)[0]
     assert what == "."
     assert setting("ExecStart").startswith(f"{place}/poller ")
@@ -66,18 +66,18 @@ def test_what_is_installed() -> None:
 
 @needs_systemd
 def test_how_exposed_it_is() -> None:
-    """Law: what systemd makes of its hardening is 2.0 or less, of ten."""
+    """The exposure that systemd computes is at most 2.0 of 10."""
     command = ("systemd-analyze", "security", "--offline=yes", "--threshold=20", "--no-pager", str(UNIT))
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
 async def test_without_memory_that_is_written_and_run(tmp_path: Path) -> None:
-    """Law: MemoryDenyWriteExecute costs nothing: with it the daemon polls, into a server of its own."""
+    """With MemoryDenyWriteExecute the daemon polls into an embedded server."""
     assert setting("MemoryDenyWriteExecute") == "yes"
     libc = ctypes.CDLL(None)
     if libc.prctl(66, 0, 0, 0, 0) < 0:
-        pytest.skip("this kernel cannot deny it (before Linux 6.3)")
+        pytest.skip("this kernel cannot deny writable executable memory (before Linux 6.3)")
     program = _DENY + "os.execv(sys.executable, [sys.executable, '-m', 'poller', 'once', '--json'])"
     async with sandbox(records=20, changes_per_second=0, seed=1) as source:
         environ = {"POLLER_BASE_URL": source, "POLLER_TOKEN": SANDBOX_TOKEN, "POLLER_DATA_DIR": str(tmp_path / "d")}
@@ -90,14 +90,14 @@ async def test_without_memory_that_is_written_and_run(tmp_path: Path) -> None:
 
 
 def test_its_command() -> None:
-    """Law: the command is one that the program takes, and does everything."""
+    """The unit's command is valid and has all roles."""
     _, *arguments = setting("ExecStart").split()
     assert roles_of(arguments) == {"poll", "deliver", "serve"}
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o440])
 def test_a_credential_is_accepted(mode: int, tmp_path: Path) -> None:
-    """Law: what LoadCredential= gives, the user's own or by an access list, is a file that may hold a token."""
+    """A file from LoadCredential= is accepted as a token file."""
     found = re.findall(r"^LoadCredential=([\w-]+):(/\S+)$", TEXT, re.MULTILINE)
     assert found == [(name, f"/etc/poller/credentials/{name}") for name in ("acme", "read")]
     assert "\nEnvironment=POLLER_READ_TOKEN_FILE=/run/credentials/poller.service/read\n" in TEXT
@@ -108,9 +108,9 @@ def test_a_credential_is_accepted(mode: int, tmp_path: Path) -> None:
 
 
 def test_it_waits_for_an_end_in_order() -> None:
-    """Law: what may take longest at the end fits into the time that it has, and the signal is the daemon's alone.
+    """The longest orderly stop fits into TimeoutStopSec, and only the daemon gets the signal.
 
-    Its own Valkey must not hear it: the daemon needs that to the end.
+    Its embedded server must not get it, because the daemon needs the server to the end.
     """
     longest = END_WITHIN + LAST_WAIT + STOP_LIMIT.total_seconds()
     assert timedelta(seconds=longest) < timedelta(seconds=int(setting("TimeoutStopSec").removesuffix("s")))

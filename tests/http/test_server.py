@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.http.server`: bounded, and the one that waits longest for its client goes first."""
+"""Laws of :mod:`poller.http.server`: connections are limited, and the longest-waiting one is closed first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 
 
 class Site:
-    """An application that answers each request once it may, in so many parts or with nothing."""
+    """An application that answers each request once allowed, in this many parts or with an empty body."""
 
     def __init__(self, parts: int = 0, size: int = 0) -> None:
         self.asked = 0
@@ -48,7 +48,7 @@ class Site:
 
 
 class Held:
-    """A connection that is held; knows whether it was dropped."""
+    """A held connection that records whether it was dropped."""
 
     dropped = False
 
@@ -61,10 +61,10 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def served(site: Site, most: int, *, stalled_seconds: float = NEVER) -> AsyncIterator[int]:
-    """The port of it, with room for so many connections."""
+    """The port of the served site, with room for this many connections."""
     async with (
         listening(site, "127.0.0.1", 0, clock=Clock(), most=most, stalled_seconds=stalled_seconds) as url,
-        patience("all to be answered or closed"),
+        patience("all connections to be answered or closed"),
     ):
         try:
             yield int(url.rpartition(":")[2])
@@ -81,7 +81,7 @@ async def opened(port: int, until_the_end: AsyncExitStack, said: bytes = b"") ->
 
 
 def test_a_quarter_of_the_descriptors() -> None:
-    """Law: connections get a quarter of the descriptors, at most 256; the limit is raised to the highest possible."""
+    """Connections get a quarter of the descriptors, at most 256; the limit is raised to the hard limit."""
     program = (
         "import resource, sys; from poller.http import server as c\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))\n"
@@ -96,7 +96,7 @@ def test_a_quarter_of_the_descriptors() -> None:
 
 
 def test_the_one_that_waits_longest_goes() -> None:
-    """Law: the connection that waits longest for its client is closed, not one that is being answered."""
+    """The connection that has waited longest for its client is closed, not one that is being answered."""
     hold = ConnectionLimit(3, clock=FakeClock())
     first, second, third, fourth, fifth, sixth = (Held() for _ in range(6))
     assert all(map(hold.has_room, (first, second, third)))
@@ -108,7 +108,7 @@ def test_the_one_that_waits_longest_goes() -> None:
         hold.waits(third, for_client=False)
         hold.waits(fourth, for_client=False)
         assert not hold.has_room(fifth)
-        hold.waits(fifth, for_client=True)  # of one that is not held: it is on its way out
+        hold.waits(fifth, for_client=True)  # a connection that is not held has no effect
         hold.waits(fourth, for_client=True)
         assert hold.has_room(sixth)
         assert (fourth.dropped, fifth.dropped) == (True, False)
@@ -119,7 +119,7 @@ def test_the_one_that_waits_longest_goes() -> None:
 
 
 async def test_who_asks_is_answered_whoever_says_nothing() -> None:
-    """Law: silent and idle connections take no room from requests."""
+    """Silent and idle connections take no room from requests."""
     site = Site()
     site.answer.set()
     async with served(site, 4) as port, AsyncExitStack() as stack:
@@ -128,15 +128,15 @@ async def test_who_asks_is_answered_whoever_says_nothing() -> None:
             rested = [await opened(port, stack, WHOLE) for _ in range(2)]
             for reader, _writer in rested:
                 assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
-            assert await silent[0][0].read() == b""  # closed, long before its time is over
+            assert await silent[0][0].read() == b""  # closed long before its deadline
 
 
 async def test_where_all_are_being_answered_the_next_one_is_refused() -> None:
-    """Law: 503 and the end for the next, nothing lost for the others; when they have gone there is room again."""
+    """When every connection is being answered the next gets 503; afterwards there is room again."""
     site = Site()
     async with served(site, 2) as port, AsyncExitStack() as stack:
         asking = [await opened(port, stack, WHOLE) for _ in range(2)]
-        await until(lambda: site.asked == 2, "both to ask")
+        await until(lambda: site.asked == 2, "both requests")
         refused, _ = await opened(port, stack)
         assert (await refused.read()).startswith(b"HTTP/1.1 503 ")
         site.answer.set()
@@ -147,7 +147,7 @@ async def test_where_all_are_being_answered_the_next_one_is_refused() -> None:
 
 
 def taken_unread() -> int:
-    """Bytes that the system takes for a client that reads nothing."""
+    """How many bytes the system buffers for a client that does not read."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         sending, _ = server.accept()
         with sending:
@@ -165,13 +165,13 @@ def taken_unread() -> int:
     ids=["written", "closed", "closed with a little left"],
 )
 async def test_who_takes_nothing_of_its_answer_is_let_go(parts: int, header: bytes, size: int | None) -> None:
-    """Law: neither while the answer is written, nor once it is closed here, does a client hold its place for ever."""
+    """A client that does not read its answer loses its connection, during the writing or after the close."""
     site = Site(parts, taken_unread() + 32 * 1024 if size is None else size)  # 64 KiB would stop the writing
     site.answer.set()
     async with served(site, 1, stalled_seconds=0.05) as port, AsyncExitStack() as stack:
         silent = stack.enter_context(socket.create_connection(("127.0.0.1", port)))  # nothing reads, as asyncio would
         silent.sendall(WHOLE.replace(b"\r\n\r\n", b"\r\n" + header + b"\r\n"))
-        await until(lambda: site.asked == 1, "it to ask")
+        await until(lambda: site.asked == 1, "the request")
 
         async def answered() -> bool:
             reader, writer = await opened(port, stack, WHOLE)
@@ -179,17 +179,17 @@ async def test_who_takes_nothing_of_its_answer_is_let_go(parts: int, header: byt
             writer.close()
             return b" 200 " in line
 
-        await until(answered, "its place to be free", despite=(ConnectionError,))
+        await until(answered, "a free slot", despite=(ConnectionError,))
 
 
 async def test_who_takes_nothing_of_its_answer_makes_room() -> None:
-    """Law: connections whose clients ask and take nothing take no room from those who take their answers."""
+    """Clients that do not read their answers take no room from those that do."""
     site = Site(512, LARGE)
     async with served(site, 2) as port, AsyncExitStack() as stack:
         for _ in range(2):
             silent = stack.enter_context(socket.create_connection(("127.0.0.1", port)))  # nothing reads
             silent.sendall(WHOLE * 2)  # the second request waits for the first one's answer
-        await until(lambda: site.asked == 2, "both to ask")
+        await until(lambda: site.asked == 2, "both requests")
         site.answer.set()
 
         async def answered() -> bool:
@@ -198,4 +198,4 @@ async def test_who_takes_nothing_of_its_answer_makes_room() -> None:
             writer.close()
             return b" 200 " in line
 
-        await until(answered, "one to make room", despite=(ConnectionError,))
+        await until(answered, "a free slot", despite=(ConnectionError,))

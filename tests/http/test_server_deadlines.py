@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.http.server`, by real connections: a request has its time, and nothing else has."""
+"""Laws of :mod:`poller.http.server` by real connections: only an incomplete request has a deadline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 
 
 class Site:
-    """An application that answers when it is told to, and says what it was asked."""
+    """An application that answers when allowed, and records the messages it receives."""
 
     def __init__(self) -> None:
         self.answer = asyncio.Event()
@@ -39,17 +39,17 @@ class Site:
 
 @asynccontextmanager
 async def served(site: Site, seconds: float) -> AsyncIterator[int]:
-    """The port of it, with so long for each request."""
+    """The port of the served site, with this much time for each request."""
     async with (
         listening(site, "127.0.0.1", 0, clock=Clock(), request_seconds=seconds) as url,
-        patience("an answer, or the end"),
+        patience("an answer or the end of the connection"),
     ):
         yield int(url.rpartition(":")[2])
 
 
 @asynccontextmanager
 async def opened(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to it."""
+    """A connection to the port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         yield reader, writer
@@ -60,13 +60,13 @@ async def opened(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
 
 @asynccontextmanager
 async def connected(site: Site, seconds: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to a site that is served for the time of the block."""
+    """A connection to a site that is served for the duration of the block."""
     async with served(site, seconds) as port, opened(port) as both:
         yield both
 
 
 async def passed(port: int) -> None:
-    """Return when what was begun before this has met its deadline, if it has one: as who says nothing has."""
+    """Return once any earlier deadline has passed, as it has for a silent connection."""
     async with opened(port) as (reader, _):
         assert await reader.read() == b""
 
@@ -82,7 +82,7 @@ async def passed(port: int) -> None:
     ids=["nothing", "a line", "a head", "a body"],
 )
 async def test_what_is_begun_and_not_ended_is_closed(begun: bytes) -> None:
-    """Law: a connection whose request is not completed in time is closed."""
+    """A connection whose request is not completed in time is closed."""
     site = Site()
     async with connected(site, SOON) as (reader, writer):
         writer.write(begun)
@@ -92,7 +92,7 @@ async def test_what_is_begun_and_not_ended_is_closed(begun: bytes) -> None:
 
 
 async def test_a_second_request_has_its_time_from_its_first_byte() -> None:
-    """Law: resting between two requests is not what is limited; what is begun after that is."""
+    """Idling between requests is not limited, and a started second request has its own deadline."""
     async with connected(Site(), SOON) as (reader, writer):
         writer.write(WHOLE)
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
@@ -102,7 +102,7 @@ async def test_a_second_request_has_its_time_from_its_first_byte() -> None:
 
 
 async def test_who_has_asked_may_wait_for_the_answer_and_ask_again() -> None:
-    """Law: no deadline is left behind by a whole request, for however long its answer or the next request takes."""
+    """A complete request leaves no deadline behind, however long its answer or the next request takes."""
     site = Site()
     async with served(site, SOON) as port, opened(port) as (reader, writer):
         site.answer.clear()
@@ -116,7 +116,7 @@ async def test_who_has_asked_may_wait_for_the_answer_and_ask_again() -> None:
 
 
 async def test_a_slow_body_that_comes_in_time_is_taken() -> None:
-    """Law: what is there in time is answered, in however many parts it came."""
+    """A body that arrives in time is accepted in any number of parts."""
     site = Site()
     async with connected(site, NEVER) as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\n")

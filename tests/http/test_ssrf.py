@@ -73,13 +73,13 @@ def test_what_leads_inwards_or_nowhere_is_refused_with_its_name(text: str, reaso
 
 @pytest.mark.parametrize("text", PUBLIC)
 def test_public_addresses_are_not(text: str) -> None:
-    """Public addresses are accepted, also neighbours of refused ranges."""
+    """Public addresses are accepted, including neighbours of refused ranges."""
     assert refusal(ip_address(text)) is None
 
 
 @given(st.integers(0, 2**32 - 1).map(IPv4Address) | st.integers(0, 2**128 - 1).map(IPv6Address))
 def test_nothing_passes_that_the_standard_library_calls_private(address: IPv4Address | IPv6Address) -> None:
-    """The tables are stricter than ``is_global`` everywhere, and never laxer."""
+    """Every accepted address is global by the standard library, so the tables are never laxer."""
     if refusal(address) is None:
         assert address.is_global
         assert not address.is_multicast
@@ -88,14 +88,14 @@ def test_nothing_passes_that_the_standard_library_calls_private(address: IPv4Add
 
 @pytest.mark.parametrize("text", [text for text in REFUSED if text not in NOWHERE and text != "239.255.255.255"])
 def test_private_ones_are_allowed_as_a_whole(text: str) -> None:
-    """allow_private permits all private addresses, but none that lead nowhere."""
+    """``allow_private`` permits all private addresses, and none that lead nowhere."""
     allowed = AddressPolicy(private=True)
     assert (allowed.refusal(ip_address(text)) is None) == (not text.startswith("ff"))
 
 
 @pytest.mark.parametrize("text", NOWHERE)
 def test_what_leads_nowhere_is_allowed_by_its_network_alone(text: str) -> None:
-    """Neither ``private`` nor a name lets it through."""
+    """An address that leads nowhere is allowed only by its network, not by ``private`` or a name."""
     address = ip_address(text)
     assert AddressPolicy(private=True).refusal(address)
     assert AddressPolicy.of(("h.example",)).refusal(address, host="h.example")
@@ -103,7 +103,7 @@ def test_what_leads_nowhere_is_allowed_by_its_network_alone(text: str) -> None:
 
 
 def test_an_allowance_is_no_larger_than_it_says() -> None:
-    """A network allows its addresses, a name what this name resolves to."""
+    """A network allows its own addresses, and a name what that name resolves to."""
     allowed = AddressPolicy.of(("10.1.0.0/16", "fd00::/8", "192.168.0.7", "Sidecar"))
     for address in ("10.1.255.1", "fd12::1", "192.168.0.7"):
         assert allowed.refusal(ip_address(address)) is None
@@ -117,14 +117,14 @@ def test_an_allowance_is_no_larger_than_it_says() -> None:
 
 
 def test_an_address_has_one_spelling() -> None:
-    """With brackets or without; everything else is a name."""
+    """An address is read with or without brackets in its standard spelling; any other text is a name."""
     assert address_of("[::1]") == IPv6Address("::1")
     assert address_of("127.0.0.1") == IPv4Address("127.0.0.1")
     for name in ("127.1", "0x7f.1", "2130706433", "017700000001", "127.0.0.01", "localhost"):
         assert address_of(name) is None
 
 
-# Laws of :mod:`poller.http.ssrf`: seventeen ways to write 127.0.0.1, and their like.
+# Laws of :mod:`poller.http.ssrf`: unusual spellings of hosts and addresses.
 
 NONE = AddressPolicy()
 ALL = AddressPolicy(private=True)
@@ -141,7 +141,7 @@ HERE = ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0"
 
 @pytest.mark.parametrize("host", ODD)
 def test_a_host_that_is_read_in_two_ways_is_refused(host: str) -> None:
-    """Whatever is allowed: it says why, and no look-up is needed for it."""
+    """An ambiguous host is refused with a reason and without a look-up, even if everything is allowed."""
     assert misspelling(host)
     refused = forbidden(f"https://{host}/hooks", ALL)
     assert refused
@@ -150,7 +150,7 @@ def test_a_host_that_is_read_in_two_ways_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("host", PLAIN)
 def test_names_and_addresses_in_their_spelling_are_not(host: str) -> None:
-    """Private or not: that is another question."""
+    """Names and addresses in their standard spelling are not refused for their spelling."""
     assert misspelling(host) is None
     assert forbidden(f"https://{host}:8443/hooks?a=b", ALL) is None
 
@@ -173,14 +173,14 @@ def test_what_means_this_machine_is_refused_unless_allowed(host: str) -> None:
      "https://h:0/", "https://h:00", "https://h/#@127.0.0.1", "https://h#hunter2@127.0.0.1/"],
 )  # fmt: skip
 def test_a_url_that_holds_more_than_a_url_is_refused(url: str) -> None:
-    """And nothing of it is repeated."""
+    """A URL with credentials, a fragment, odd characters or an odd port is refused without being repeated."""
     refused = forbidden(url, ALL)
     assert refused
     assert "hunter2" not in refused
 
 
 def test_plain_http_is_for_what_is_allowed() -> None:
-    """All of it, or the host that is named."""
+    """Plain http is accepted only with ``allow_private`` or for an allowed host."""
     assert "http:// only with allow_private" in str(forbidden("http://example.org/", NONE))
     assert forbidden("http://example.org/", ALL) is None
     assert forbidden("http://example.org/", AddressPolicy.of(("example.org",))) is None

@@ -29,7 +29,7 @@ from tests.source.clients import client_of, failure_of, keep
 
 
 class Certificates(NamedTuple):
-    """A private authority in a file, and what a server of it needs."""
+    """A private certificate authority in a file, and the TLS context of a server."""
 
     authority: trustme.CA
     file: Path
@@ -51,7 +51,7 @@ def certificates(tmp_path: Path) -> Certificates:
 
 
 async def test_a_private_authority_is_trusted_where_it_is_named(certificates: Certificates) -> None:
-    """With ``ca_file`` the API answers."""
+    """With ``ca_file`` a server of a private authority is trusted."""
     async with (
         serving(http(200, b"ok"), tls=certificates.server) as api,
         client_of(api.url, transport=Transport(ca_file=certificates.file), clock=Clock()) as client,
@@ -60,7 +60,7 @@ async def test_a_private_authority_is_trusted_where_it_is_named(certificates: Ce
 
 
 async def test_certificates_that_are_renewed_are_used_by_a_client_that_is_open(certificates: Certificates) -> None:
-    """Law: what the files hold counts for the next request; while they hold nothing useful the last good ones do."""
+    """An open session uses renewed files for the next request, and the last valid ones while they are unusable."""
     other = trustme.CA()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     other.issue_cert("127.0.0.1").configure_cert(server)
@@ -78,7 +78,7 @@ async def test_certificates_that_are_renewed_are_used_by_a_client_that_is_open(c
 
 
 async def test_the_token_endpoint_uses_renewed_certificates(certificates: Certificates, tmp_path: Path) -> None:
-    """Law: the issuer reads them again as the source does."""
+    """The token issuer reads renewed certificates too."""
     secret = keep(tmp_path / "secret", "s3cret")
     issued = http(200, b'{"access_token":"t1","token_type":"bearer"}')
     file = tmp_path / "other.pem"
@@ -93,7 +93,7 @@ async def test_the_token_endpoint_uses_renewed_certificates(certificates: Certif
 
 
 async def test_a_private_authority_is_not_trusted_otherwise(certificates: Certificates) -> None:
-    """Without it no request is sent, and one line says what is wrong and which key would help."""
+    """Without ``ca_file`` no request is sent, and the error names that key."""
     async with serving(http(200), tls=certificates.server) as api, client_of(api.url) as client:
         failed = await failure_of(client)
         assert isinstance(failed, SourceUnavailable)
@@ -103,7 +103,7 @@ async def test_a_private_authority_is_not_trusted_otherwise(certificates: Certif
 
 
 async def test_a_certificate_of_another_host_is_not_accepted(certificates: Certificates) -> None:
-    """Trusted or not: the name has to be right."""
+    """A trusted certificate of another host is refused."""
     other = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificates.authority.issue_cert("other.example.org").configure_cert(other)
     async with (
@@ -118,7 +118,7 @@ async def test_a_certificate_of_another_host_is_not_accepted(certificates: Certi
 async def test_a_client_certificate_is_shown_where_it_is_demanded(
     version: ssl.TLSVersion, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """With it the API answers, key in the same file or apart; without it one line says which key would help."""
+    """A client certificate is sent on demand, with its key in the same or another file; without one requests fail."""
     certificates.server.maximum_version = version
     certificates.server.verify_mode = ssl.CERT_REQUIRED
     certificates.authority.configure_trust(certificates.server)
@@ -138,7 +138,7 @@ async def test_a_client_certificate_is_shown_where_it_is_demanded(
 
 @contextmanager
 def refusing_handshakes(tls: ssl.SSLContext) -> Iterator[str]:
-    """A server that says why it ends a handshake; asyncio's closes the connection before that is sent."""
+    """A server that sends the reason for ending a handshake; asyncio's closes the connection before that."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -159,8 +159,8 @@ def refusing_handshakes(tls: ssl.SSLContext) -> Iterator[str]:
 
 
 async def test_a_client_certificate_that_is_missing_is_told(certificates: Certificates) -> None:
-    """Where the server says that it ended the handshake, one line names the key that would help."""
-    certificates.server.maximum_version = ssl.TLSVersion.TLSv1_2  # later ones say so after the handshake, or not at all
+    """If the server reports the failed handshake, the error names the key for a client certificate."""
+    certificates.server.maximum_version = ssl.TLSVersion.TLSv1_2  # later versions report it later or not at all
     certificates.server.verify_mode = ssl.CERT_REQUIRED
     with refusing_handshakes(certificates.server) as url:
         async with client_of(url, transport=Transport(certificates.file)) as client:
@@ -170,7 +170,7 @@ async def test_a_client_certificate_that_is_missing_is_told(certificates: Certif
 
 
 async def test_an_alert_is_told_though_only_its_text_is_left() -> None:
-    """Of some errors of TLS the library keeps what they say, and not what they are."""
+    """TLS errors of which the library keeps only the text are still explained."""
     bare = aiohttp.ClientOSError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert (_ssl.c:2580)'")
     assert (
         reason_of(bare)
@@ -195,7 +195,7 @@ async def test_an_alert_is_told_though_only_its_text_is_left() -> None:
     ],
 )
 async def test_what_is_no_answer_is_told_in_our_words(answer: bytes, expected: str) -> None:
-    """Not in the library's, which gives them a status that no API has sent; nothing of the answer is repeated."""
+    """An invalid answer is described without a made-up status and without its content."""
     async with serving(answer) as api, client_of(api.url) as client:
         failed = await failure_of(client)
     assert isinstance(failed, SourceUnavailable)
@@ -203,13 +203,13 @@ async def test_what_is_no_answer_is_told_in_our_words(answer: bytes, expected: s
 
 
 async def test_a_header_of_tens_of_kilobytes_does_no_harm() -> None:
-    """Some gateways send such; the body is what counts."""
+    """A header of 20 kB, as some gateways send, is accepted."""
     async with serving(http(200, b"ok", f"X-Trace: {'x' * 20_000}")) as api, client_of(api.url) as client:
         assert await client.get("/x") == b"ok"
 
 
 async def test_a_handshake_that_ends_without_a_word_is_told_as_one(certificates: Certificates) -> None:
-    """What connects and is closed in the handshake is another fault than a port where nothing listens."""
+    """A connection closed during the TLS handshake is reported as such, not as a refused connection."""
     certificates.server.maximum_version = ssl.TLSVersion.TLSv1_2
     certificates.server.verify_mode = ssl.CERT_REQUIRED
     async with (
@@ -222,7 +222,7 @@ async def test_a_handshake_that_ends_without_a_word_is_told_as_one(certificates:
 async def test_the_token_endpoint_is_reached_with_the_same_certificates(
     certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Authority and client certificate of the source; without them the failure names the endpoint."""
+    """The token endpoint uses the source's authority and client certificate; without them the error names it."""
     certificates.server.verify_mode = ssl.CERT_REQUIRED
     certificates.authority.configure_trust(certificates.server)
     transport = Transport(certificates.file, certificates.client(tmp_path / "client.pem"))
@@ -240,7 +240,7 @@ async def test_the_token_endpoint_is_reached_with_the_same_certificates(
 
 @asynccontextmanager
 async def forward_proxy(seen: list[str]) -> AsyncIterator[str]:
-    """A proxy that tunnels (CONNECT) wherever it is asked to, and notes where."""
+    """A proxy that tunnels (CONNECT) to any host, and records the requests."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -272,7 +272,7 @@ async def forward_proxy(seen: list[str]) -> AsyncIterator[str]:
 
 
 async def test_an_https_api_is_reached_through_the_proxy(certificates: Certificates) -> None:
-    """Through a tunnel: the proxy learns the host, and neither the path, the headers nor the token."""
+    """Through a tunnel the proxy sees the host, and neither path, headers nor token."""
     seen: list[str] = []
     async with forward_proxy(seen) as proxy, serving(http(200, b"ok"), tls=certificates.server) as api:
         transport = Transport(certificates.file, proxy=proxy, headers=(("X-Tenant", "t"),))
@@ -285,7 +285,7 @@ async def test_an_https_api_is_reached_through_the_proxy(certificates: Certifica
 
 
 async def test_a_proxy_that_refuses_is_named(certificates: Certificates) -> None:
-    """One line that tells the proxy's answer from the API's."""
+    """A refusal of the proxy is reported as the proxy's answer, not the API's."""
     async with (
         serving(http(403, b"no")) as proxy,
         client_of("https://api.invalid", transport=Transport(certificates.file, proxy=proxy.url)) as client,
@@ -303,7 +303,7 @@ DAY = 86_400
 
 
 def at(seconds: float) -> str:
-    """An HTTP date so many seconds after noon."""
+    """An HTTP date this many seconds after noon."""
     return format_datetime(NOON + timedelta(seconds=seconds), usegmt=True)
 
 
@@ -324,13 +324,13 @@ def at(seconds: float) -> str:
     ],
 )
 def test_seconds_and_dates_are_what_they_say(value: str, seconds: float) -> None:
-    """Retry-After may be seconds or a date; the past is now."""
+    """Retry-After may be seconds or a date; a past date means no pause."""
     assert pause_requested(value, date=None, now=NOON) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("value", [None, "", "soon", "+5", "1e3", "٣٠", "inf", "nan", "5, 10", "--5", "5s"])
 def test_nonsense_asks_for_nothing(value: str | None) -> None:
-    """Text that is neither is as if it were not there."""
+    """An invalid Retry-After counts as absent."""
     assert pause_requested(value, date=None, now=NOON) is None
 
 
@@ -340,12 +340,12 @@ def test_nonsense_asks_for_nothing(value: str | None) -> None:
     st.datetimes(timezones=st.just(UTC)),
 )
 def test_any_text_can_be_read(value: str, date: str | None, now: datetime) -> None:
-    """Nothing that is sent raises, and nothing lies before now."""
+    """No text raises an error, and no pause is negative."""
     pause = pause_requested(value, date=date, now=now)
     assert pause is None or pause >= timedelta(0)
 
 
 @given(st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(9999, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 -- hypothesis takes bounds without a zone
 def test_dates_are_read_as_they_were_written(moment: datetime) -> None:
-    """To the second, in UTC."""
+    """An HTTP date is read back to the second, in UTC."""
     assert http_date(format_datetime(moment, usegmt=True)) == moment.replace(microsecond=0)
