@@ -1,9 +1,9 @@
-"""The real scripts against the plain model: two processes, a source that changes, and everything that may go wrong.
+"""The real scripts against the plain model: two processes, a source that changes, and any failure in between.
 
-A process takes the lease, plans a commit by the program's own planner on what it reads of the store, and sends it; in
-between, leases expire, processes crash and are replaced, commits are sent twice or come late, the store goes back to an
-older dump, loses a part or all, and is trimmed. After each step the store has to be what the model says, and each id
-has to stand for one change for ever.
+A process takes the lease, plans a commit with the program's own planner on what it reads from the store, and sends it.
+In between, leases expire, processes crash and are replaced, commits are sent twice or late, and the store is trimmed,
+restored from an older dump, or loses some or all of its data. After each step the store has to equal the model, and
+each id has to stand for one change for ever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.store.commit_world import ALL, KEYS, NOTES, Process, Sent, World
 if TYPE_CHECKING:
     from poller.store.recovery import HighWaterMark
 
-PAGES = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), min_size=1)  # few: the same content comes again
+PAGES = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), min_size=1)  # few, so contents repeat
 WORK = ("page", "wait", "send", "again", "remove", "finish")
 FAULTS = ("begin", "crash", "late", "expire", "dump", "roll_back", "trim", "order")
 LOSSES = ("everything", "feed", "state", "snapshots", "events")
@@ -33,7 +33,7 @@ STEPS = (*WORK * 3, *("page", "again") * 6, *FAULTS, "late", "roll_back", *LOSSE
 
 
 class CommitMachine(RuleBasedStateMachine):
-    """Subclasses say which server, and may break the commit."""
+    """The state machine. Subclasses set the server, and may break the commit script."""
 
     url: ClassVar[str]
     runner: ClassVar[asyncio.Runner]
@@ -57,7 +57,7 @@ class CommitMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(STEPS), which=st.sampled_from((0, 0, 0, 1)), values=PAGES, back=st.integers(0, 2))
     def step(self, name: str, which: int, values: dict[str, int], back: int) -> None:
-        """One of :data:`STEPS`: of this process, with these records, so far back."""
+        """Run one of :data:`STEPS` for this process, with these records, so far back in the history."""
         process = self.processes[which]
         match name:
             case "page" | "wait":
@@ -81,7 +81,7 @@ class CommitMachine(RuleBasedStateMachine):
     # Rounds.
 
     def begin(self, process: Process) -> None:
-        """Take the lease; what is found has to be what the model has, or anew if there is need."""
+        """Take the lease; the state found has to equal the model's, or be a new one if a reset is due."""
         model, before, whole = self.model, process.store.memory.known, self.world.whole(ordered=False)
         process.round = process.pending = None
         process.sent.clear()
@@ -92,13 +92,13 @@ class CommitMachine(RuleBasedStateMachine):
         assert isinstance(state, FeedState), state
         model.lease = process.nonce
         if state.generation != model.generation:
-            assert not whole, "begun anew without need"
+            assert not whole, "reset without need"
             self._begun_anew(state, before)
         elif self.went_back and before is not None and before.generation == model.generation:
             assert state.loss is not None or before.sequence <= model.sequence or before.losses < self.world.told()
         self.went_back = False
         if state.loss is not None:
-            model.digest = ""  # it is written down, in a commit of its own
+            model.digest = ""  # the loss is written in a commit of its own
             if state.loss.kind == "replaced":
                 model.token = None
         process.round = {}
@@ -114,7 +114,7 @@ class CommitMachine(RuleBasedStateMachine):
         self.generations.add(state.generation)
 
     def read(self, process: Process, values: dict[str, int]) -> None:
-        """The source shows these; plan what follows."""
+        """The source lists these records; plan the commit that follows."""
         if process.round is None:
             self.begin(process)
         if process.round is None or process.pending is not None:
@@ -125,7 +125,7 @@ class CommitMachine(RuleBasedStateMachine):
             process.pending = _as_planned(commit, planned(self.model, values)), commit
 
     def remove(self, process: Process, values: dict[str, int]) -> None:
-        """The source does not have these any more; plan their removal."""
+        """The source no longer has these records; plan their removal."""
         if process.round is None or process.pending is not None:
             return
         gone = [key for key, known in self.model.snapshots.items() if key in values and not known.removed]
@@ -137,7 +137,7 @@ class CommitMachine(RuleBasedStateMachine):
         process.pending = _as_planned(commit, removing(self.model, gone)), commit
 
     def finish(self, process: Process) -> None:
-        """The round is over: its token moves, last."""
+        """Commit the token, the last commit of a round."""
         if process.round is None or process.pending is not None:
             return
         place, token = process.place, f"t{next(self.world.numbers)}"
@@ -156,20 +156,20 @@ class CommitMachine(RuleBasedStateMachine):
             self._send(process, *sent)
 
     def again(self, process: Process, back: int) -> None:
-        """The reply was lost; or the first try of an earlier one arrives after those that came after it."""
+        """Send a commit again: its reply was lost, or an earlier attempt arrives after later commits."""
         if back < len(process.sent):
             self._send(process, *process.sent[-1 - back])
 
-    # What goes wrong.
+    # Failures.
 
     def crash(self, which: int) -> None:
-        """What it has sent, or was about to, may be on its way."""
+        """Replace the process; its commits may still arrive."""
         process = self.processes[which]
         self.gone += [(process, sent) for sent in filter(None, (process.pending, *process.sent[-2:]))]
         self.processes[which] = self.world.process()
 
     def late(self, back: int) -> None:
-        """A commit of a process that is no more arrives."""
+        """A commit of a process that has ended arrives."""
         if back < len(self.gone):
             process, sent = self.gone[-1 - back]
             self._send(process, *sent)
@@ -182,7 +182,7 @@ class CommitMachine(RuleBasedStateMachine):
         self.dumped = self.world.dump(), self.model.copy()
 
     def roll_back(self, back: int) -> None:
-        """Restore the dump, with what lies in another slot or without."""
+        """Restore the dump, with or without the keys of the other slot."""
         if self.dumped is not None:
             dump, model = self.dumped
             self.world.restore(dump, [*ALL, *([NOTES] if back else [])])
@@ -205,10 +205,10 @@ class CommitMachine(RuleBasedStateMachine):
         self.model.stream = self.model.stream[-most:] if most else []
 
     def order(self) -> None:
-        """An operator wants all to be forgotten."""
+        """An operator requests a reset of the feed."""
         self.world.run(request_round(self.world.client, KEYS, RoundRequest.ANEW))
 
-    # What has to be so.
+    # Invariants.
 
     @invariant()
     def the_store_is_what_the_model_says(self) -> None:
@@ -230,7 +230,7 @@ class CommitMachine(RuleBasedStateMachine):
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
 
     def _check_ids(self, commit: Commit) -> None:
-        """One change has one id, one id stands for one change, whatever is lost and comes again."""
+        """Each change has one id and each id stands for one change, even after a loss."""
         for event in map(json.loads, commit.events):
             told = _told(event)
             change = (commit.generation, told.key, told.kind, told.revision, told.value)
@@ -238,7 +238,7 @@ class CommitMachine(RuleBasedStateMachine):
             assert self.meaning.setdefault(event["id"], change) == change
 
     def _send(self, process: Process, wanted: Planned, commit: Commit) -> bool:
-        """Send it; whether it was written now. What became of it has to be what the model expects."""
+        """Send the commit, check its outcome against the model, and return whether it was written now."""
         expected = self.model.expected(process.nonce, wanted)
         if expected == "OK" and not self.world.whole():
             expected = "STALE"

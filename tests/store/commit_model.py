@@ -1,7 +1,7 @@
-"""What one feed in the store has to hold: a plain model, without a script, without bytes, without a second process.
+"""A plain model of what one feed in the store holds: no script, no bytes, no second process.
 
-Law: it is so simple that it can be believed. A commit is written whole or not at all; the model knows which, by four
-comparisons, and what the stream, the snapshots and the token are then.
+A commit is written whole or not at all. Four comparisons tell which; the model then knows what the stream, the
+snapshots and the token are. It is simple enough to be checked by reading.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Outcome = Literal["OK", "FENCED", "STALE", "ALREADY"]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """An event, as far as it matters; ``value`` is None where the record was removed."""
+    """An event, reduced to what the test compares; ``value`` is None for a removed record."""
 
     sequence: int
     key: str
@@ -26,7 +26,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A snapshot; ``value`` is the last one there was."""
+    """A snapshot; ``value`` is the record's last value."""
 
     revision: int
     value: int
@@ -35,7 +35,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A commit: what it was planned on, and what it changes. ``token`` is None where it moves none."""
+    """A commit: the state it was planned on and what it changes. ``token`` is None if it keeps the token."""
 
     generation: str
     sequence: int
@@ -51,7 +51,7 @@ class Planned:
 
 @dataclass(slots=True)
 class Model:
-    """The feed. ``stream`` is what is visible of it."""
+    """The feed's state. ``stream`` holds the events that consumers can see."""
 
     generation: str = ""
     sequence: int = 0
@@ -62,7 +62,7 @@ class Model:
     lease: str | None = None
 
     def expected(self, nonce: str, commit: Planned) -> Outcome:
-        """What is to become of a commit that this process sends now."""
+        """The outcome of this commit if the process with this nonce sends it now."""
         if self.lease != nonce:
             return "FENCED"
         if self.generation != commit.generation:
@@ -72,7 +72,7 @@ class Model:
         return "OK" if self.sequence == commit.sequence else "STALE"
 
     def write(self, commit: Planned) -> None:
-        """It is written."""
+        """Apply the commit."""
         self.stream += commit.events
         self.snapshots |= commit.snapshots
         self.sequence, self.digest = commit.next_sequence, commit.digest
@@ -80,19 +80,19 @@ class Model:
             self.token = commit.token
 
     def begin_anew(self, generation: str, sequence: int) -> None:
-        """Nothing is known any more; what is in the stream stays."""
+        """Reset the feed: it forgets all records and its token; the stream keeps its events."""
         self.generation, self.sequence, self.digest = generation, sequence, ""
         self.token, self.snapshots = None, {}
 
     def copy(self) -> Model:
-        """As it would be restored: leases have run out."""
+        """A copy as a backup restores it: without leases."""
         copied = deepcopy(self)
         copied.lease = None
         return copied
 
 
 def planned(model: Model, records: dict[str, int]) -> tuple[list[Published], dict[str, Known]]:
-    """What follows for the model if these are the records' values now."""
+    """The events and snapshots that follow for the model if the records have these values now."""
     events, snapshots, sequence = [], {}, model.sequence
     for key, value in records.items():
         known = model.snapshots.get(key)
@@ -107,7 +107,7 @@ def planned(model: Model, records: dict[str, int]) -> tuple[list[Published], dic
 
 
 def removing(model: Model, keys: list[str]) -> tuple[list[Published], dict[str, Known]]:
-    """What follows if these records are gone."""
+    """The events and snapshots that follow if these records are gone."""
     events, snapshots = [], {}
     for number, key in enumerate(keys, start=model.sequence + 1):
         known = model.snapshots[key]

@@ -1,4 +1,4 @@
-"""The real side of the model's games: the store of one feed, its processes, and what the planner makes of a page."""
+"""The real side of the model test: the store of one feed, its processes, and the commits of the real planner."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _read = record_reader("id")
 
 @dataclass(slots=True)
 class Process:
-    """One that polls. ``round`` is what its round has read, None while it has none; ``sent`` its commits."""
+    """A polling process. ``round`` holds what its round has read, None between rounds; ``sent`` holds its commits."""
 
     store: FeedStore
     nonce: str
@@ -53,13 +53,13 @@ class Process:
 
     @property
     def place(self) -> HighWaterMark:
-        """Where the feed is, as far as it knows."""
+        """The position of the feed as this process knows it."""
         assert self.store.memory.known is not None
         return self.store.memory.known
 
 
 class World:
-    """An empty store, and whoever works with it."""
+    """An empty store and the processes that use it."""
 
     def __init__(self, url: str, runner: asyncio.Runner, broken: tuple[str, str]) -> None:
         self.numbers = count()
@@ -95,7 +95,7 @@ class World:
         return Process(store, f"nonce{number}")
 
     def page(self, process: Process, values: Mapping[str, int]) -> Commit:
-        """What a process commits of these records, by what it reads of the store."""
+        """The commit of a process for these records, planned on what it reads from the store."""
         commit, _ = plan(
             [_record(key, value) for key, value in values.items()],
             self.run(process.store.known(list(values))),
@@ -108,7 +108,7 @@ class World:
         return commit
 
     def removal(self, process: Process, gone: Sequence[str]) -> Commit | None:
-        """What a process commits if these are gone; None where it does not know all of them."""
+        """The commit that removes these records; None if the process does not know all of them."""
         known = self.run(process.store.known(list(gone)))
         if not gone or known.keys() != set(gone):
             return None
@@ -125,7 +125,7 @@ class World:
         self.run(self.client.delete(*keys))
 
     def dump(self) -> dict[str, bytes]:
-        """The feed and what lies in another slot, as of one instant."""
+        """The keys of the feed and of the other slot, read at one instant."""
         names = [*ALL, NOTES]
         asking = self.client.pipeline(transaction=True)
         for name in names:
@@ -134,7 +134,7 @@ class World:
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
     def restore(self, dump: Mapping[str, bytes], names: Sequence[str]) -> None:
-        """These keys as they were; leases have run out."""
+        """Restore these keys, without leases."""
         asking = self.client.pipeline(transaction=True)
         asking.delete(*names, KEYS.lease)
         for name in names:
@@ -154,7 +154,7 @@ class World:
         return state_of(state), known, [json.loads(fields[b"data"]) for _, fields in entries]
 
     def whole(self, *, ordered: bool = True) -> bool:
-        """Whether no part is missing; ``ordered``: though an operator wants it to be forgotten."""
+        """Whether no part is missing. With ``ordered``, a requested reset does not count as missing."""
         asking = self.client.pipeline(transaction=False)
         asking.hgetall(KEYS.state)
         asking.hlen(KEYS.snapshots)
@@ -164,7 +164,7 @@ class World:
         return int(snapshots) >= int(state.get(b"kept", b"0").split()[0])
 
     def told(self) -> int:
-        """How many losses are noted."""
+        """The number of losses noted."""
         noted = self.run(self.client.hget(NOTES, FEED))
         return int(json.loads(noted)["told"]) if noted else 0
 

@@ -1,8 +1,8 @@
-"""A process that uses the embedded server as the daemon does: the tests start several, and kill them.
+"""A process that uses the embedded server as the daemon does; tests start several and kill them.
 
-``python -m tests.store.owner DIRECTORY``. Says ``ready PID own`` or ``ready PID shared`` for each server that it
-sees, writes what it is told on standard input (``NAME VALUE``, answered ``written``), and leaves in order on SIGINT or
-SIGTERM: it first writes ``last words`` through the server that it still needs, and ends with ``left``.
+``python -m tests.store.owner DIRECTORY`` prints ``ready PID own`` or ``ready PID shared`` for each server that it
+connects to. It writes each ``NAME VALUE`` line of standard input to the server and answers ``written``. On SIGINT or
+SIGTERM it writes ``last words`` to the server, stops, and prints ``left``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def _report(server: EmbeddedServer, socket: Path) -> None:
         try:
             async with commands(server.url) as client:
                 pid = (await client.info("server"))["process_id"]
-        except RedisError:  # another one's, which is about to end
+        except RedisError:  # the server of another process, which is about to end
             continue
         _say(f"ready {pid} {'own' if server.running_here else 'shared'}")
         await until_gone(socket)
@@ -69,7 +69,7 @@ async def _obey(server: EmbeddedServer, orders: asyncio.StreamReader) -> None:
 
 
 def main() -> None:
-    """Use the server on the directory that the command line names."""
+    """Use the embedded server in the directory named on the command line."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     asyncio.run(_main(Path(sys.argv[1])))
 

@@ -1,4 +1,4 @@
-"""Records as the API lists them, for tests that need many that look alike."""
+"""Sample records as the API lists them, for tests that need many similar ones."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The scene of :mod:`tests.store.test_takeover`: an API, sinks and a configuration, and a store kept as JSON.
+"""The scene of :mod:`tests.store.test_takeover`: an API, sinks, a configuration, and a store kept as JSON.
 
-``python -m tests.store.takeover FILE``, run with the program of an earlier version, plays the first half with real
-processes and writes what its store holds then. It holds: two feeds with a baseline and delta tokens, one of them paused
-since; a subscription of the file with a delivery that waits for its next attempt and an event that was never sent; one
-added at run time with a dead letter; one paused by an operator with an undelivered event; one that left the file, with
-an undelivered event.
+``python -m tests.store.takeover FILE``, run with an earlier version of the program, plays the first half with real
+processes and writes the contents of their store to the file. The store then holds: two feeds with a baseline and delta
+tokens, one of them paused; a subscription of the file with a delivery that waits for its next attempt and an event that
+was never sent; one added at run time with a dead letter; one paused by an operator with an undelivered event; one that
+left the file, with an undelivered event.
 
-One receiver is the sinks and the proxy before the API, whose URL is a part of what is kept. Its port has five digits in
-the file and when it is restored, so that nothing which holds it changes its length.
+One receiver serves as all sinks and as the proxy before the API. Its URL is part of the stored data, and its port has
+five digits in every run, so that the length of the stored values stays the same.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class World:
     Attributes:
         records: of each resource, by id.
         tokens: the delta token that each resource gives out.
-        changed: what the delta from the token before holds.
+        changed: the records in the delta of the token before.
         failing: the sinks that answer 503.
-        asked: the targets of the API's requests.
+        asked: the targets of the requests to the API.
         delivered: the ids of the events that each sink has accepted, in their order.
     """
 
@@ -63,13 +63,13 @@ class World:
         self.refused: dict[str, list[str]] = {name: [] for name in SINKS}
 
     def put(self, resource: str, record: dict[str, Any], *, version: str) -> None:
-        """The API has another version of a record, which the delta from its token before shows."""
+        """Store a new version of a record in the API; the delta of the token before shows it."""
         self.records[resource][record["id"]] = record
         self.changed[resource] = {self.tokens[resource]: [record]}
         self.tokens[resource] = version
 
     def has_delivered(self, count: int, sinks: Sequence[str]) -> bool:
-        """Whether each of these sinks has accepted so many events."""
+        """Whether each of these sinks has accepted this number of events."""
         return all(len(self.delivered[name]) == count for name in sinks)
 
     def __call__(self, request: Received) -> Reply:
@@ -96,7 +96,7 @@ class World:
 
 
 def configured(directory: Path, *, store: str, receiver: str, left: bool) -> Path:
-    """The configuration; ``left``: whether the subscription of that name is in the file."""
+    """The configuration; ``left``: whether the file lists the subscription "left"."""
     sinks = ["waits", *(["left"] if left else [])]
     subscriptions = (
         f'[[subscriptions]]\nid = "{name}"\nsink = "{receiver}/{name}"\nallow_private = true\n'
@@ -118,7 +118,7 @@ def configured(directory: Path, *, store: str, receiver: str, left: bool) -> Pat
 
 
 async def poller(config: Path, *arguments: str) -> str:
-    """What a command says on its standard output; it has to succeed."""
+    """The standard output of a command, which has to succeed."""
     code, said = await ran("--config", str(config), *arguments)
     assert code == 0, (arguments, said)
     return said.decode()
@@ -126,7 +126,7 @@ async def poller(config: Path, *arguments: str) -> str:
 
 @asynccontextmanager
 async def five_digits(world: World) -> AsyncIterator[Receiver]:
-    """A receiver whose port has five digits."""
+    """A receiver whose port number has five digits."""
     async with receiving(world) as receiver:
         port = int(receiver.url.rpartition(":")[2])
         assert _SMALLEST <= port <= _LARGEST, port
@@ -142,7 +142,7 @@ def _bytes(value: str, port: str) -> bytes:
 
 
 async def dumped(client: Any, port: str) -> dict[str, Any]:
-    """All that a store holds, bytes as Latin-1; of leases nothing, for they have run out when it is restored."""
+    """All that the store holds except leases, which have expired by the time it is restored; bytes as Latin-1."""
     store: dict[str, Any] = {}
     for key in sorted([key.decode() async for key in client.scan_iter()]):
         kind = (await client.type(key)).decode()
@@ -179,7 +179,7 @@ async def _stream(client: Any, key: str, port: str) -> dict[str, Any]:
 
 
 async def restored(client: Any, store: dict[str, Any], port: str) -> None:
-    """A store that holds what was dumped."""
+    """Restore a dumped store."""
     for key, (kind, held) in store.items():
         if kind == "string":
             await client.set(key, _bytes(held, port))
@@ -199,7 +199,7 @@ async def restored(client: Any, store: dict[str, Any], port: str) -> None:
 
 
 async def play() -> dict[str, Any]:
-    """The first half, by the program that is installed here."""
+    """Play the first half with the installed version of the program."""
     world = World()
     for number in range(1, 4):
         world.records["contractTypes"][f"c{number}"] = {"id": f"c{number}", "name": f"contract {number}"}

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.store.clock`: moments that processes share are by the store's clock, whatever the wall shows."""
+"""Laws of :mod:`poller.store.clock`: processes share the store's clock, whatever their own wall clocks show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLACK = timedelta(seconds=5)
 
 
 class Lived:
-    """A monotonic clock that is moved by hand."""
+    """A monotonic clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
@@ -29,7 +29,7 @@ class Lived:
 
 
 async def shown(client: Redis, key: str) -> datetime:
-    """What the server's clock shows, asked with a script as the program asks."""
+    """The server's time, read by a script."""
     milliseconds = await client.eval(
         "local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000)", 1, key
     )
@@ -37,7 +37,7 @@ async def shown(client: Redis, key: str) -> datetime:
 
 
 async def test_it_shows_the_time_of_the_store(any_store: str) -> None:
-    """Law: the wall clock counts only until the store was asked, on all stores."""
+    """Law: the process's wall clock counts only until the store's first reply; then the store's clock counts."""
     async with commands(any_store) as client:
         key = MemberKeys.of("poller").version
         clock = StoreClock(key, process=StubClock(now=lambda: WRONG))
@@ -48,21 +48,21 @@ async def test_it_shows_the_time_of_the_store(any_store: str) -> None:
 
 
 async def test_each_look_at_the_members_brings_the_time(any_store: str) -> None:
-    """Law: what is asked anyway keeps the clock right, whether the list has changed or not; nothing else is asked."""
+    """Law: each read of the member list brings the store's time, whether the list has changed or not."""
     keys = MemberKeys.of("poller")
     async with commands(any_store) as client:
         clock = StoreClock(process=StubClock(now=lambda: WRONG))
         members = Members(client, keys, name="one", ttl=timedelta(seconds=30), shebang="#!lua\n", clock=clock)
         seen = await members.beat(["poll"], MemberList())
         assert abs(clock.now() - await shown(client, keys.version)) < SLACK
-        clock.learn(0, asked=clock.asked())  # as if the store's clock had been at the beginning of time
+        clock.learn(0, asked=clock.asked())  # as if the store's clock showed 1970
         assert clock.now() < EPOCH + SLACK
         assert await members.read(seen) is seen
         assert abs(clock.now() - await shown(client, keys.version)) < SLACK
 
 
 def test_time_passes_by_the_monotonic_clock() -> None:
-    """Law: between two replies a wall clock that is set changes nothing."""
+    """Law: between two replies, time passes by the monotonic clock, even if the wall clock is set."""
     wall, lived = [WRONG], Lived()
     clock = StoreClock(process=StubClock(now=lambda: wall[0], monotonic=lived))
     clock.learn(1_000_000, asked=lived())
@@ -73,19 +73,19 @@ def test_time_passes_by_the_monotonic_clock() -> None:
 
 @pytest.mark.parametrize("late", [0.0, 0.5, 30.0], ids=["at once", "slow", "very slow"])
 def test_a_slow_reply_makes_nothing_worse(late: float) -> None:
-    """Law: a reply that does not contradict what is known changes nothing, however long it was under way."""
+    """Law: a reply that agrees with the known time changes nothing, however slow it is."""
     lived = Lived()
     clock = StoreClock(process=StubClock(monotonic=lived))
     clock.learn(1_000_000, asked=lived())
     known, asked = clock.now(), lived()
     lived.seconds += late
-    clock.learn(1_000_000, asked=asked)  # read as it was sent; the reply took all of the time
+    clock.learn(1_000_000, asked=asked)  # the server read its clock when the request was sent; only the reply was slow
     assert abs(clock.now() - known - timedelta(seconds=late)) < timedelta(milliseconds=1)
 
 
 @pytest.mark.parametrize("days", [-30, 30])
 def test_a_clock_that_was_set_is_believed_at_once(days: int) -> None:
-    """Law: a store whose clock jumps, or another primary with another clock, is followed with its first reply."""
+    """Law: when the store's clock jumps, the process follows it with the first reply."""
     lived = Lived()
     clock = StoreClock(process=StubClock(monotonic=lived))
     clock.learn(10_000_000_000, asked=lived())

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.store.commands`: an order waits until it is answered for good, and is answered once."""
+"""Laws of :mod:`poller.store.commands`: a command waits until its final reply, and gets only one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DONE = CommandReply("me", done=True, text="ended", round={"ok": True, "pages": 2
 
 
 async def test_it_waits_until_it_is_answered_for_good(store_client: Redis) -> None:
-    """Law: a reply that is not the last leaves the command pending for the feed's next owner."""
+    """Law: a command stays pending until its final reply; an interim reply does not remove it."""
     queue = CommandQueue(store_client, "poller")
     await queue.submit(ONE)
     assert (await queue.pending(), await queue.last_reply(ONE)) == ([ONE], None)
@@ -42,7 +42,7 @@ async def test_it_waits_until_it_is_answered_for_good(store_client: Redis) -> No
 
 
 async def test_it_is_answered_for_good_once(store_client: Redis) -> None:
-    """Law: who slept through its lease does not take back what the next owner said."""
+    """Law: a late interim reply does not replace the final reply."""
     queue = CommandQueue(store_client, "poller")
     await queue.submit(ONE)
     await queue.reply(ONE, DONE)
@@ -62,7 +62,7 @@ async def test_nothing_stays_for_ever(store_client: Redis) -> None:
 
 
 async def test_what_somebody_is_at_is_not_forgotten(store_client: Redis) -> None:
-    """Law: a round that takes longer than an order waits is heard of to its end."""
+    """Law: a command in progress is kept alive and cannot be withdrawn, so a long round still gets its final reply."""
     queue, key = CommandQueue(store_client, "poller"), answer_key("poller", "1")
     await queue.submit(ONE)
     await queue.reply(ONE, BEGUN)
@@ -83,7 +83,7 @@ async def test_what_cannot_be_read_is_left_alone(store_client: Redis) -> None:
     assert (await queue.pending(), await queue.last_reply(ONE)) == ([ONE], None)
 
 
-# Orders are left for the next round, where they make sense.
+# Requests for the next round are accepted only where they apply.
 
 KEYS = FeedKeys.of("poller", "acme/contractTypes")
 
@@ -93,7 +93,7 @@ async def state(client: Redis) -> FeedState:
 
 
 async def test_only_what_is_held_can_be_released(store_client: Redis) -> None:
-    """Law: releasing a feed that holds nothing says so and leaves nothing that would let a later fault through."""
+    """Law: releasing a feed without held removals returns false and leaves no mark that would release later ones."""
     assert not await request_round(store_client, KEYS, RoundRequest.RELEASE)
     await store_client.hset(KEYS.state, "generation", "g")
     assert not await request_round(store_client, KEYS, RoundRequest.RELEASE)
@@ -104,7 +104,7 @@ async def test_only_what_is_held_can_be_released(store_client: Redis) -> None:
 
 
 async def test_a_feed_that_was_read_can_be_read_again(store_client: Redis) -> None:
-    """Law: a resync is asked of a feed that exists; one that does not is not made to."""
+    """Law: a resync or reset is accepted for a feed that has a state, and creates no state for one that has none."""
     assert not await request_round(store_client, KEYS, RoundRequest.RESYNC)
     assert not await store_client.exists(KEYS.state)
     await store_client.hset(KEYS.state, "generation", "g")
@@ -113,7 +113,7 @@ async def test_a_feed_that_was_read_can_be_read_again(store_client: Redis) -> No
     assert (await state(store_client)).resync
 
 
-# Laws of :mod:`poller.store.commands`: a paused feed is begun by nobody, and stays what it was.
+# Pauses: a paused feed begins no round and keeps its data.
 
 WANTED = FeedPause("anna on desk", "moving house", datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
 
@@ -131,7 +131,7 @@ def store(store_client: Redis) -> FeedStore:
 
 
 async def test_a_paused_feed_is_begun_by_nobody(store_client: Redis, store: FeedStore) -> None:
-    """Law: a paused feed begins no round, and gets neither lease nor state; resumed, it begins."""
+    """Law: a paused feed begins no round and gets neither lease nor state; after it is resumed, rounds begin."""
     assert await pause(store_client, KEYS, WANTED) is None
     assert await store.open_round() == WANTED
     assert not store.held
@@ -142,7 +142,7 @@ async def test_a_paused_feed_is_begun_by_nobody(store_client: Redis, store: Feed
 
 
 async def test_who_has_the_lease_keeps_it(store_client: Redis, store: FeedStore) -> None:
-    """Law: a pause takes no lease away, so what is done under it, such as retention, goes on."""
+    """Law: pausing a feed leaves its lease with the owner, so that work such as retention goes on."""
     assert await store.lease.acquire() is None
     await pause(store_client, KEYS, WANTED)
     assert await store.open_round() == WANTED
@@ -151,7 +151,7 @@ async def test_who_has_the_lease_keeps_it(store_client: Redis, store: FeedStore)
 
 
 async def test_the_first_pause_counts(store_client: Redis) -> None:
-    """Law: pausing what is paused changes nothing and tells the pause that it is in; so does resuming what is not."""
+    """Law: pausing a paused feed changes nothing and returns its pause; resuming an active one returns None."""
     await pause(store_client, KEYS, WANTED)
     assert await pause(store_client, KEYS, FeedPause("another", "", WANTED.at)) == WANTED
     assert await resume(store_client, KEYS) == WANTED
@@ -159,7 +159,7 @@ async def test_the_first_pause_counts(store_client: Redis) -> None:
 
 
 async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store: FeedStore) -> None:
-    """Law: no order of another kind ends a pause, not even one that forgets all that is known."""
+    """Law: no other command ends a pause, not even a reset of the feed."""
     await store.open_round()
     await pause(store_client, KEYS, WANTED)
     assert await request_round(store_client, KEYS, RoundRequest.ANEW)
@@ -168,13 +168,13 @@ async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store
 
 @pytest.mark.parametrize("kept", [b"", b"1", b'{"by":7}', b"\xff", b'{"by":"\xff"}'])
 def test_what_another_version_wrote_is_a_pause(kept: bytes) -> None:
-    """Law: any value in the key is a pause, which can be shown."""
+    """Law: any value in the pause key is a pause, and its text can be shown."""
     assert pause_of(kept).text.startswith("paused by another version")
 
 
 @pytest.mark.parametrize("kept", [b"", b"1", b"\xff", b'{"id":"\xff"}'])
 async def test_a_command_that_cannot_be_read_is_left_alone(store_client: Redis, kept: bytes) -> None:
-    """Law: what another program wrote among the commands is none, and the others are read."""
+    """Law: a command that another program wrote is skipped, and the others are read."""
     queue = CommandQueue(store_client, "poller")
     await queue.submit(ONE)
     await store_client.hset(orders_key("poller"), "bad", kept)
@@ -182,6 +182,6 @@ async def test_a_command_that_cannot_be_read_is_left_alone(store_client: Redis, 
 
 
 def test_the_text_is_one_line() -> None:
-    """Law: foreign words steer no terminal and break no log."""
+    """Law: the text of a pause is one line, whatever its fields hold."""
     assert "\n" not in FeedPause("a\nb", "x\x1b[31m\ny", WANTED.at).text
     assert WANTED.text == "paused by anna on desk since 2026-03-02 08:15 UTC: moving house"

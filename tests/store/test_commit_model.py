@@ -1,6 +1,6 @@
-"""The commit script against a plain model, step by step, on a real server; and broken scripts, which it has to catch.
+"""The commit script against a plain model, step by step, on a real server; broken scripts have to fail.
 
-``--hypothesis-profile=long`` plays two thousand games of sixty steps, each time other ones.
+``--hypothesis-profile=long`` runs two thousand random sequences of sixty steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def playing(url: str, runner: asyncio.Runner, broken: tuple[str, str] = ("", "")
 
 
 def test_the_store_is_always_what_the_model_says(url: str, runner: asyncio.Runner) -> None:
-    """Law: no gap, no double, one id for one change, the token last, and nothing of a commit that is refused."""
+    """No gap, no duplicate, one id for each change, the token last, and nothing of a refused commit is written."""
     machine = playing(url, runner)
     run_state_machine_as_test(machine, settings=settings() if LONG else USUAL)
 
@@ -62,7 +62,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("check", list(BROKEN) if LONG else list(BROKEN)[:3])
 def test_a_broken_script_is_caught(url: str, runner: asyncio.Runner, check: str) -> None:
-    """The model can fail: each check of the script is there for something that it meets."""
+    """The model detects each check that is taken out of the script."""
     machine = playing(url, runner, BROKEN[check])
     assert BROKEN[check][0] in COMMIT
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.store.consumer_state`, on real servers: one owner reads and writes."""
+"""Laws of :mod:`poller.store.consumer_state`, on real servers: only the owner of the lease reads and writes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def scene(any_store: str) -> AsyncIterator[Scene]:
 
 
 async def test_one_process_has_the_lease(scene: Scene) -> None:
-    """One process has the lease; another one learns how long it lasts, and gets it at once after a release."""
+    """One process has the lease; another learns how long it lasts, and gets it at once after a release."""
     one, two = scene.store("one"), scene.store("two")
     assert await one.lease.acquire() is None
     other = await two.lease.acquire()
@@ -96,15 +96,15 @@ async def test_one_process_has_the_lease(scene: Scene) -> None:
 
 
 async def test_a_lease_without_an_end_is_another_s(scene: Scene) -> None:
-    """A lease key without an end belongs to another."""
+    """A lease key without an expiry belongs to another process."""
     await scene.client.set(KEYS.lease, "someone")
     assert await scene.store().lease.acquire() is not None
 
 
 async def test_a_lease_from_before_the_servers_clock_was_set_back_ends(scene: Scene) -> None:
-    """Law: a lease with hours left was written before the clock was set back, and is shortened to one term.
+    """A lease with hours left dates from before the clock was set back; it is shortened to one term.
 
-    One with minutes left may be another configuration's, and stays.
+    A lease with minutes left may come from another configuration, and stays as it is.
     """
     await scene.client.set(KEYS.lease, "gone", ex=3600)
     other = await scene.store().lease.acquire()
@@ -118,7 +118,7 @@ async def test_a_lease_from_before_the_servers_clock_was_set_back_ends(scene: Sc
 
 
 async def test_a_lease_counts_as_lost_when_it_may_be(scene: Scene) -> None:
-    """A process that was stopped past its lease knows it before it asks anybody."""
+    """A process that was suspended past the end of its lease knows this without asking the store."""
     store = await scene.opened()
     scene.clock.seconds += 29
     assert store.held
@@ -131,18 +131,18 @@ async def test_a_lease_counts_as_lost_when_it_may_be(scene: Scene) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["take", "renew"])
 async def test_a_lease_counts_from_the_asking(scene: Scene, again: bool) -> None:
-    """Law: a lease counts from the request, not from the reply."""
+    """A lease counts from the request, not from the reply."""
     async with proxied(scene.url) as proxy:
         client = commands(proxy.url)
         store = scene.store(client=client)
         try:
             if again:
                 assert await store.lease.acquire() is None
-            await client.script_flush()  # so that the script itself is sent, whose reply comes with the answer
+            await client.script_flush()  # so that the script itself is sent (EVAL)
             held = proxy.hold_reply(to=b"EVAL")
             scene.clock.seconds = 100.0
             asking = asyncio.create_task(store.lease.renew() if again else store.lease.acquire())
-            async with patience("the answer to be under way"):
+            async with patience("the reply to arrive at the proxy"):
                 await held.struck.wait()
             scene.clock.seconds += 20
             held.freed.set()
@@ -157,7 +157,7 @@ async def test_a_lease_counts_from_the_asking(scene: Scene, again: bool) -> None
 
 
 async def test_without_the_lease_nothing_is_read_and_nothing_is_written(scene: Scene) -> None:
-    """What a fenced process reads would be held for it, and its owner would never see it."""
+    """A fenced process neither reads nor settles; entries that it read would never reach the owner."""
     store = await scene.opened()
     (entry,) = await scene.add(b"{}")
     await scene.client.set(KEYS.lease, "two")
@@ -175,7 +175,7 @@ async def test_without_the_lease_nothing_is_read_and_nothing_is_written(scene: S
 
 
 async def test_whoever_takes_over_finds_what_was_read_and_not_settled(scene: Scene) -> None:
-    """A new owner reads what was read and not settled, in order; trimmed and empty entries differ."""
+    """A new owner gets entries that were read and not settled, in order; trimmed and empty entries differ."""
     store = await scene.opened()
     entries = await scene.add(b"1", b"2", b"3", b"4")
     foreign = text(await scene.client.xadd(FEED.events, {"other": b"x"}))
@@ -192,7 +192,7 @@ async def test_whoever_takes_over_finds_what_was_read_and_not_settled(scene: Sce
 
 
 async def test_parked_and_out_of_the_group_in_one_step(scene: Scene) -> None:
-    """Then loaded, then gone; dead letters keep what they were given, and when."""
+    """One settlement acknowledges entries, schedules retries and writes dead letters with their times."""
     store = await scene.opened()
     one, two = await scene.add(b"1", b"2")
     await store.read(most=9)
@@ -208,7 +208,7 @@ async def test_parked_and_out_of_the_group_in_one_step(scene: Scene) -> None:
 
 
 async def test_what_lua_cannot_take_at_once_is_taken_in_parts(scene: Scene) -> None:
-    """Ten thousand events in a batch may fail together."""
+    """A settlement of ten thousand entries, too many for one Lua call, is written in parts."""
     store = await scene.opened()
     many = {f"{number}-1": b"x" for number in range(10_000)}
     await store.settle(Settlement(list(many), many), now_ms=1)
@@ -218,7 +218,7 @@ async def test_what_lua_cannot_take_at_once_is_taken_in_parts(scene: Scene) -> N
 
 
 async def test_a_settlement_whose_reply_is_lost_is_sent_again_and_counts_once(scene: Scene) -> None:
-    """As does one that never arrived."""
+    """A settlement is sent again if it or its reply is lost, and counts once."""
     store = await scene.opened()
     one, two = await scene.add(b"1", b"2")
     await store.read(most=9)
@@ -256,19 +256,19 @@ async def test_a_settlement_that_comes_late_writes_nothing(scene: Scene) -> None
 
 
 async def lost_since(scene: Scene, before: dict[str, bytes]) -> None:
-    """Let the store lose what was written since, as after a restart or a failover; leases live on."""
+    """Restore these keys, so that the store loses later writes as in a failover; leases stay."""
     for key, value in before.items():
         await scene.client.restore(key, 0, value, replace=True)
 
 
 async def stored(scene: Scene) -> dict[str, bytes]:
-    """What the store holds of the feed and of the consumer."""
+    """The keys of the feed and of the consumer, dumped."""
     return {key: await scene.client.dump(key) or b"" for key in (FEED.events, KEYS.state, KEYS.parked)}
 
 
 @pytest.mark.parametrize("notices", ["the next settlement", "a renewal of the lease"])
 async def test_settlements_that_the_store_lost_are_noticed(scene: Scene, notices: str) -> None:
-    """Law: the lease counts as lost, so that all is read again; what the store holds then is as if never settled."""
+    """When the store has lost settlements, the lease counts as lost, and the entries are read again as unsettled."""
     store = await scene.opened()
     one, two, three = await scene.add(b"1", b"2", b"3")
     await store.read(most=9)
@@ -293,14 +293,14 @@ async def test_settlements_that_the_store_lost_are_noticed(scene: Scene, notices
 
 @pytest.mark.parametrize("ended", ["released", "ran out"])
 async def test_nothing_is_lost_where_another_owner_settled_in_between(scene: Scene, ended: str) -> None:
-    """Law: settlements are looked for within one holding of the lease; its serials go on afterwards."""
+    """Settlements of another owner in between are no loss: serials are checked only within one holding of a lease."""
     store = await scene.opened()
     await store.settle(Settlement(), now_ms=1)
     if ended == "released":
         await store.lease.release()
     else:
         scene.clock.seconds += TTL.total_seconds() + 1
-        await scene.client.delete(KEYS.lease)  # it has run out in the store, too
+        await scene.client.delete(KEYS.lease)  # the lease has expired in the store, too
     other = await scene.opened("two")
     await other.settle(Settlement(), now_ms=1)
     await other.lease.release()
@@ -312,7 +312,7 @@ async def test_nothing_is_lost_where_another_owner_settled_in_between(scene: Sce
 
 
 async def test_a_delivery_that_cannot_become_a_dead_letter_stays_scheduled(scene: Scene) -> None:
-    """A server may refuse one write of a settlement (another kind of key, a missing right); no event is lost by it."""
+    """If the server refuses the write of a dead letter, the delivery stays scheduled and no event is lost."""
     store = await scene.opened()
     (one,) = await scene.add(b"1")
     await store.read(most=9)
@@ -328,7 +328,7 @@ async def test_a_delivery_that_cannot_become_a_dead_letter_stays_scheduled(scene
 
 
 async def test_a_store_that_stays_away_ends_it_with_the_lease(scene: Scene) -> None:
-    """A settlement is given up when the lease has ended."""
+    """A settlement is given up when the lease ends."""
     async with proxied(scene.url) as proxy:
         client = commands(proxy.url)
         proxy.reset(to=b"EVALSHA", times=99)
@@ -341,7 +341,7 @@ async def test_a_store_that_stays_away_ends_it_with_the_lease(scene: Scene) -> N
 
 
 async def test_a_reply_of_a_read_that_is_lost_leaves_what_was_in_it_to_be_asked_for(scene: Scene) -> None:
-    """The group holds it for us."""
+    """Entries of a lost reply are pending in the group, and the owner gets them from there."""
     store = await scene.opened()
     assert await store.read(most=9) == []  # the server knows the script now
     (one,) = await scene.add(b"1")
@@ -359,7 +359,7 @@ async def test_a_reply_of_a_read_that_is_lost_leaves_what_was_in_it_to_be_asked_
 
 @pytest.mark.parametrize("loss", ["destroyed", "deleted"])
 async def test_a_group_that_is_gone_is_made_again_where_all_before_was_settled(scene: Scene, loss: str) -> None:
-    """What comes again was not settled, what was settled does not come again."""
+    """A lost group is created again at the settled position: unsettled events come again, settled ones do not."""
     store = await scene.opened()
     one, two, three = await scene.add(b"1", b"2", b"3")
     await store.read(most=2)
@@ -381,7 +381,7 @@ async def test_a_group_that_is_gone_is_made_again_where_all_before_was_settled(s
 
 
 async def test_where_a_new_group_begins(scene: Scene) -> None:
-    """At the end, or at the beginning; and there it begins again when it is lost before anything was delivered."""
+    """A new group begins at the end or the start of the stream; lost before any delivery, it begins there again."""
     before = await scene.add(b"1")
     store = scene.store()
     await store.lease.acquire()
@@ -397,7 +397,7 @@ async def test_where_a_new_group_begins(scene: Scene) -> None:
 
 
 async def test_a_stream_that_is_not_there_yet(scene: Scene) -> None:
-    """A subscription may be older than its feed's first event, and gets it."""
+    """A subscription that is older than its feed's first event gets that event."""
     store = scene.store()
     await store.lease.acquire()
     await store.open("now")

@@ -43,7 +43,7 @@ _digests = (f"commit-{number}" for number in itertools.count())
 
 
 async def quarantine(client: Redis, *records: bytes) -> list[str]:
-    """Commit these as a round does; the ids of all entries then."""
+    """Commit these rejected records as a round does; returns the ids of all quarantine entries."""
     store = FeedStore(
         client,
         FeedScripts(client),
@@ -65,7 +65,7 @@ async def ids(client: Redis) -> list[str]:
 
 
 async def test_what_is_listed_can_be_opened(store_client: Redis) -> None:
-    """Law: an id from the list leads to the record's bytes, its reason and when it was quarantined."""
+    """Law: an id from the list opens the record's bytes, with its reason and the time of its quarantine."""
     (entry,) = await quarantine(store_client, b"[1]")
     (letter,) = (await newest(store_client, FEEDS, most=5)).letters
     assert letter_id(letter.id) == DeadLetterId(FEED, entry)
@@ -77,7 +77,7 @@ async def test_what_is_listed_can_be_opened(store_client: Redis) -> None:
 
 
 async def test_the_newest_of_all_feeds_come_last(store_client: Redis) -> None:
-    """Law: over any number of feeds and answers the newest are listed, in order, and all others are counted."""
+    """Law: the newest dead letters of all feeds are listed in order of time, and the others are counted."""
     for number in range(1, 81):
         keys = FEEDS[FEED if number % 2 else OTHER]
         await store_client.xadd(keys.quarantine, {"raw": "[]", "reason": "r"}, id=f"{number * 1000}-0")
@@ -92,7 +92,7 @@ async def test_the_newest_of_all_feeds_come_last(store_client: Redis) -> None:
 
 
 async def test_what_was_dropped_is_quarantined_anew(store_client: Redis) -> None:
-    """Law: a quarantined record is kept once, and again after it was dropped, also if only a part is kept."""
+    """Law: a record is quarantined once, and again after it was dropped, even if only a part of it is kept."""
     long = b"[" + b"1" * QUARANTINE_BYTES + b"]"
     first, second = await quarantine(store_client, b"[1]", long)
     assert await quarantine(store_client, b"[1]", long) == [first, second]
@@ -108,7 +108,7 @@ async def test_what_was_dropped_is_quarantined_anew(store_client: Redis) -> None
 
 
 async def test_dropping_twice_does_not_forget_what_came_between(store_client: Redis) -> None:
-    """Law: of two that drop one entry at a time the later leaves alone what is remembered of a record come since."""
+    """Law: a late second drop of an entry keeps the digest of the same record quarantined since."""
     (first,) = await quarantine(store_client, b"[1]")
     assert await drop(store_client, KEYS, first)
     (second,) = await quarantine(store_client, b"[1]")
@@ -118,7 +118,7 @@ async def test_dropping_twice_does_not_forget_what_came_between(store_client: Re
 
 
 async def test_all_of_a_feed_are_dropped(store_client: Redis) -> None:
-    """Law: all entries and what was remembered of them go, over any number of answers; other feeds keep theirs."""
+    """Law: dropping all of a feed removes its entries and digests in several calls; other feeds keep theirs."""
     records = [b"[%d]" % number for number in range(50)]
     await quarantine(store_client, *records)
     await store_client.xadd(FEEDS[OTHER].quarantine, {"raw": "[]", "reason": "r"})
@@ -130,7 +130,7 @@ async def test_all_of_a_feed_are_dropped(store_client: Redis) -> None:
 
 
 async def test_entries_without_a_digest(store_client: Redis) -> None:
-    """Law: what an older version quarantined is shown and dropped too; whether a cut record is whole is not known."""
+    """Law: entries of an older version, without a digest, are listed and dropped; a cut one has ``whole`` None."""
     await quarantine(store_client)
     long = b"1" * QUARANTINE_BYTES
     for raw in (b"[1]", long):
@@ -144,7 +144,7 @@ async def test_entries_without_a_digest(store_client: Redis) -> None:
 
 
 async def test_what_others_wrote_is_listed(store_client: Redis) -> None:
-    """Law: entries without our fields, and at times beyond the calendar, are no reason to fail."""
+    """Law: entries without our fields, or with times beyond the calendar, are listed without an error."""
     await store_client.xadd(KEYS.quarantine, {"other": b"\xff"}, id="1-0")
     await store_client.xadd(KEYS.quarantine, {"reason": b"\xff"}, id=f"{2**63}-1")
     letters = (await newest(store_client, FEEDS, most=5)).letters
@@ -157,12 +157,12 @@ async def test_what_others_wrote_is_listed(store_client: Redis) -> None:
     ["", "1-0", f"{FEED}:", f"{FEED}:1", f"{FEED}:1-0 ", f"{FEED}:\u0661-0", f"{FEED}:{2**64}-0", f"{FEED}:-1-0"],
 )
 def test_what_is_no_id(text: str) -> None:
-    """Law: an invalid id and an unknown one are different errors."""
+    """Law: a text that is not a dead letter's id gives None."""
     assert letter_id(text) is None
 
 
 def test_an_id_is_one_word_for_a_shell() -> None:
-    """Law: no part of an id needs quoting, and the feed may be named as elsewhere."""
+    """Law: an id needs no quoting in a shell, and may name the feed with or without its source."""
     assert letter_id("acme/a_b-c:1735689600000-12") == DeadLetterId("acme/a_b-c", "1735689600000-12")
     assert letter_id("contractTypes:1-0") == DeadLetterId("contractTypes", "1-0")
     event = DeadLetterId("acme/contractTypes", "1735689600000-12", "a-sub")
@@ -181,7 +181,7 @@ def test_an_id_is_one_word_for_a_shell() -> None:
     )
 
 
-# Letters of events: one suite over the simulated store, Valkey and Redis.
+# Dead letters of events: one suite over the simulated store, Valkey and Redis.
 
 PAIRS = pairs_of("poller", [FEED, "acme/achievements"], ["a", "b"])
 OWNER = Owner(FEED, "a")
@@ -195,7 +195,7 @@ async def give_up(client: Redis, *numbers: int, keys: ConsumerKeys = CONSUMER_KE
 
 
 async def test_the_newest_of_all(store_client: Redis) -> None:
-    """Law: over all pairs the newest are named, the newest last, and all are counted."""
+    """Law: the newest dead letters of all feed consumers are listed, the newest last, and all are counted."""
     other = Owner("acme/achievements", "b")
     await give_up(store_client, 1, 3, 5)
     await give_up(store_client, 2, 4, keys=PAIRS[other])
@@ -210,7 +210,7 @@ async def test_the_newest_of_all(store_client: Redis) -> None:
 
 
 async def test_a_letter_is_moved_once_and_as_it_was_seen(store_client: Redis) -> None:
-    """Law: of two that redeliver a letter one moves it; one that has become another letter meanwhile stays."""
+    """Law: of two redeliveries of a dead letter one moves it; one that changed since it was read stays."""
     await give_up(store_client, 1)
     seen = {"letter": b"letter 1", "delivery": b"d"}
     assert await redeliver(store_client, CONSUMER_KEYS, "1-0", letter=b"another", delivery=b"d") is Moved.ABSENT
@@ -222,7 +222,7 @@ async def test_a_letter_is_moved_once_and_as_it_was_seen(store_client: Redis) ->
 
 
 async def test_so_many_may_wait(store_client: Redis) -> None:
-    """Law: if too many deliveries wait already, a dead letter stays whole."""
+    """Law: a dead letter stays whole if too many deliveries are scheduled already."""
     await give_up(store_client, 1)
     await store_client.hset(CONSUMER_KEYS.parked, mapping={f"9-{number}": "d" for number in range(MOST_WAITING)})
     assert await redeliver(store_client, CONSUMER_KEYS, "1-0", letter=b"letter 1", delivery=b"d") is Moved.FULL
@@ -231,7 +231,7 @@ async def test_so_many_may_wait(store_client: Redis) -> None:
 
 
 async def test_dropped(store_client: Redis) -> None:
-    """Law: what is dropped is gone from both places, however many; what is not there is not counted."""
+    """Law: dropping removes dead letters from both keys, however many; unknown ids are not counted."""
     await give_up(store_client, *range(1200))
     assert (
         await drop_events(store_client, CONSUMER_KEYS, [*(await entries(store_client, CONSUMER_KEYS))[:1100], "9999-0"])

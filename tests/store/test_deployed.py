@@ -1,4 +1,4 @@
-"""The server as ``deploy/redis`` has it: what it acknowledged is there after a restart."""
+"""The server configured as in ``deploy/redis``: writes that it acknowledged survive a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TWO = "redis.call('SET', KEYS[1], '1') redis.call('SET', KEYS[2], '1') return 1
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_script_is_kept_through_a_restart(kind: Kind, tmp_path: Path) -> None:
-    """Some versions read their append-only file as the user "default", and drop what that one may not do."""
+    """Writes of a script survive a restart, though some versions replay the file as user "default" under its ACL."""
     for _ in range(2):
         with running_with_acl(kind, tmp_path / "v") as server, Redis.from_url(server.url) as client:
             if client.exists("poller:plain"):

@@ -1,7 +1,7 @@
-"""Commits while the store changes under them: written once, or refused, never twice.
+"""Commits during a failover of the store: each is written once or refused, never twice.
 
-The cluster loses nothing here, for its failovers are agreed upon; Sentinels may give up what the new primary had not
-heard of yet, and then snapshots, sequence and stream fall back together.
+Coordinated failovers of the cluster lose nothing. A failover by Sentinels may lose writes that the new primary had not
+received; snapshots, sequence and stream then fall back together.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from poller.store.feed import FeedStore
     from tests.stores import Stores
 
-_AFTER = 20  # commits, so that the last change is seen through
-_BETWEEN = 0.003  # seconds: a failover by Sentinels takes some, and CPU of the commits is taken from it
+_AFTER = 20  # commits after the last action, so that its effects are seen
+_BETWEEN = 0.003  # seconds of pause, so that commits leave CPU for the failover
 
 
 async def _written_during(client: Redis, *happenings: Callable[[], object]) -> list[int]:
-    """Commit hundreds of records a second, each by itself, while things happen in turn; which were acknowledged."""
+    """Commit hundreds of single records a second while these actions run in turn; returns the acknowledged ones."""
     opened: Open = opened_by(client)
     store = opened("a")
     acknowledged: list[int] = []
@@ -49,7 +49,7 @@ async def _one_more(store: FeedStore, acknowledged: list[int]) -> None:
     number = len(acknowledged)
 
     async def written() -> bool:
-        await write(store, [unavailability(number)])  # each time compared with what is there
+        await write(store, [unavailability(number)])  # planned anew on what the store holds
         return True
 
     await until(written, "a commit", seconds=60, every=0.01, despite=(StoreUnavailable, Stale, Fenced))
@@ -57,7 +57,7 @@ async def _one_more(store: FeedStore, acknowledged: list[int]) -> None:
 
 
 async def _published(client: Redis) -> list[str]:
-    """The records' ids, after a look whether stream and state agree, and each record came once."""
+    """The published records' ids, after a check that stream and state agree and each record came once."""
     published = await events(client)
     subjects = [str(event["subject"]) for event in published]
     assert [int(str(event["sequence"])) for event in published] == list(range(1, len(published) + 1))
@@ -68,7 +68,7 @@ async def _published(client: Redis) -> list[str]:
 
 
 async def test_failovers_of_a_cluster(stores: Stores) -> None:
-    """Law: those that are agreed upon lose nothing; what is acknowledged is there once, in order."""
+    """Law: coordinated failovers lose nothing: each acknowledged commit is there once, in order."""
     url, cluster = stores.emptied("cluster"), stores.cluster
     async with commands(url) as client:
         acknowledged = await _written_during(
@@ -79,7 +79,7 @@ async def test_failovers_of_a_cluster(stores: Stores) -> None:
 
 @pytest.mark.thorough
 async def test_a_primary_of_a_cluster_that_is_killed(stores: Stores) -> None:
-    """Law: nothing comes twice, and stream, snapshots and sequence agree, whatever the new primary had not heard of."""
+    """Law: after a primary is killed no event is duplicated, and stream, snapshots and sequence agree."""
     url, cluster = stores.emptied("cluster"), stores.cluster
 
     def killed() -> None:
@@ -93,7 +93,7 @@ async def test_a_primary_of_a_cluster_that_is_killed(stores: Stores) -> None:
 
 
 async def test_a_slot_that_moves(stores: Stores) -> None:
-    """Law: through ASK, TRYAGAIN and MOVED, key by key, every commit is written once."""
+    """Law: while a slot moves key by key (ASK, TRYAGAIN, MOVED), each commit is written once."""
     url, cluster = stores.emptied("cluster"), stores.cluster
 
     def slowly() -> None:
@@ -109,7 +109,7 @@ async def test_a_slot_that_moves(stores: Stores) -> None:
 
 
 async def test_a_failover_by_sentinels(stores: Stores) -> None:
-    """Law: nothing comes twice, and stream, snapshots and sequence agree, whatever the new primary had not heard of."""
+    """Law: after a failover by Sentinels no event is duplicated, and stream, snapshots and sequence agree."""
     url, sentinels = stores.emptied("sentinel"), stores.sentinels
     async with commands(url) as client:
         acknowledged = await _written_during(client, sentinels.fail_over)

@@ -50,7 +50,7 @@ Open = Callable[[str], FeedStore]
 
 @pytest.fixture
 def opened(store_client: Redis) -> Open:
-    """A process' store of the feed, by the name of its nonce."""
+    """Opens the feed's store for a process, by its nonce."""
     return opened_by(store_client)
 
 
@@ -74,11 +74,11 @@ def opened_by(store_client: Redis, clock: Clock | None = None) -> Open:
 async def begun(store: FeedStore) -> FeedState:
     state = await store.open_round()
     assert isinstance(state, FeedState)
-    return msgspec.structs.replace(state, now_ms=0)  # the server's clock goes on from one beginning to the next
+    return msgspec.structs.replace(state, now_ms=0)  # the server's clock moves on between two rounds
 
 
 async def write(store: FeedStore, records: list[bytes], state: FeedState | None = None) -> Commit:
-    """Plan these records on what the store has (or on a given state) and commit them."""
+    """Plan these records on what the store holds (or on a given state) and commit them."""
     state = state or await begun(store)
     taken = [read(raw) for raw in records]
     known = await store.known([record.key for record in taken if not isinstance(record, Rejected)])
@@ -105,7 +105,7 @@ async def events(client: Redis) -> list[dict[str, object]]:
 
 
 async def everything(client: Redis) -> dict[str, object]:
-    """All that the feed holds, to see that a refused commit changed nothing of it."""
+    """All that the feed holds; shows that a refused commit changed nothing."""
     return {
         "state": await client.hgetall(KEYS.state),
         "snapshots": await client.hgetall(KEYS.snapshots),
@@ -124,7 +124,7 @@ async def test_a_new_feed_starts_empty_and_keeps_its_generation(opened: Open) ->
 
 
 async def test_what_is_held_back_is_written_and_goes_with_the_commit(opened: Open, store_client: Redis) -> None:
-    """Law: notes of held versions come and go with their commit, outlive the process, and go with the state."""
+    """Law: held versions are written and removed with their commit, survive the process, and go with a reset."""
     store = opened("a")
     state = await begun(store)
     notes = {"a": HeldVersion(b"\x00" * 16, 7), "\x01b": HeldVersion(b"\xff" * 16)}
@@ -145,7 +145,7 @@ async def test_what_is_held_back_is_written_and_goes_with_the_commit(opened: Ope
 
 
 async def test_a_round_begins_by_the_servers_clock(opened: Open) -> None:
-    """Law: whether there is a state or not, the beginning says what time it is for the server, on this machine here."""
+    """Law: the start of a round brings the server's time, with and without a state."""
     store = opened("a")
     for _ in range(2):
         before = time.time_ns() // 1_000_000
@@ -155,7 +155,7 @@ async def test_a_round_begins_by_the_servers_clock(opened: Open) -> None:
 
 
 async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
-    """Law: snapshots, events, quarantine, qualifications and marks of one commit are written together."""
+    """Law: snapshots, events, quarantine, qualifications and checkpoint of one commit are written together."""
     store = opened("a")
     state = await begun(store)
     frame = [read(unavailability(number)) for number in range(3)]
@@ -192,7 +192,7 @@ async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
 
 
 async def test_the_same_commit_again_is_known(opened: Open, store_client: Redis) -> None:
-    """Law: a commit whose reply got lost may be sent again; it is written once."""
+    """Law: a commit whose reply was lost can be sent again, and is written once."""
     store = opened("a")
     commit = await write(store, [unavailability(number) for number in range(5)])
     before = await everything(store_client)
@@ -201,7 +201,7 @@ async def test_the_same_commit_again_is_known(opened: Open, store_client: Redis)
 
 
 async def test_a_commit_without_events_is_known_again_too(opened: Open, store_client: Redis) -> None:
-    """Law: a silent baseline, its new dictionary and the quarantine are written once, though no sequence moves."""
+    """Law: a silent baseline, its dictionary and its quarantine are written once, though the sequence stays."""
     store = opened("a")
     state = await begun(store)
     records = [read(unavailability(number)) for number in range(SAMPLES)]
@@ -234,7 +234,7 @@ async def test_another_commit_on_the_same_state_is_stale(opened: Open, store_cli
 
 
 async def test_a_process_without_the_lease_cannot_write(opened: Open, store_client: Redis) -> None:
-    """Law: a paused process that wakes after another took over is refused, whole, though its state would fit."""
+    """Law: a suspended process whose lease was taken over is refused and writes nothing, even if its state fits."""
     paused, successor = opened("paused"), opened("successor")
     state = await begun(paused)
     await store_client.delete(KEYS.lease)  # as when it runs out
@@ -247,7 +247,7 @@ async def test_a_process_without_the_lease_cannot_write(opened: Open, store_clie
 
 
 async def test_a_lost_generation_is_stale(opened: Open, store_client: Redis) -> None:
-    """Law: a round from before a reset does not write to the new state."""
+    """Law: a round that began before a reset writes nothing to the new state."""
     store = opened("a")
     state = await begun(store)
     await flushed(store_client)
@@ -258,14 +258,14 @@ async def test_a_lost_generation_is_stale(opened: Open, store_client: Redis) -> 
 
 
 async def test_one_process_has_the_lease_at_a_time(opened: Open) -> None:
-    """Law: a lease is taken by one, refused to others with the time it still has, and free once released."""
+    """Law: one process has the lease; others learn how long it lasts, and can take it once it is released."""
     first, second = opened("first"), opened("second")
     await begun(first)
     refused = await second.open_round()
     assert isinstance(refused, HeldElsewhere)
     assert timedelta() < refused.remaining <= timedelta(seconds=60)
     assert not await second.lease.renew()
-    await second.release()  # not its own: stays
+    await second.release()  # another process's lease stays
     assert isinstance(await second.open_round(), HeldElsewhere)
     assert await first.lease.renew()
     await first.release()
@@ -275,7 +275,7 @@ async def test_one_process_has_the_lease_at_a_time(opened: Open) -> None:
 async def test_a_round_does_not_wait_for_a_lease_from_before_the_clock_was_set_back(
     opened: Open, store_client: Redis
 ) -> None:
-    """Law: a lease of hours was taken before the server's clock was set back; it lasts for a term from now."""
+    """Law: a lease of hours dates from before the server's clock was set back, and ends after one term."""
     await store_client.set(KEYS.lease, "gone", ex=3600)
     refused = await opened("a").open_round()
     assert isinstance(refused, HeldElsewhere)
@@ -283,7 +283,7 @@ async def test_a_round_does_not_wait_for_a_lease_from_before_the_clock_was_set_b
 
 
 async def test_a_dictionary_is_written_with_the_first_snapshots_that_need_it(opened: Open, store_client: Redis) -> None:
-    """Law: another process reads every snapshot, those before the dictionary and those after."""
+    """Law: another process reads the snapshots from before and after the dictionary."""
     store = opened("a")
     await write(store, [unavailability(1)])
     records = [unavailability(number) for number in range(2, SAMPLES + 2)]
@@ -297,7 +297,7 @@ async def test_a_dictionary_is_written_with_the_first_snapshots_that_need_it(ope
 
 
 async def test_a_dictionary_that_another_process_wrote_is_never_replaced(opened: Open, store_client: Redis) -> None:
-    """Law: a process that does not know the newest dictionary is refused rather than writing what none can read."""
+    """Law: a commit with a new dictionary is refused if another process has written one meanwhile."""
     first = opened("a")
     state = await begun(first)
     await first.known(["loads the dictionaries: none yet"])
@@ -308,7 +308,7 @@ async def test_a_dictionary_that_another_process_wrote_is_never_replaced(opened:
 
 
 async def test_what_another_process_added_is_learnt_with_the_lease(opened: Open, store_client: Redis) -> None:
-    """Law: a process that gets its lease back uses dictionaries that were added meanwhile."""
+    """Law: a process that gets its lease back reads dictionaries that were added meanwhile."""
     first, second = opened("a"), opened("b")
     await write(first, [unavailability(0)])
     await store_client.delete(KEYS.lease)
@@ -320,7 +320,7 @@ async def test_what_another_process_added_is_learnt_with_the_lease(opened: Open,
 
 
 async def test_state_that_was_wiped_starts_anew_at_once(opened: Open, store_client: Redis) -> None:
-    """Law: after FLUSHALL the next round begins with nothing remembered, its first commit fits."""
+    """Law: after FLUSHALL the next round starts from an empty state, and its first commit is written."""
     store = opened("a")
     await write(store, [unavailability(number) for number in range(SAMPLES)])
     await flushed(store_client)
@@ -330,7 +330,7 @@ async def test_state_that_was_wiped_starts_anew_at_once(opened: Open, store_clie
 
 
 async def test_what_a_reading_did_not_hold_is_found(opened: Open) -> None:
-    """Law: all live snapshots that were not seen are counted, and a limited number returned; tombstones are skipped."""
+    """Law: all live snapshots that a round did not see are counted, some returned, and tombstones skipped."""
     store = opened("a")
     commit = await write(store, [unavailability(number) for number in range(SAMPLES * 2)])
     state = await begun(store)
@@ -345,7 +345,7 @@ async def test_what_a_reading_did_not_hold_is_found(opened: Open) -> None:
 
 
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
-    """Law: what was stored of a removed record comes back as removed, its revision with it."""
+    """Law: a removed record's snapshot is read back as removed, with its revision."""
     store = opened("a")
     state = await begun(store)
     tombstone = Snapshot(3, 9, unavailability(1), removed=True)
@@ -354,7 +354,7 @@ async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
 
 
 async def test_marks_are_set_and_deleted(opened: Open) -> None:
-    """Law: a mark of None deletes the field; others stay."""
+    """Law: a mark of None deletes its field; other fields stay."""
     store = opened("a")
     state = await begun(store)
     await store.commit(Commit(state.generation, 0, marks={DELTA_TOKEN: "t1", "query": "q"}))
@@ -364,7 +364,7 @@ async def test_marks_are_set_and_deleted(opened: Open) -> None:
 
 
 async def test_something_that_is_not_a_snapshot_is_marked_as_such(opened: Open, store_client: Redis) -> None:
-    """Law: bytes that cannot be read are said to be so; the record is not taken for a new one."""
+    """Law: an unreadable snapshot is returned as unreadable, so that its record is not taken for a new one."""
     store = opened("a")
     await begun(store)
     await store_client.hset(KEYS.snapshots, "k", b"\x02\x01\x01garbage")
@@ -380,7 +380,7 @@ async def test_a_key_of_another_type_is_refused_for_good(opened: Open, store_cli
 
 
 async def test_a_write_that_is_refused_leaves_nothing_taken_for_published(opened: Open, store_client: Redis) -> None:
-    """Law: where the events cannot be written the snapshots are not either, so the next round publishes them."""
+    """Law: if events cannot be written, neither are snapshots, so the next round publishes them."""
     store = opened("a")
     await store_client.set(KEYS.events, "not a stream")
     with pytest.raises(StoreRefused, match="is a string, not a stream"):
@@ -392,7 +392,7 @@ async def test_a_write_that_is_refused_leaves_nothing_taken_for_published(opened
 
 
 async def test_a_missing_permission_loses_nothing(server: str) -> None:
-    """Law: a user who may not append publishes nothing and remembers nothing; mended, all of it is published."""
+    """Law: without the right to XADD no event and no snapshot is written; with it, all events are published."""
     admin = commands(server)
     limited = commands(with_options(server, username="limited", password="secret"))  # noqa: S106 -- a test's
     await admin.acl_setuser("limited", enabled=True, passwords=["+secret"], commands=["+@all", "-xadd"], keys=["*"])
@@ -411,7 +411,7 @@ async def test_a_missing_permission_loses_nothing(server: str) -> None:
 
 
 async def test_the_same_unusable_record_is_kept_once(opened: Open, store_client: Redis) -> None:
-    """Law: a bad record that every full reading brings again does not push the others out of the quarantine."""
+    """Law: a bad record that comes with every round is quarantined once and pushes no other out."""
     store = opened("a")
     state = await begun(store)
     for number in range(3):
@@ -432,7 +432,7 @@ async def test_the_same_unusable_record_is_kept_once(opened: Open, store_client:
 async def test_what_cannot_be_read_is_an_error_of_the_store(
     opened: Open, store_client: Redis, key: str, field: str | bytes, value: str
 ) -> None:
-    """Law: state of another version or another program fails the round with a line that names the key."""
+    """Law: state that cannot be read raises a StoreError."""
     store = opened("a")
     await begun(store)
     await store_client.hset(key, field, value)
@@ -441,7 +441,7 @@ async def test_what_cannot_be_read_is_an_error_of_the_store(
 
 
 async def test_a_mark_of_the_last_entry_that_cannot_be_read_stops_nothing(opened: Open, store_client: Redis) -> None:
-    """Law: the script does not fail for ever; the next event writes the mark anew."""
+    """Law: an unreadable mark of the last entry fails no commit; the next event replaces it."""
     store = opened("a")
     await write(store, [unavailability(1)])
     await store_client.hset(KEYS.state, "entry", "")
@@ -474,14 +474,14 @@ async def test_a_cancelled_commit_is_finished(opened: Open, store_client: Redis)
 
 
 async def test_all_keys_of_a_feed_share_one_hash_tag() -> None:
-    """Law: one script may touch them together, on a cluster too."""
+    """Law: all keys of a feed are in one slot, so that one script can use them on a cluster."""
     names = [getattr(KEYS, name) for name in KEYS.__struct_fields__]
     assert {name.partition("}")[0] for name in names} == {"poller:{acme/employmentUnavailabilities"}
     assert KEYS.events == "poller:{acme/employmentUnavailabilities}:events"
 
 
 async def test_what_an_earlier_version_has_not_counted_is_counted_once(opened: Open, store_client: Redis) -> None:
-    """Law: removed records are counted apart from known ones, whichever version removed them."""
+    """Law: tombstones that an earlier version did not count are counted when the next round begins."""
     store = opened("a")
     await write(store, [unavailability(number) for number in range(5)])
     gone = await store.known([getattr(read(unavailability(number)), "key", "") for number in (1, 3)])
@@ -493,13 +493,13 @@ async def test_what_an_earlier_version_has_not_counted_is_counted_once(opened: O
     assert await store_client.hget(KEYS.state, "tombstones") == b"2"
 
 
-# What commits tell of themselves.
+# Spans of commits.
 
 
 async def test_a_commit_tells_what_it_writes_and_what_became_of_it(fake: Redis) -> None:
     """Law: the span of a commit has its sizes and its result: written, repeated, stale or fenced.
 
-    Records that were never counted are counted first, in a commit of their own.
+    Records that an earlier version did not count are counted first, in a commit of their own.
     """
     ours = opened_by(fake)("ours")
     with recorded() as spans, tracing.root("round") as span:

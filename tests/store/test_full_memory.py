@@ -1,4 +1,4 @@
-"""A server that is out of memory: nothing new is written, and what leads out of it goes on."""
+"""A server that is out of memory: it takes no new events, and everything that frees memory goes on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def feed_store(client: Redis) -> FeedStore:
 
 
 async def test_a_commit_waits_and_is_refused_whole_while_the_lease_is_kept(client: Redis) -> None:
-    """No round begins, no commit is written in part; the lease can be renewed and given back. With room, all works."""
+    """Without memory no round begins and no commit is written in part; the lease is renewed and released."""
     store = feed_store(client)
     state = await begun(store)
     commit = Commit(state.generation, state.sequence, events=(b"{}", b"{}"), marks={"learnt": "x"})
@@ -87,7 +87,7 @@ def consumer_store(client: Redis, nonce: str = "n") -> ConsumerStore:
 
 
 async def test_deliveries_go_on(client: Redis) -> None:
-    """What is read and delivered is settled, so that it need not be kept; another process may take over, too."""
+    """Without memory, events are still read, delivered and settled, and another process can take over."""
     keys, pair = CONSUMER, consumer_store(client)
     assert await pair.lease.acquire() is None
     await pair.open("earliest")
@@ -106,7 +106,7 @@ async def test_deliveries_go_on(client: Redis) -> None:
 
 
 async def test_deliveries_begin_again(client: Redis) -> None:
-    """Law: a process that starts meanwhile delivers what waits; only a group that does not exist needs memory."""
+    """Without memory, a process that starts delivers what waits; only creating a new group needs memory."""
     before = consumer_store(client)
     assert await before.lease.acquire() is None
     await before.open("earliest")
@@ -123,7 +123,7 @@ async def test_deliveries_begin_again(client: Redis) -> None:
 
 
 async def test_subscriptions_can_be_paused_and_removed(client: Redis) -> None:
-    """Law: an operator can pause, resume and remove a subscription, and what its sink does is noted."""
+    """Without memory, subscriptions can be paused, resumed and removed, and their sinks' health is stored."""
     registry = Registry(client, SubscriptionKeys.of("p"))
     await registry.add("s", b'{"sink":"https://s.example"}', [], NOW)
     await client.config_set("maxmemory", 1)

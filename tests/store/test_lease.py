@@ -1,4 +1,4 @@
-"""Leases are kept while their owner lives, however many there are."""
+"""Leases are renewed while their owner lives, however many there are."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.harness.waiting import patience, until
 _TTL = timedelta(seconds=9)
 
 
-_LONG_MS = 600_000  # until a lease is renewed, it has longer
+_LONG_MS = 600_000  # longer than a renewal sets, to see which leases are renewed
 _NONCE = "me/nonce"
 _KEYS = [f"poller:{{acme/{one}}}:lease" for one in range(250)]
 
 
 class _Store(FakeAsyncRedis):
-    """Counts the requests, and breaks the first ones.
+    """Counts the requests with scripts, and breaks the first ones.
 
     Attributes:
-        requests: that have scripts.
-        breaks: how many of the next ones are not answered.
+        requests: the number of requests with scripts.
+        breaks: how many of the next requests get no answer.
     """
 
     requests = 0
@@ -47,7 +47,7 @@ class _Store(FakeAsyncRedis):
 
 
 class _Batch(ScriptBatch):
-    """Answers as the test says, by key, for the servers of a cluster may; notes the keys."""
+    """Answers each key as the test says, as the servers of a cluster may; notes the keys."""
 
     def __init__(self, client: FakeAsyncRedis, fails: Mapping[str, StoreError]) -> None:
         super().__init__(client)
@@ -61,14 +61,14 @@ class _Batch(ScriptBatch):
 
 
 def _leases(client: FakeAsyncRedis, keys: Sequence[str], batch: ScriptBatch | None = None) -> list[Lease]:
-    """Leases of one process."""
+    """Leases of one process for these keys."""
     scripts = LeaseScripts(client)
     scripts.batch = batch or scripts.batch
     return [Lease(client, scripts, key, token=_NONCE, ttl=_TTL, clock=Clock()) for key in keys]
 
 
 async def _turns(leases: Sequence[Lease], times: int) -> None:
-    """So many turns of renewals."""
+    """Renew the leases this number of times."""
     pauses = 0
 
     async def sleep(seconds: float) -> None:
@@ -84,7 +84,7 @@ async def _turns(leases: Sequence[Lease], times: int) -> None:
 
 
 async def test_leases_are_renewed_together() -> None:
-    """Law: no lease waits for the answer to another's renewal, so that in a busy process none runs out in the queue."""
+    """Law: leases are renewed in batches, so that none expires while it waits for another's renewal."""
     async with _Store(server=FakeServer()) as client:
         leases = _leases(client, _KEYS)
         for lease in leases:
@@ -101,7 +101,7 @@ async def test_leases_are_renewed_together() -> None:
 
 
 async def test_a_store_that_fails_ends_nothing() -> None:
-    """Law: after a failed renewal all leases are renewed again; a lease that is not held is not touched."""
+    """Law: after a failed renewal all held leases are renewed again; a lease that is not held is not touched."""
     async with _Store(server=FakeServer()) as client:
         leases = _leases(client, _KEYS[:4])
         for lease in leases[:3]:
@@ -123,7 +123,7 @@ def _held(batch: _Batch, client: FakeAsyncRedis) -> list[Lease]:
 
 
 async def test_a_part_of_the_store_that_is_away_costs_no_lease_of_the_others() -> None:
-    """Law: where one server of a cluster does not answer, the leases on the others are renewed, however many."""
+    """Law: if one server of a cluster does not answer, the leases on the others are renewed."""
     client = FakeAsyncRedis(server=FakeServer())
     away = _Batch(client, {_KEYS[0]: StoreUnavailable("one server is away"), _KEYS[1]: StoreRefused("no")})
     leases = _held(away, client)
@@ -133,7 +133,7 @@ async def test_a_part_of_the_store_that_is_away_costs_no_lease_of_the_others() -
 
 
 async def test_a_store_that_answers_nothing_is_not_asked_for_the_rest() -> None:
-    """Law: where a hundred renewals are not answered, the others would only wait for the same store."""
+    """Law: if a hundred renewals get no answer, the other leases are not sent to that store."""
     client = FakeAsyncRedis(server=FakeServer())
     away = _Batch(client, dict.fromkeys(_KEYS, StoreUnavailable("away")))
     await _turns(_held(away, client), 1)
@@ -141,7 +141,7 @@ async def test_a_store_that_answers_nothing_is_not_asked_for_the_rest() -> None:
 
 
 class _Answering:
-    """A lease whose release the store answers as the test says."""
+    """A lease whose release has the outcome that the test sets."""
 
     def __init__(self, said: list[str], name: str, fails: Exception | None = None, *, held: bool = True) -> None:
         self.held = held
@@ -156,7 +156,7 @@ class _Answering:
 
 
 async def test_at_the_end_everything_is_let_go_of() -> None:
-    """Law: a lease that the store refuses to end keeps no other; a store that is away ends it."""
+    """Law: a refused release does not stop the others; an unavailable store ends the releases."""
     said: list[str] = []
     refusing, away = StoreRefused("no"), StoreUnavailable("away")
     await release_all(
@@ -172,7 +172,7 @@ async def test_at_the_end_everything_is_let_go_of() -> None:
 
 
 async def test_a_store_that_does_not_answer_holds_up_no_end() -> None:
-    """Law: letting go takes no longer than it may; the leases run out by themselves."""
+    """Law: releasing leases stops at its time limit; unreleased leases expire by themselves."""
     released: list[str] = []
 
     class Silent(_Answering):
@@ -180,7 +180,7 @@ async def test_a_store_that_does_not_answer_holds_up_no_end() -> None:
             await asyncio.Event().wait()
             await super().release()
 
-    async with patience("the end"):
+    async with patience("release_all to return"):
         await release_all([Silent(released, "one")], within=0.01)
     assert released == []
 
@@ -191,7 +191,7 @@ LEASE = "poller:{acme/a}:lease"
 
 
 class Ending(FakeAsyncRedis):
-    """A store in which the lease ends between the questions for its owner and for its time."""
+    """A store in which the lease ends between the reads of its owner and of its time."""
 
     pipelines = 0
 
@@ -206,7 +206,7 @@ SERVER = FakeServer()
 
 
 async def test_a_lease_that_ends_while_it_is_looked_at_is_free() -> None:
-    """Law: a lease that ends while it is read is free, not another's without an end."""
+    """Law: a lease that ends while it is read is free, not another's lease without an expiry."""
     async with Ending(server=SERVER) as client:
         await client.set(LEASE, "once-1-ab/nonce", px=60_000)
         assert await held_leases(client, [LEASE], known=()) == [Held(None)]

@@ -1,4 +1,4 @@
-"""A feed of which the store has lost a part, or all: on the simulated store, Valkey and Redis."""
+"""A feed of which the store has lost some or all data: on the simulated store, Valkey and Redis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEED = "acme/employmentUnavailabilities"
 
 
 class Process:
-    """One that polls the feed: its store, its memory and its clock."""
+    """A process that polls the feed: its store, its memory and its clock."""
 
     def __init__(self, client: Redis, nonce: str) -> None:
         self.seconds = 0.0
@@ -43,7 +43,7 @@ class Process:
         self.store.memory = FeedMemory(client, NOTES, FEED, clock=clock)
 
     async def round(self, *numbers: int, reason: str = "holiday") -> Loss | None:
-        """Records of these numbers are read; what was found to be lost."""
+        """Poll these records; returns the loss that was found."""
         state = await begun(self.store)
         await write(self.store, [unavailability(number, reason=reason) for number in numbers], state)
         await self.store.memory.save()
@@ -55,7 +55,7 @@ async def sequences(client: Redis) -> list[int]:
 
 
 async def test_a_first_start_is_no_loss(store_client: Redis) -> None:
-    """Law: where nothing ever was, nothing is lost; nor where all is as it was."""
+    """Law: a first start, an unchanged store and a change of owner are no losses."""
     one = Process(store_client, "a")
     assert [await one.round(1, 2), await one.round(3)] == [None, None]
     await one.store.release()
@@ -80,7 +80,7 @@ async def test_all_of_it_gone_while_it_runs(store_client: Redis) -> None:
 
 
 async def test_one_shard_gone_while_nobody_ran(store_client: Redis) -> None:
-    """Law: the loss of a shard while no process ran is known from the note in another slot."""
+    """Law: the loss of a shard while no process ran is found by the note in another slot."""
     await Process(store_client, "a").round(1, 2)
     await gone(store_client, *every_key())
     loss = await Process(store_client, "b").round(1)
@@ -91,7 +91,7 @@ async def test_one_shard_gone_while_nobody_ran(store_client: Redis) -> None:
 
 @pytest.mark.parametrize("part", ["state", "snapshots", "dictionaries", "qualifications"])
 async def test_a_part_of_what_is_known_is_all_of_it(store_client: Redis, part: str) -> None:
-    """Law: with one of them gone the others are dropped too; the stream stays, and its numbers go on without a gap."""
+    """Law: if one part is lost, the other parts are dropped; the stream stays and its sequence has no gap."""
     one = Process(store_client, "a")
     await one.round(*range(SAMPLES))
     state = await begun(one.store)
@@ -108,7 +108,7 @@ async def test_a_part_of_what_is_known_is_all_of_it(store_client: Redis, part: s
 
 
 async def test_the_stream_gone_is_told_and_costs_nothing_else(store_client: Redis) -> None:
-    """Law: after the loss of the stream nothing is published again, even if a subscription has created it again."""
+    """Law: a lost stream is reported and nothing is published again, even if a group re-created the stream."""
     for made_again in (False, True):
         await flushed(store_client)
         one = Process(store_client, "a")
@@ -124,7 +124,7 @@ async def test_the_stream_gone_is_told_and_costs_nothing_else(store_client: Redi
 
 
 async def test_the_stream_gone_in_the_middle_of_a_round_is_told_by_the_next(store_client: Redis) -> None:
-    """Law: the commit goes through, for all that it needs is there, and leaves a note."""
+    """Law: if the stream is lost during a round, the commit is written and the next round reports it."""
     one = Process(store_client, "a")
     await one.round(1)
     state = await begun(one.store)
@@ -137,7 +137,7 @@ async def test_the_stream_gone_in_the_middle_of_a_round_is_told_by_the_next(stor
 
 
 async def test_a_stream_that_was_trimmed_is_not_lost(store_client: Redis) -> None:
-    """Law: retention may take every entry; that is no loss."""
+    """Law: a stream that was trimmed to nothing is no loss."""
     one = Process(store_client, "a")
     await one.round(1, 2)
     await store_client.xtrim(KEYS.events, maxlen=0, approximate=False)
@@ -152,7 +152,7 @@ async def test_a_part_gone_in_the_middle_of_a_round_stops_it(store_client: Redis
     state = await begun(one.store)
     before = await sequences(store_client)
     await gone(store_client, getattr(KEYS, part))
-    one.store._codec = None  # as of a process that has not read the dictionaries yet
+    one.store._codec = None  # as in a process that has not read the dictionaries yet
     with pytest.raises(Stale):
         await write(one.store, [unavailability(SAMPLES)], state)
     assert await sequences(store_client) == before
@@ -162,7 +162,7 @@ async def test_a_part_gone_in_the_middle_of_a_round_stops_it(store_client: Redis
 
 
 async def test_an_older_state_of_the_store_is_noticed(store_client: Redis) -> None:
-    """Law: a restored backup is reported once as rolled back, by the process that ran."""
+    """Law: a restored backup is reported once as rolled back, by a process that knew the later state."""
     one, two = Process(store_client, "a"), Process(store_client, "b")
     await one.round(1, 2)
     dump = await dumped(store_client)
@@ -176,7 +176,7 @@ async def test_an_older_state_of_the_store_is_noticed(store_client: Redis) -> No
     assert (loss.kind, loss.sequence, loss.former_sequence) == ("rolled back", 2, 4)
     assert await sequences(store_client) == [1, 2, 3, 4]
     await two.store.release()
-    await restored(store_client, dump)  # again, and this time the other one finds it first
+    await restored(store_client, dump)  # a second time, and the other process finds it first
     assert await one.round(3) is not None
 
 
@@ -205,7 +205,7 @@ async def test_a_loss_whose_answer_was_lost_is_told_the_next_time(store_client: 
 
 
 async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
-    """Law: another installation's data is kept and reported; the next reading is a baseline without its token."""
+    """Law: another installation's data is kept and reported; the next round is a baseline without its token."""
     other = Process(store_client, "e")
     await other.round(1, 2)
     await other.store.commit(_marks(await begun(other.store)))
@@ -226,7 +226,7 @@ async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
 
 
 async def test_what_was_overheard_while_it_was_asked_for_is_kept(store_client: Redis) -> None:
-    """Law: the answer may be from after the loss, and what was heard from before it."""
+    """Law: a mark heard while the note is read is kept, even if the note is gone by then."""
     one = Process(store_client, "a")
     await one.round(1)
     heard = (await high_water_marks(store_client, NOTES))[FEED]
@@ -240,7 +240,7 @@ async def test_what_was_overheard_while_it_was_asked_for_is_kept(store_client: R
 
 
 async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
-    """Law: a feed that an operator resets is no loss for any process."""
+    """Law: a reset that an operator requested is a loss for no process."""
     one, two = Process(store_client, "a"), Process(store_client, "b")
     await two.round(1)
     await two.store.release()
@@ -253,7 +253,7 @@ async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
 
 
 async def test_it_is_noted_now_and_then(store_client: Redis) -> None:
-    """Law: the note is written at once if more than the sequence changed, else after a while, and never too high."""
+    """Law: the note is written at once for a new feed, else after a while, and is never ahead of the sequence."""
     one = Process(store_client, "a")
     await one.round(1)
     assert await noted(store_client) == ("a0", 1)
@@ -267,14 +267,14 @@ async def test_it_is_noted_now_and_then(store_client: Redis) -> None:
 
 
 async def test_a_note_that_cannot_be_read_is_none(store_client: Redis) -> None:
-    """Law: a note that another version wrote is replaced."""
+    """Law: an unreadable note is replaced."""
     await store_client.hset(NOTES, FEED, "[]")
     assert await Process(store_client, "a").round(1) is None
     assert await noted(store_client) == ("a0", 1)
 
 
 async def test_a_feed_that_an_older_version_kept_goes_on(store_client: Redis) -> None:
-    """Law: a state without counts is no loss, unless it has published and knows no record."""
+    """Law: a state without counts is no loss, unless events were published and no snapshot is left."""
     one = Process(store_client, "a")
     await one.round(1, 2)
     await store_client.hdel(KEYS.state, "kept", "entry")
@@ -285,7 +285,7 @@ async def test_a_feed_that_an_older_version_kept_goes_on(store_client: Redis) ->
 
 
 async def test_who_does_not_have_the_lease_finds_nothing(store_client: Redis) -> None:
-    """Law: only who may write judges, and changes what there is."""
+    """Law: a process without the lease resets nothing."""
     one, two = Process(store_client, "a"), Process(store_client, "b")
     await one.round(1)
     await gone(store_client, KEYS.snapshots)
@@ -307,13 +307,13 @@ async def noted(client: Redis) -> tuple[str, int]:
 
 
 async def dumped(client: Redis) -> dict[str, bytes]:
-    """What a backup holds of the feed, and of what lies beside it."""
+    """The contents of a backup: the keys of the feed and the notes."""
     values = {key: await client.dump(key) for key in [*every_key(), NOTES]}
     return {key: value for key, value in values.items() if value is not None}
 
 
 async def restored(client: Redis, dump: dict[str, bytes]) -> None:
-    """The store as it was; leases have run out."""
+    """Restore a backup, without leases."""
     await flushed(client)
     for key, value in dump.items():
         if key != KEYS.lease:

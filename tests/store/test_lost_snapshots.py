@@ -1,4 +1,4 @@
-"""A snapshot that cannot be read is one record's trouble: on the simulated store, Valkey and Redis."""
+"""An unreadable snapshot affects only its own record: on the simulated store, Valkey and Redis."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def no_json(_: bytes) -> bytes:
 async def test_its_record_is_published_as_modified_and_the_round_goes_on(
     store_client: Redis, opened: Open, damage: object
 ) -> None:
-    """Law: never ``created`` nor silence; a revision that no event of it has had; the bytes in the quarantine; once."""
+    """Law: the record is published once as ``modified`` with a new revision; the old bytes are quarantined."""
     store = opened("a")
     for first in (0, SAMPLES):
         await write(store, [unavailability(number) for number in range(first, min(first + SAMPLES, COUNT))])
@@ -82,7 +82,7 @@ async def test_its_record_is_published_as_modified_and_the_round_goes_on(
     assert data["record"] == json.loads(unavailability(victim))
     assert valid(lost)
     (entry,) = await entries(store_client, KEYS.quarantine)
-    assert entry[b"raw"] == broken.removeprefix(b"\x00\x01\x01")  # where its head can be read, what follows it
+    assert entry[b"raw"] == broken.removeprefix(b"\x00\x01\x01")  # without the head, if that is readable
     assert b"cannot be read" in entry[b"reason"]
     if damage is not no_json:
         (said,) = [one for one in logs if one["event"] == "snapshots unreadable"]
@@ -93,7 +93,7 @@ async def test_its_record_is_published_as_modified_and_the_round_goes_on(
 
 
 async def test_a_tombstone_that_cannot_be_read_is_one_still(store_client: Redis, opened: Open) -> None:
-    """Law: a record that returns is ``created``, and its revision goes on."""
+    """Law: a record that returns after an unreadable tombstone is ``created``, and its revision goes on."""
     store = opened("a")
     state = await begun(store)
     await write(store, [unavailability(1)], state)
@@ -109,7 +109,7 @@ async def test_a_tombstone_that_cannot_be_read_is_one_still(store_client: Redis,
 
 
 async def test_most_of_many_stop_the_round(store_client: Redis, opened: Open) -> None:
-    """Law: then it is the store that is broken, or written by another version: nothing is published."""
+    """Law: if most of many snapshots are unreadable, the round fails and nothing is published."""
     store = opened("a")
     await write(store, [unavailability(number) for number in range(2 * MANY)])
     for number in range(MANY + 1):
@@ -122,7 +122,7 @@ async def test_most_of_many_stop_the_round(store_client: Redis, opened: Open) ->
 
 @pytest.mark.parametrize("broken", [b"\x00\x01\x01{not json", b"\x02\x01\x01cut"])
 async def test_its_removal_is_published_without_what_it_was(store_client: Redis, opened: Open, broken: bytes) -> None:
-    """Law: it is not taken for gone because it cannot be read; where it is gone, the event says what it leaves out."""
+    """Law: a record with an unreadable snapshot is removed only if it is gone; its event omits ``previous``."""
     store = opened("a")
     state = await begun(store)
     await write(store, [unavailability(1), unavailability(2)], state)
@@ -145,7 +145,7 @@ async def test_its_removal_is_published_without_what_it_was(store_client: Redis,
 
 
 async def test_another_process_dictionary_is_no_damage(store_client: Redis, opened: Open) -> None:
-    """Law: what was packed with a dictionary that came meanwhile is read once the dictionaries are."""
+    """Law: a snapshot with a dictionary of another process is read once that dictionary is loaded."""
     one, two = opened("a"), opened("b")
     await write(one, [unavailability(number) for number in range(SAMPLES)])
     await one.release()

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.store.members`, on all stores: whoever knows the version knows who is there."""
+"""Laws of :mod:`poller.store.members`, on all stores: the version of the member list shows every change of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def member(client: Redis, name: str, ttl: timedelta = LONG) -> Members:
 
 
 async def test_each_change_is_another_version(client: Redis) -> None:
-    """Law: a process that joins, changes its roles, leaves or releases leases is a change, and nothing else is."""
+    """Law: the version changes when a process joins, changes its roles, leaves or releases leases, and only then."""
     one, other = member(client, "b"), member(client, "a")
     alone = await one.beat(BOTH, MemberList())
     assert alone.roles == {"b": {"poll", "deliver"}}
@@ -53,11 +53,11 @@ async def test_each_change_is_another_version(client: Redis) -> None:
 
 
 async def test_one_that_is_silent_is_gone(client: Redis) -> None:
-    """Law: a silent process is gone for all after its time by the server's clock, and may come back."""
+    """Law: a silent process leaves the list after its term by the server's clock, and may come back."""
     silent, other = member(client, "silent", SHORT), member(client, "other")
     seen = await other.beat(POLL, await silent.beat(POLL, MemberList()))
     assert seen.doing("poll") == ("other", "silent")
-    await until(lambda: _gone(client, "silent"), "the silent one to be gone")
+    await until(lambda: _gone(client, "silent"), "the silent process to leave the list")
     gone = await other.read(seen)
     assert gone.doing("poll") == ("other",)
     assert gone.version != seen.version
@@ -65,20 +65,20 @@ async def test_one_that_is_silent_is_gone(client: Redis) -> None:
 
 
 async def test_a_beat_from_before_the_clock_was_set_back_is_for_one_term(client: Redis) -> None:
-    """Law: one that is gone since does not count as there for as long as the server's clock had been ahead."""
+    """Law: a beat dated ahead of the server's clock, which was set back, counts for one term at most."""
     other = member(client, "other", timedelta(seconds=2))
     seen = await member(client, "gone").beat(POLL, MemberList())
     at = await _time(client)
     await client.zadd(KEYS.beats, {"gone": (at + 30 * 86_400) * 1000})
     seen = await other.beat(POLL, seen)
-    assert seen.doing("poll") == ("gone", "other")  # for it may be there, and tell it again
+    assert seen.doing("poll") == ("gone", "other")  # the process may be alive and beat again
     score = await client.zscore(KEYS.beats, "gone")
     assert score is not None
     assert score / 1000 - at < 30
 
 
 async def test_a_beat_is_for_one_term(client: Redis) -> None:
-    """Law: one that goes on saying that it is there stays, however short its terms are."""
+    """Law: a process that goes on beating stays in the list, however short its term is."""
     term = timedelta(milliseconds=400)
     busy, other = member(client, "busy", term), member(client, "other")
     seen = await other.beat(POLL, await busy.beat(POLL, MemberList()))
@@ -104,7 +104,7 @@ async def _time(client: Redis) -> float:
 
 
 async def test_nothing_is_left_of_those_that_left(client: Redis) -> None:
-    """Law: of processes that left, only the version remains."""
+    """Law: after all processes have left, only the version remains."""
     for name in "ab":
         await member(client, name).beat(POLL, MemberList())
     for name in "ab":
@@ -114,7 +114,7 @@ async def test_nothing_is_left_of_those_that_left(client: Redis) -> None:
 
 
 async def test_each_says_what_its_configuration_is(client: Redis) -> None:
-    """Law: with the beat, for all; another is another version; it goes with its process, and absent means unsaid."""
+    """Law: a beat publishes the process's configuration; a change moves the version; it leaves with the process."""
     said = MemberConfiguration(("acme/x",), {"acme": "1"}, {"w": "2"})
     one = Members(client, KEYS, name="one", ttl=LONG, clock=store_clock(), configuration=said)
     first = await one.beat(POLL, MemberList())
@@ -122,7 +122,7 @@ async def test_each_says_what_its_configuration_is(client: Redis) -> None:
     changed = Members(client, KEYS, name="one", ttl=LONG, clock=store_clock(), configuration=MemberConfiguration(()))
     second = await changed.beat(POLL, first)
     assert (second.version != first.version, second.configurations) == (True, {"one": MemberConfiguration(())})
-    await client.hdel(KEYS.configurations, "one")  # as a version without them has it
+    await client.hdel(KEYS.configurations, "one")  # as a version without configurations leaves it
     assert (await members_seen(client, KEYS)).configurations == {"one": UNSAID}
     await client.hset(KEYS.configurations, "gone", b"{}")  # left behind by a version that did not clear it
     assert (await one.leave(MemberList())).configurations == {}

@@ -1,4 +1,4 @@
-"""What other processes have noted is known here before it is gone."""
+"""High-water marks noted by other processes, and where consumers start after a loss."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Store:
 
 
 async def _heard(client: Redis, *, looks: int = 1, **stores: _Store) -> list[float]:
-    """Look at the notes; the pauses before each look, and the one after the last."""
+    """Run this number of looks at the notes; returns the pauses before each look and after the last."""
     stop = asyncio.Event()
     pauses: list[float] = []
 
@@ -65,7 +65,7 @@ async def _heard(client: Redis, *, looks: int = 1, **stores: _Store) -> list[flo
 
 
 async def test_looks_are_close_at_first(client: Redis) -> None:
-    """Law: each pause is a quarter longer, up to a minute; while a feed of others is unknown, up to 5 s."""
+    """Law: each pause is a quarter longer, up to a minute; up to 5 s while a feed of another process is unknown."""
     pauses = await _heard(client, looks=60, known=_Store(held=False, known=_NOTED), ours=_Store(held=True))
     assert pauses[:2] == [0.1, 0.125]
     assert pauses[-1] == 60.0
@@ -73,7 +73,7 @@ async def test_looks_are_close_at_first(client: Redis) -> None:
 
 
 async def test_what_is_known_here_alone_is_noted_again(client: Redis) -> None:
-    """Law: who starts after the store was lost hears of it; a note that is there is another's to change."""
+    """Law: a mark that only this process knows is noted again; an existing note is not overwritten."""
     further = HighWaterMark("g1", 9)
     await client.hset(_KEY, "kept", msgspec.json.encode(further))
     stores: dict[str, Any] = {name: _Store(held=name != "theirs", known=_NOTED) for name in ("lost", "theirs", "kept")}
@@ -82,12 +82,12 @@ async def test_what_is_known_here_alone_is_noted_again(client: Redis) -> None:
         store.memory.known = _NOTED
     await _heard(client, **stores)
     assert await high_water_marks(client, _KEY) == {"lost": _NOTED, "theirs": _NOTED, "kept": further}
-    await stores["kept"].memory.remind()  # as if the note had come just after the look
+    await stores["kept"].memory.remind()  # as if the note had been written just after the look
     assert (await high_water_marks(client, _KEY))["kept"] == further
 
 
 async def test_feeds_of_others_are_known(client: Redis) -> None:
-    """Law: notes of other feeds are read, unless the feed is held here; missing and unreadable notes are unknown."""
+    """Law: notes of feeds held elsewhere are read; missing and unreadable notes are unknown."""
     for feed, noted in {
         "theirs": msgspec.json.encode(_NOTED),
         "ours": msgspec.json.encode(_NOTED),
@@ -101,7 +101,7 @@ async def test_feeds_of_others_are_known(client: Redis) -> None:
 
 
 async def test_notes_that_are_gone_take_nothing_away(client: Redis) -> None:
-    """Law: that is the moment for which it was learnt."""
+    """Law: a mark stays known after its note is lost."""
     theirs = _Store(held=False, known=_NOTED)
     await _heard(client, theirs=theirs)
     assert theirs.memory.known == _NOTED
@@ -136,7 +136,7 @@ async def test_what_another_has_told_is_not_told_again_after_the_next_loss(clien
     assert await high_water_marks(client, _KEY) == {"f": told}
 
 
-# Where a pair begins that nothing is known of, and what is news to it: on the simulated store, Valkey and Redis.
+# Where an unknown consumer starts, and which baselines are new to it: on the simulated store, Valkey and Redis.
 
 PAIR = ConsumerKeys.of("poller", FEED, "a")
 NOW = int(time.time() * 1000)
@@ -177,7 +177,7 @@ def pair(client: Redis, *, subscribed: int, asked: int = 0) -> ConsumerStore:
 
 
 async def opened(client: Redis, start: Start, *, subscribed: int, asked: int = 0) -> ConsumerStore:
-    """A pair that has its lease and its group."""
+    """A feed consumer with its lease and its group."""
     found = pair(client, subscribed=subscribed, asked=asked)
     await found.lease.acquire()
     await found.open(start)
@@ -185,14 +185,14 @@ async def opened(client: Redis, start: Start, *, subscribed: int, asked: int = 0
 
 
 async def told(found: ConsumerStore) -> int:
-    """How many of the entries that the pair reads are news to it; all of them are baselines."""
+    """How many of the entries that the consumer reads are new to it; all entries are of baselines."""
     entries = await found.read(most=100)
     anew = await found.reset_entry()
     return sum(anew is None or EntryId.parse(entry) <= EntryId.parse(anew) for entry, _ in entries)
 
 
 async def set_back(client: Redis, hours: int) -> None:
-    """As if the server's clock had been so much ahead when the feed was begun."""
+    """Move the feed's marks forward, as if the server's clock had been ahead when the feed was reset."""
     for name in ("anew_at", "begun_at"):
         await client.hincrby(KEYS.state, name, hours * HOUR)
 
@@ -212,7 +212,7 @@ async def set_back(client: Redis, hours: int) -> None:
 async def test_who_was_lost_with_its_feed_begins_where_that_does(
     store_client: Redis, start: Start, after: str | None, anew: int | None, subscribed: int, *, lost: bool
 ) -> None:
-    """Law: it gets everything of the feed's new beginning; who is new begins where it was asked to."""
+    """Law: a consumer lost with its feed starts at the feed's reset; a new one at its start setting."""
     last = (await store_client.xadd(KEYS.events, {"data": "{}"})).decode()  # type: ignore[union-attr] # bytes, as the client is set up
     begun_at = {} if after is None else {"begun_at": str(anew), "begun_after": after}
     since = {} if anew is None else {"anew_at": str(anew)} | begun_at
@@ -227,7 +227,7 @@ async def test_who_was_lost_with_its_feed_begins_where_that_does(
 
 
 async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redis) -> None:
-    """Law: what counts is the beginning that the pair began with; where that is not kept, its subscription's age."""
+    """Law: a consumer skips a baseline of a reset after its start; if the start is unknown, its age decides."""
     one = beginning(store_client, subscribed=NOW - 3 * HOUR)
     assert await one.reset_entry() is None
     await store_client.hset(
@@ -242,7 +242,7 @@ async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redi
 
 @pytest.mark.parametrize("hours", [0, -1, 1], ids=["as it was", "an hour ahead", "an hour behind"])
 async def test_who_was_there_is_told_no_baseline_of_what_was_begun_anew(real: Redis, hours: int) -> None:
-    """Law: whatever the clock says, and however soon after the pair it was."""
+    """Law: an existing consumer gets no baseline of a reset, whatever the store's clock shows."""
     one = Process(real, "a")
     await one.round(1)
     there = await opened(real, "earliest", subscribed=NOW - 3 * HOUR)
@@ -255,7 +255,7 @@ async def test_who_was_there_is_told_no_baseline_of_what_was_begun_anew(real: Re
 
 
 async def test_a_baseline_that_was_not_delivered_yet_is_owed_all_the_same(real: Redis) -> None:
-    """Law: a baseline that was not delivered before a reset is still delivered, also if the clock was set back."""
+    """Law: a baseline from before a reset is still delivered, also if the clock was set back."""
     ahead = NOW + HOUR
     await real.xadd(KEYS.events, {"data": '{"sequence":"00000000000000000000"}'}, id=f"{ahead}-0")
     one = Process(real, "a")
@@ -267,7 +267,7 @@ async def test_a_baseline_that_was_not_delivered_yet_is_owed_all_the_same(real: 
 
 
 async def test_a_pair_that_was_lost_reads_all_since_whatever_the_clock(real: Redis) -> None:
-    """Law: its place is one in the stream, so a clock that was put back since hides nothing."""
+    """Law: a lost consumer reads all entries since the reset, even if the clock was set back."""
     one = Process(real, "a")
     await one.round(1)
     await flushed(real)
@@ -280,7 +280,7 @@ async def test_a_pair_that_was_lost_reads_all_since_whatever_the_clock(real: Red
 
 
 async def test_no_place_is_beyond_the_end_of_the_stream(store_client: Redis) -> None:
-    """Law: one that was lost by itself since may count from lower ids, where the clock was put back."""
+    """Law: a start position never lies beyond the stream's end, even if the clock was set back."""
     state = {"generation": "g", "anew_at": str(NOW), "begun_at": str(NOW), "begun_after": f"{NOW}-0"}
     await store_client.hset(KEYS.state, mapping=dict[Any, Any](state))
     await store_client.xadd(KEYS.events, {"data": "{}"}, id="5-0")
@@ -288,7 +288,7 @@ async def test_no_place_is_beyond_the_end_of_the_stream(store_client: Redis) -> 
 
 
 async def test_a_pair_that_is_lost_again_before_its_feed_is_begun_misses_nothing(real: Redis) -> None:
-    """Law: it begins at the end of what is there, not where an earlier loss was, which may be ahead of the clock."""
+    """Law: a consumer lost twice misses no event, even if its earlier start is ahead of the clock."""
     one = Process(real, "a")
     await one.round(1)
     await flushed(real)
@@ -304,7 +304,7 @@ async def test_a_pair_that_is_lost_again_before_its_feed_is_begun_misses_nothing
 
 
 async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> None:
-    """Law: entries read before a loss count as older after it, also if the group existed before."""
+    """Law: entries read before a loss still count as older than it afterwards."""
     one = Process(real, "a")
     await one.round(1)
     await (await opened(real, "earliest", subscribed=NOW - HOUR)).lease.release()
@@ -317,17 +317,17 @@ async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> Non
 
 
 async def test_of_another_installations_feed_no_baseline_is_told(real: Redis) -> None:
-    """Law: of another installation's feed no baseline is delivered."""
+    """Law: the baseline over another installation's data is not delivered."""
     one = Process(real, "a")
     await one.round(1)
     there = await opened(real, "earliest", subscribed=NOW - 3 * HOUR)
     assert await told(there) == 1
-    await real.hset(KEYS.state, "anew_at", str(NOW - HOUR))  # as the marks of a replaced feed have it
+    await real.hset(KEYS.state, "anew_at", str(NOW - HOUR))  # as in the state of a replaced feed
     assert await there.reset_entry() == f"{NOW - HOUR - 1}-18446744073709551615"
 
 
 async def test_the_stores_clock_says_who_is_older(store_client: Redis) -> None:
-    """Law: where it is known when the feed was asked for; a process' own clock may be far from the store's."""
+    """Law: a subscription's age counts by the store's clock if known, not by the clock of a process."""
     await store_client.hset(KEYS.state, mapping={"generation": "g", "anew_at": str(NOW - HOUR)})
     _, name = await beginning(store_client, subscribed=NOW - 2 * HOUR, asked=NOW).place("earliest")
     assert name == f"g@{NOW - HOUR}"
@@ -338,7 +338,7 @@ async def test_the_stores_clock_says_who_is_older(store_client: Redis) -> None:
 @pytest.mark.parametrize("mark", ["anew_at", "begun_at", "begun_after"])
 @pytest.mark.parametrize("value", ["", "soon", "-1", "1-x", "9" * 5000])
 async def test_a_mark_that_cannot_be_read_stops_no_delivery(store_client: Redis, mark: str, value: str) -> None:
-    """Law: what another program wrote there counts as unknown."""
+    """Law: an unreadable mark counts as unknown, and the start position misses no entry."""
     began: Any = {"generation": "g", "anew_at": str(NOW - HOUR), "begun_at": str(NOW - HOUR), "begun_after": "5-3"}
     await store_client.xadd(KEYS.events, {"data": "{}"}, id="1000-0")
     await store_client.hset(KEYS.state, mapping=began | {mark: value})
@@ -352,7 +352,7 @@ async def test_a_mark_that_cannot_be_read_stops_no_delivery(store_client: Redis,
     ids=["not known", "before all", "between", "in the last's millisecond", "a clock that was put back"],
 )
 async def test_what_was_published_since_it_was_asked_for_is_new(store_client: Redis, asked: int, expected: str) -> None:
-    """Law: a consumer begins with the events after its subscription, however late its delivery begins."""
+    """Law: a consumer starts with the events after its subscription, however late its delivery begins."""
     for entry in ("1000-0", "2000-0"):
         await store_client.xadd(KEYS.events, {"data": "{}"}, id=entry)
     place, _ = await StartPosition(store_client, PAIR, KEYS.events, KEYS.state, asked=asked).place("now")
@@ -361,7 +361,7 @@ async def test_what_was_published_since_it_was_asked_for_is_new(store_client: Re
 
 
 class Meanwhile(FakeAsyncRedis):
-    """A store in which a feed is begun anew, and publishes, after the first question about the end of its stream."""
+    """A store in which a feed is reset and publishes after the first read of its state or stream."""
 
     asked = 0
 
@@ -377,7 +377,7 @@ class Meanwhile(FakeAsyncRedis):
 
 
 async def test_a_feed_that_is_begun_while_a_pair_begins_loses_it_nothing() -> None:
-    """Law: what is published between the questions for the stream's end and for the feed's beginning comes after it."""
+    """Law: events published while the start position is determined come after that position."""
     async with Meanwhile() as client:
         await client.xadd(KEYS.events, {"data": "{}"}, id="5-0")
         found, _ = await beginning(client, subscribed=NOW - HOUR).place("now")
@@ -385,7 +385,7 @@ async def test_a_feed_that_is_begun_while_a_pair_begins_loses_it_nothing() -> No
         assert EntryId.parse(found) <= (5, 0)
 
 
-# What is found of a feed against what was known of it: a table.
+# The state found against the mark known: a table.
 
 KNOWN = HighWaterMark("g2", 10, ("g1",))
 
@@ -407,7 +407,7 @@ KNOWN = HighWaterMark("g2", 10, ("g1",))
     ],
 )
 def test_what_is_found_against_what_was_known(state: FeedState, found: str, kind: str | None) -> None:
-    """Law: the generation, those before it and the sequence tell what became of a feed."""
+    """Law: generation, former generations and sequence tell what happened to a feed."""
     loss = loss_of(KNOWN, state, found)
     assert (loss.kind if loss else None) == kind
     if loss:
@@ -416,7 +416,7 @@ def test_what_is_found_against_what_was_known(state: FeedState, found: str, kind
 
 @pytest.mark.parametrize(("found", "kind"), [("", None), ("new", None), ("snapshots", "lost"), (STREAM, "lost")])
 def test_without_a_memory_only_what_is_missing_tells(found: str, kind: str | None) -> None:
-    """Law: a first start is no loss; a missing part is one, also without a memory."""
+    """Law: without a known mark, a first start is no loss and a missing part is one."""
     loss = loss_of(None, FeedState("g", 5), found)
     assert (loss.kind if loss else None) == kind
 
@@ -433,12 +433,12 @@ def test_without_a_memory_only_what_is_missing_tells(found: str, kind: str | Non
     ],
 )
 def test_who_comes_second_knows_it(noted: HighWaterMark | None, told: bool) -> None:
-    """Law: a loss that another process has noted of the same feed is known; a note of another feed is not used."""
+    """Law: a loss of the same feed that another process noted is announced; a note of another feed is ignored."""
     assert is_announced(KNOWN, noted) is told
 
 
 def test_only_a_replaced_feed_is_read_as_a_baseline_over_what_it_holds() -> None:
-    """Law: the marks say what and when; what another installation has written is kept and its token not used."""
+    """Law: the marks say what was lost and when; for a replaced feed they drop the token."""
     lost, replaced = loss_of(KNOWN, FeedState("g2", 1), ""), loss_of(KNOWN, FeedState("x", 1), "")
     assert lost is not None
     assert replaced is not None
@@ -448,12 +448,12 @@ def test_only_a_replaced_feed_is_read_as_a_baseline_over_what_it_holds() -> None
 
 
 def test_what_is_remembered_survives_being_written() -> None:
-    """Law: one that is read is the one that was written."""
+    """Law: an encoded mark decodes to the same mark."""
     assert msgspec.json.decode(msgspec.json.encode(KNOWN), type=HighWaterMark) == KNOWN
 
 
 async def test_a_note_that_is_no_text_is_unknown(real: Redis) -> None:
-    """Law: what another program wrote among the notes keeps none from being read."""
+    """Law: an unreadable note of another program does not keep the other notes from being read."""
     await real.hset("poller:{operations}:feeds", mapping={b"\xff": b"{}", b"a/b": b'{"generation":"\xff"}'})
     await real.hset("poller:{operations}:feeds", "a/c", b'{"generation":"g","sequence":7}')
     assert await high_water_marks(real, "poller:{operations}:feeds") == {"a/c": HighWaterMark("g", 7)}

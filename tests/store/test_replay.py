@@ -1,4 +1,4 @@
-"""Replays as they are kept, on real servers; what fakeredis does the same on that, too."""
+"""Replays in the store, on real servers and, where it behaves the same, on fakeredis."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pair(client: Redis) -> ConsumerStore:
 
 
 async def test_one_at_a_time(store_client: Redis) -> None:
-    """Law: a pair has one replay; another is refused until it is cancelled or has ended."""
+    """Law: a feed consumer has one replay; another is refused until it is cancelled or has ended."""
     assert await replay_of(store_client, KEYS) is None
     assert await start_replay(store_client, KEYS, SPAN)
     assert not await start_replay(store_client, KEYS, ReplaySpan("s", "0-0", "2-0"))
@@ -51,7 +51,7 @@ async def test_one_at_a_time(store_client: Redis) -> None:
 
 
 async def test_its_place_goes_along_with_settlements(store_client: Redis) -> None:
-    """Law: the place moves, and the replay ends, only while it is the one that was asked for last."""
+    """Law: a settlement moves or ends only the replay that it names, not a later one."""
     store = pair(store_client)
     assert await store.lease.acquire() is None
     await start_replay(store_client, KEYS, SPAN)
@@ -87,7 +87,7 @@ async def test_what_is_read_of_it(any_store: str) -> None:
 
 
 async def test_what_was_parked_by_others(store_client: Redis) -> None:
-    """Law: of what is parked only that comes which is not known; and a number tells that there may be something."""
+    """Law: a consumer loads only scheduled retries that it does not know; a mark tells that there may be some."""
     registry = Registry(store_client, SubscriptionKeys.of("poller"))
     assert await registry.marks() == RegistryVersions(0, 0, 0)
     await registry.tell_parked()
@@ -98,7 +98,7 @@ async def test_what_was_parked_by_others(store_client: Redis) -> None:
 
 
 async def test_what_it_begins_with_has_to_be_there(any_store: str) -> None:
-    """Law: a replay whose first entry went since it was planned is not begun."""
+    """Law: a replay is refused if its first entry has been trimmed since it was planned."""
     async with commands(any_store) as client:
         await client.xadd(EVENTS, {"data": "e"}, id="5-0")
         with pytest.raises(Stale, match="4-0 is gone"):

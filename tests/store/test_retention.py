@@ -77,7 +77,7 @@ async def trim(client: Redis, pairs: Mapping[str, WatchedConsumer] = A, rule: Re
 
 
 async def delivering(client: Redis, *, read: int, settled: Settlement) -> ConsumerStore:
-    """A subscription that has read so many entries from the first on, and settled these."""
+    """A consumer that has read this number of entries from the first on, and settled these."""
     store = ConsumerStore(
         client,
         ConsumerScripts(client),
@@ -100,7 +100,7 @@ def ids(first: int, last: int) -> list[str]:
 
 
 async def test_what_nobody_needs_goes_and_what_is_young_stays(client: Redis) -> None:
-    """Law: without readers all old entries go, and of the young ones none."""
+    """Law: without consumers all old entries are trimmed, and no young one."""
     await published(client, 250)
     young = await client.xadd(EVENTS, {"data": "{}"}, id=f"{int(NOW.timestamp() * 1000)}-0")
     assert await trim(client) == 250
@@ -109,13 +109,13 @@ async def test_what_nobody_needs_goes_and_what_is_young_stays(client: Redis) -> 
 
 
 async def test_a_stream_that_is_not_there(client: Redis) -> None:
-    """Law: of nothing nothing is taken, and nothing is made."""
+    """Law: trimming a stream that does not exist trims nothing and creates no key."""
     assert await trim(client) == 0
     assert await all_keys(client) == {FEED_KEYS.lease.encode()}
 
 
 async def test_who_has_not_the_lease_takes_nothing(client: Redis) -> None:
-    """Law: the lease is looked at by the script that trims, whichever way it does."""
+    """Law: a process without the feed's lease trims nothing, neither by age nor by size."""
     await published(client, 20)
     for rule in (AGED, RetentionRule(timedelta(days=36500), 1000)):
         with pytest.raises(Fenced):
@@ -127,7 +127,7 @@ async def test_who_has_not_the_lease_takes_nothing(client: Redis) -> None:
 
 
 async def test_unread_held_and_parked_entries_stay(client: Redis) -> None:
-    """Law: the first entry that a subscription has not read, not settled, or parked is the first that stays."""
+    """Law: entries stay from the first that a consumer has not read, not settled, or scheduled for a retry."""
     await published(client, 20)
     store = await delivering(client, read=10, settled=Settlement(acked=ids(1, 4) + ids(6, 10), parked={"2-0": b"{}"}))
     assert await trim(client) == 1
@@ -139,7 +139,7 @@ async def test_unread_held_and_parked_entries_stay(client: Redis) -> None:
 
 
 async def test_a_replay_keeps_what_it_has_not_done(client: Redis) -> None:
-    """Law: of the entries that a replay has not done with none goes for its age; once it is over they do."""
+    """Law: entries that a replay still needs are not trimmed for their age until the replay is over."""
     await published(client, 9)
     await delivering(client, read=9, settled=Settlement(acked=ids(1, 9)))
     await start_replay(client, KEYS, ReplaySpan("r", "4-0", "6-0"))
@@ -159,7 +159,7 @@ async def test_a_replay_keeps_what_it_has_not_done(client: Redis) -> None:
     ],
 )
 async def test_one_that_has_not_begun(client: Redis, one: WatchedConsumer, place: str | None, stays: int) -> None:
-    """Law: without a group a subscription needs what it will begin with: its place, or all if it wants all."""
+    """Law: a consumer without a group keeps the entries from its start position on."""
     await published(client, 9)
     if place:
         await client.hset(KEYS.state, "place", place)
@@ -167,7 +167,7 @@ async def test_one_that_has_not_begun(client: Redis, one: WatchedConsumer, place
 
 
 async def test_other_groups_count(client: Redis) -> None:
-    """Law: a group that is not a known subscription's keeps what it has not read and acknowledged."""
+    """Law: a group of no known subscription keeps the entries that it has not read and acknowledged."""
     await published(client, 9)
     await client.xgroup_create(EVENTS, "theirs", id="0")
     await client.xgroup_create(EVENTS, "sub:gone", id="5-0")
@@ -199,7 +199,7 @@ async def begun_elsewhere(client: Redis) -> None:
 
 
 async def read_and_not_acknowledged(client: Redis) -> None:
-    """The group stands at the end of the stream: only its pending entries say what it still needs."""
+    """The group is at the end of the stream: only its pending entries show what it still needs."""
     await client.xgroup_create(EVENTS, "late", id="3-0")
     await client.xreadgroup("late", "me", {EVENTS: ">"})
 
@@ -211,7 +211,7 @@ async def read_and_not_acknowledged(client: Redis) -> None:
 async def test_what_comes_between_the_look_and_the_cut(
     client: Redis, between: Callable[[Redis], Awaitable[None]], stays: int
 ) -> None:
-    """Law: a group or replay that comes, reads, or goes back after the look at the stream loses nothing."""
+    """Law: a group or replay that appears, reads or moves back between look and trim loses no entry."""
     await published(client, 9)
     await delivering(client, read=9, settled=Settlement(acked=ids(1, 9)))
     looking = Late(client, between)
@@ -220,7 +220,7 @@ async def test_what_comes_between_the_look_and_the_cut(
 
 
 class Late(Trimmer):
-    """Something happens just before it cuts for the first time."""
+    """A trimmer in which something happens just before the first trim."""
 
     def __init__(self, client: Redis, between: Callable[[Redis], Awaitable[None]]) -> None:
         scripts = TrimScripts(client)
@@ -238,7 +238,7 @@ class Late(Trimmer):
 
 
 async def test_a_stream_that_is_too_large_loses_its_oldest(client: Redis) -> None:
-    """Law: it fits afterwards; what a subscription lost stands in one dead letter, which grows with what goes next."""
+    """Law: after the trim the stream fits; all that a consumer lost is in one dead letter, which grows."""
     rule = RetentionRule(timedelta(days=36500), 100_000)
     await published(client, 300, size=1000)
     await delivering(client, read=10, settled=Settlement(acked=ids(1, 10)))
@@ -258,7 +258,7 @@ async def test_a_stream_that_is_too_large_loses_its_oldest(client: Redis) -> Non
 
 
 async def test_who_lost_nothing_is_told_nothing(client: Redis) -> None:
-    """Law: entries that no reader needs are trimmed for the size without a report."""
+    """Law: entries that no consumer needs are trimmed for size without a report."""
     await published(client, 100, size=1000)
     await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
     assert await trim(client, rule=RetentionRule(timedelta(days=36500), 20_000)) > 70
@@ -266,7 +266,7 @@ async def test_who_lost_nothing_is_told_nothing(client: Redis) -> None:
 
 
 async def test_told_once_an_episode(client: Redis) -> None:
-    """Law: an overrun is reported once for each group, until the group is past the entries of that time."""
+    """Law: an overrun is reported once for each group, until the group has passed the entries of that time."""
     rule, trimming = RetentionRule(timedelta(days=36500), 50_000), trimmer(client)
     await published(client, 100, size=1000)
     store = await delivering(client, read=5, settled=Settlement(acked=ids(1, 5)))
@@ -306,7 +306,7 @@ async def test_an_episode_that_was_dropped_is_told_anew(client: Redis) -> None:
 
 
 async def test_a_replay_that_loses_what_it_was_to_bring(client: Redis) -> None:
-    """Law: entries that a replay loses are reported as such, and no others."""
+    """Law: entries that a replay loses are reported as the replay's, and no others are."""
     await published(client, 100, size=1000)
     await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
     await start_replay(client, KEYS, ReplaySpan("r", "10-0", "20-0"))
@@ -319,7 +319,7 @@ async def test_a_replay_that_loses_what_it_was_to_bring(client: Redis) -> None:
 
 
 async def test_a_stream_smaller_than_one_event(client: Redis) -> None:
-    """Law: where not even one event fits none is kept, and that comes to an end."""
+    """Law: if not even one event fits, the stream is emptied and trimming ends."""
     await published(client, 3, size=5000)
     await client.hset(FEED_KEYS.state, "sequence", "3")
     await trim(client, {"a": WatchedConsumer(KEYS, earliest=True)}, RetentionRule(timedelta(days=36500), 1024))
@@ -339,7 +339,7 @@ async def test_entries_that_others_wrote(client: Redis) -> None:
 
 
 async def test_a_server_that_is_out_of_memory(server: str) -> None:
-    """Law: on a server that takes no more writes what may go still goes."""
+    """Law: a server that is out of memory still trims."""
     async with commands(server) as client:
         await client.set(FEED_KEYS.lease, "mine")
         await published(client, 100, size=1000)
@@ -351,7 +351,7 @@ async def test_a_server_that_is_out_of_memory(server: str) -> None:
             await client.config_set("maxmemory", 0)
 
 
-# Laws of :mod:`poller.store.retention`: what is needed stays, what is not goes, and size has the last word.
+# Properties: needed entries stay, others go, and the size limit comes first.
 
 PLACES = st.builds(EntryId, st.integers(0, 6), st.sampled_from([0, 1, 2, 2**64 - 1]))
 STREAMS = st.sets(PLACES.filter(lambda place: place > (0, 0)), min_size=1)
@@ -360,7 +360,7 @@ SMALL = 10
 
 
 def left_after(entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, size: int = SMALL) -> set[EntryId]:
-    """What is left of the entries when every step has been done that is for their age."""
+    """The entries left after all steps of trimming by age."""
     while True:
         stream = StreamExtent(len(entries), size, min(entries, default=None))
         step = next_step(stream, done, oldest=oldest, max_bytes=SMALL)
@@ -373,7 +373,7 @@ def left_after(entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId,
 def test_what_is_needed_or_young_stays_and_all_else_goes(
     entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId
 ) -> None:
-    """Law: exactly the first entries go that are old enough and behind everybody; a second look takes nothing more."""
+    """Law: the old entries before all consumers' positions are trimmed, and no others; a second trim does nothing."""
     stays = {entry for entry in entries if entry >= oldest or any(entry > place for place in done.values())}
     found = left_after(entries, done, oldest)
     assert found == {entry for entry in entries if stays and entry >= min(stays)}
@@ -384,7 +384,7 @@ def test_what_is_needed_or_young_stays_and_all_else_goes(
 def test_who_goes_forward_keeps_less(
     entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, place: EntryId, name: str
 ) -> None:
-    """Law: the further the readers and the later the time, the less is kept; a further reader never makes it less."""
+    """Law: consumers further on and a later time keep fewer entries; an additional consumer never keeps fewer."""
     found = left_after(entries, done, oldest)
     further = done | {name: max(place, done[name])} if name in done else done
     assert left_after(entries, further, max(oldest, place)) <= found
@@ -393,7 +393,7 @@ def test_who_goes_forward_keeps_less(
 
 @given(STREAMS, DONE, PLACES, st.integers(SMALL + 1, 10_000))
 def test_size_has_the_last_word(entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, size: int) -> None:
-    """Law: what is too large loses entries, needed or not, as soon as none may go for its age; what fits loses none."""
+    """Law: a stream that is too large is trimmed, needed or not, once none can go for age; one that fits is not."""
     entries = left_after(entries, done, oldest, size)
     stream = StreamExtent(len(entries), size, min(entries, default=None))
     step = next_step(stream, done, oldest=oldest, max_bytes=SMALL)
@@ -409,7 +409,7 @@ def test_size_has_the_last_word(entries: set[EntryId], done: dict[str, EntryId],
 def test_nothing_is_asked_where_nothing_may_go(
     entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, size: int
 ) -> None:
-    """Law: a stream within its limits needs no request, whatever its readers need."""
+    """Law: a stream within its limits needs no request, whatever its consumers need."""
     stream = StreamExtent(len(entries), size, min(entries))
     if not pressing(stream, oldest=oldest, max_bytes=SMALL):
         assert next_step(stream, done, oldest=oldest, max_bytes=SMALL) is None
@@ -417,7 +417,7 @@ def test_nothing_is_asked_where_nothing_may_go(
 
 @given(STREAMS, DONE, PLACES)
 def test_who_holds_the_stream_is_named(entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId) -> None:
-    """Law: the reader that holds a trimmed stream is named if and only if its first entry is old enough to go."""
+    """Law: the consumer that holds back a trim is named if and only if the first entry is old enough."""
     entries = left_after(entries, done, oldest)
     first = min(entries, default=None)
     name = holder(StreamExtent(len(entries), SMALL, first), done, oldest=oldest)

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.store.scripts`: of each script, of one that is sent until it is answered, and of batches."""
+"""Laws of :mod:`poller.store.scripts`: the head of each script, sending until answered, and batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRIPTS = sorted(Path(scripts.__file__).parent.glob("lua/*.lua"))
 
 
 class Sent:
-    """Breaks so often before it is answered; notes each pause."""
+    """A request that breaks this number of times before it is answered; notes each pause."""
 
     def __init__(self, breaks: int) -> None:
         self.times = 0
@@ -47,7 +47,7 @@ class Sent:
 
 
 async def test_it_is_sent_until_it_is_answered() -> None:
-    """With pauses that double up to a second."""
+    """A request is repeated until it is answered, with pauses that double up to a second."""
     sent = Sent(breaks=7)
     answer = await until_answered(FakeAsyncRedis(), sent.send, within=timedelta(minutes=1), clock=sent.clock)
     assert (answer, sent.times) == ("OK", 8)
@@ -55,7 +55,7 @@ async def test_it_is_sent_until_it_is_answered() -> None:
 
 
 async def test_it_is_not_sent_when_the_lease_may_be_over() -> None:
-    """Another may have it then."""
+    """A request is not repeated once the lease may have ended, since another process may hold it."""
     sent = Sent(breaks=9)
     with pytest.raises(StoreUnavailable):
         await until_answered(FakeAsyncRedis(), sent.send, within=timedelta(milliseconds=40), clock=sent.clock)
@@ -63,7 +63,7 @@ async def test_it_is_not_sent_when_the_lease_may_be_over() -> None:
 
 
 async def test_what_is_refused_is_not_sent_again() -> None:
-    """The server will say the same."""
+    """A refused request is not repeated."""
     times = 0
 
     async def send() -> None:
@@ -78,7 +78,7 @@ async def test_what_is_refused_is_not_sent_again() -> None:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_each_script_says_what_it_takes_and_answers(path: Path) -> None:
-    """Law: a head of a sentence, the KEYS and ARGV that the script uses, and what it answers; parts say whose."""
+    """Each script opens with a sentence, the KEYS and ARGV that it uses, and its answer; a part says of what."""
     text = path.read_text("utf-8")
     head = "".join(line for line in text.splitlines(keepends=True) if line.startswith("--"))
     assert re.match(r"-- [A-Z].*\.\n", head)
@@ -99,7 +99,7 @@ ONE, TWO, THREE = "poller:{one}:n", "poller:{two}:n", "poller:{three}:n"  # on a
 
 
 async def test_each_call_has_its_own_keys_arguments_and_answer(store_client: Redis) -> None:
-    """Law: the answers come in the order of the calls; a call sees nothing of the others' keys and arguments."""
+    """Answers come in the order of the calls; a call sees no keys or arguments of another."""
     calls = [
         ScriptCall(COUNT, (ONE,), (5,)),
         ScriptCall(ECHO, (TWO, "poller:{two}:m"), ("a", b"\xff", "")),
@@ -116,7 +116,7 @@ async def test_each_call_has_its_own_keys_arguments_and_answer(store_client: Red
 
 @pytest.mark.parametrize("value", ["nil", "false", "0", "''", "'x'", "{}", "{0, false, 'x', {1}}", "{ok = 'FINE'}"])
 async def test_an_answer_is_that_of_the_script_alone(store_client: Redis, value: str) -> None:
-    """Law: whatever a script answers, in a batch it is the same; also where it answers nothing."""
+    """A script's answer is the same in a batch as alone, also if it answers nothing."""
     batch, call = ScriptBatch(store_client), ScriptCall(f"return {value}", (ONE,))
     alone = await batch.run(call)
     assert await batch.send([call, ScriptCall(COUNT, (ONE,), (1,))]) == [alone, 1]
@@ -124,7 +124,7 @@ async def test_an_answer_is_that_of_the_script_alone(store_client: Redis, value:
 
 
 async def test_a_call_that_fails_ends_no_other(store_client: Redis) -> None:
-    """Law: its error stands in its place and is the one that it raises alone, which names the key."""
+    """A failed call leaves the others' answers; its own answer is the error that it raises alone."""
     batch = ScriptBatch(store_client)
     await store_client.hset(TWO, "a", "b")
     wrong = ScriptCall(COUNT, (TWO,), (1,))
@@ -140,7 +140,7 @@ class _Counted(Redis):
     """Counts the requests with scripts.
 
     Attributes:
-        requests: so far.
+        requests: the number so far.
         away: whether the store does not answer.
     """
 
@@ -155,7 +155,7 @@ class _Counted(Redis):
 
 
 async def test_all_calls_are_one_request(server: str) -> None:
-    """Law: on one server, once its script is loaded, a batch of any scripts is one request."""
+    """On one server, once the script is loaded, any batch is one request."""
     async with _Counted.from_url(server) as client:
         assert isinstance(client, _Counted)
         batch = ScriptBatch(client, shebang="#!lua\n")
@@ -168,7 +168,7 @@ async def test_all_calls_are_one_request(server: str) -> None:
 
 
 async def test_no_request_has_keys_of_several_servers(any_store: str) -> None:
-    """Law: a cluster, which would refuse it, gets each call by itself; no server of any store refuses anything."""
+    """On a cluster each call is sent by itself, and no server refuses a request for keys of several slots."""
     async with commands(any_store) as client:
         calls = [ScriptCall(COUNT, (key,), (1,)) for key in (ONE, TWO, THREE)]
         before = await _refusals(client)
@@ -177,13 +177,13 @@ async def test_no_request_has_keys_of_several_servers(any_store: str) -> None:
 
 
 async def _refusals(client: Redis) -> int:
-    """Of requests with keys of several servers, by all servers."""
+    """How many requests all servers have refused for keys of several slots."""
     counted = [await one.info("errorstats") for one in await servers(client)]
     return sum(one.get("errorstat_CROSSSLOT", {}).get("count", 0) for one in counted)
 
 
 async def test_a_store_that_is_away_fails_each(server: str) -> None:
-    """Law: nothing is raised; each call has the error, and the next batch may be answered."""
+    """An unavailable store raises nothing; each call gets the error, and the next batch may be answered."""
     async with _Counted.from_url(server) as client:
         assert isinstance(client, _Counted)
         batch = ScriptBatch(client)
@@ -196,7 +196,7 @@ async def test_a_store_that_is_away_fails_each(server: str) -> None:
 
 
 async def test_a_key_that_is_refused_is_refused_for_its_call_alone(tmp_path: Path) -> None:
-    """Law: a server that refuses a whole batch because of one key carries out the other calls."""
+    """If a server refuses one key of a batch, only that call fails and the others run."""
     with running_with_acl("valkey", tmp_path / "a") as guarded:
         async with commands(guarded.url) as client:
             calls = [ScriptCall(COUNT, (ONE,), (1,)), ScriptCall(READ, ("another:{two}:n",))]
@@ -206,7 +206,7 @@ async def test_a_key_that_is_refused_is_refused_for_its_call_alone(tmp_path: Pat
 
 
 async def test_a_question_that_nobody_asks_any_more_takes_its_answer_silently() -> None:
-    """Law: an asker that was cancelled, or has its answer already, is no reason for an error."""
+    """An answer for a cancelled or answered question is ignored."""
     asked = ScriptQuestion(ScriptCall(READ, (ONE,)), asyncio.get_running_loop().create_future())
     asked.answer.cancel()
     asked.settle(StoreUnavailable("away"))

@@ -1,4 +1,4 @@
-"""Snapshots to bytes and back, small, and readable for as long as their dictionary is kept."""
+"""Snapshots encode to small bytes and back, and stay readable while their dictionary is kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_decoding_gives_back_what_was_encoded(snapshot: Snapshot) -> None:
 
 
 def test_what_was_written_before_the_dictionary_stays_readable() -> None:
-    """Law: a dictionary changes how snapshots are written from now on, not what was written before."""
+    """Law: a dictionary changes how later snapshots are written; earlier ones stay readable."""
     codec = SnapshotCodec()
     early = Snapshot(1, 1, unavailability(1))
     stored = codec.encode(early)
@@ -73,14 +73,14 @@ def test_few_records_add_up_over_commits() -> None:
 
 
 def test_records_that_teach_nothing_are_stored_without_a_dictionary() -> None:
-    """Law: where no dictionary can be trained, snapshots are written all the same."""
+    """Law: if no dictionary can be trained, snapshots are written without one."""
     codec = SnapshotCodec()
     assert codec.train([b""] * SAMPLES) is None
     assert codec.decode(codec.encode(Snapshot(1, 1, b"{}"))).raw == b"{}"
 
 
 def test_a_missing_dictionary_is_named() -> None:
-    """Law: a snapshot whose dictionary is unknown is never taken for something else."""
+    """Law: a snapshot with an unknown dictionary raises an error that has the dictionary's number."""
     codec, number, _ = trained()
     stored = codec.encode(Snapshot(1, 1, unavailability(7)))
     with pytest.raises(UnknownDictionary) as caught:
@@ -89,7 +89,7 @@ def test_a_missing_dictionary_is_named() -> None:
 
 
 def test_damaged_bytes_are_refused() -> None:
-    """Law: what is not a snapshot raises, it does not become a record."""
+    """Law: damaged bytes raise ValueError."""
     codec, _, _ = trained()
     stored = codec.encode(Snapshot(1, 1, unavailability(7)))
     with pytest.raises(ValueError, match="not a snapshot"):

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.store.stats`: what is read of many together. On each kind of store."""
+"""Laws of :mod:`poller.store.stats`, on each kind of store: figures of many feeds and consumers are read together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def read(client: Redis, feed: str, name: str, count: int) -> list[bytes]:
 
 
 async def test_many_consumers_are_read_together(any_store: str) -> None:
-    """Law: with and without a group, with pending, scheduled, unread and lost events and dead letters: each its own."""
+    """Each consumer gets its own figures: group, pending, scheduled, unread and lost events, dead letters."""
     async with commands(any_store) as client:
         for feed in FEEDS[:2]:
             await published(client, feed, 10, 20, 30, 40)
@@ -63,7 +63,7 @@ async def test_many_consumers_are_read_together(any_store: str) -> None:
 
 
 async def test_each_feed_says_what_there_is(any_store: str) -> None:
-    """Law: sizes, lease, pause and state of each; what was never written is nothing, and no error."""
+    """The sizes, lease, pause and state of each feed are read; a feed that was never written gives zeros."""
     keys = FeedKeys.of("poller", FEEDS[0])
     async with commands(any_store) as client:
         await published(client, FEEDS[0], 1, 2)
@@ -89,9 +89,9 @@ async def test_each_feed_says_what_there_is(any_store: str) -> None:
 
 
 async def test_what_cannot_be_read_is_an_error_or_costs_only_itself(store_url: str) -> None:
-    """Law: a key of another type, or a number that is none, leaves out its own feed for metrics, and fails a status.
+    """An unreadable feed is left out when lenient (metrics), and an error otherwise (status).
 
-    A server that forgot the scripts is sent them again.
+    A server that forgot the scripts gets them again.
     """
     pairs = [("one", feed) for feed in FEEDS]
     async with commands(store_url) as client:
@@ -111,7 +111,7 @@ async def test_what_cannot_be_read_is_an_error_or_costs_only_itself(store_url: s
 
 
 async def test_an_event_of_somebody_else_has_no_number(store_url: str) -> None:
-    """Then the server's own count is what there is; a number within the data is not taken for the event's."""
+    """Without a sequence number the server's own count is used; a number inside the data is ignored."""
     events = FeedKeys.of("poller", FEEDS[0]).events
     async with commands(store_url) as client:
         await read(client, FEEDS[0], "one", 0)
@@ -121,7 +121,7 @@ async def test_an_event_of_somebody_else_has_no_number(store_url: str) -> None:
 
 
 async def test_many_subscriptions_of_a_feed_are_asked_for_in_parts(store_url: str, one_server: None) -> None:
-    """Law: many subscriptions of a feed are read in parts, so that no script runs long."""
+    """Many subscriptions of a feed are read in parts, so that no script runs long."""
     pairs = [(f"s{number}", FEEDS[0]) for number in range(100)]
     async with commands(store_url) as client:
         for name, _ in pairs:
@@ -148,14 +148,14 @@ BACKLOG_AT: Final = EPOCH + timedelta(seconds=100)
 
 
 async def publish(client: Redis, *seconds: int) -> None:
-    """An event at each of these seconds."""
+    """Publish an event at each of these seconds."""
     for at in seconds:
         sequence = await client.hincrby(KEYS.state, "sequence", 1)
         await client.xadd(KEYS.events, {"data": b'{"sequence":"%020d"}' % sequence}, id=f"{at * 1000}-0")
 
 
 async def read_by_group(client: Redis, count: int) -> list[bytes]:
-    """Have the group read so many; their ids."""
+    """Read this number of entries with the group; returns their ids."""
     answer = await client.xreadgroup(group_of("a"), "deliverer", {KEYS.events: ">"}, count=count)
     return [entry for entry, _ in _found(answer)[KEYS.events]]
 
@@ -165,7 +165,7 @@ async def backlog(client: Redis) -> Backlog:
 
 
 async def test_from_no_group_to_nothing_left(store_client: Redis) -> None:
-    """Law: unread, held and parked entries count where they are; the age is that of the oldest of them all."""
+    """Unread, pending and scheduled entries are all counted; the lag is the age of the oldest of them."""
     assert await backlog(store_client) == Backlog(FEED, None, None, 0, 0)
     await store_client.xgroup_create(KEYS.events, group_of("a"), id="0", mkstream=True)
     assert await backlog(store_client) == Backlog(FEED, 0, 0.0, 0, 0)
@@ -186,7 +186,7 @@ async def test_from_no_group_to_nothing_left(store_client: Redis) -> None:
 
 @pytest.mark.parametrize("trimmed", [False, True])
 async def test_a_group_in_the_middle(store_client: Redis, *, trimmed: bool) -> None:
-    """Law: where the server cannot count, the sequence numbers do; what was deleted before changes nothing."""
+    """Where the server cannot count, the sequence numbers are used; entries deleted before change nothing."""
     await publish(store_client, 10, 20, 30, 40, 50)
     await store_client.xgroup_create(KEYS.events, group_of("a"), id="20000-0")
     await store_client.xdel(KEYS.events, *(["10000-0", "20000-0"] if trimmed else ["20000-0"]))
@@ -195,13 +195,13 @@ async def test_a_group_in_the_middle(store_client: Redis, *, trimmed: bool) -> N
 
 
 def test_what_is_no_event_is_not_counted() -> None:
-    """Law: an entry of another program makes the count unknown, never wrong."""
+    """An entry of another program makes the count unknown, never wrong."""
     assert unread(None, 7, None) is None
     assert unread(None, 7, 3) == 3
 
 
 async def test_what_went_unread_is_not_waited_for(any_store: str) -> None:
-    """Law: trimmed unread events are no lag, whatever the server counts, but lost."""
+    """Events trimmed unread count as lost, not as lag, whatever the server counts."""
     async with commands(any_store) as client:
         await publish(client, *range(1, 11))
         await client.xgroup_create(KEYS.events, group_of("a"), id="0")

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.store.stream` on real servers: nothing new goes by unnoticed."""
+"""Laws of :mod:`poller.store.stream` on real servers: no new entry is missed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ T = TypeVar("T", KeysView[str], list[Entry])
 
 
 async def _next(coming: AsyncGenerator[T]) -> T:
-    """What comes after any number of times that nothing did."""
-    async with patience("something new"):
+    """The first result that is not empty."""
+    async with patience("a new entry"):
         while not (found := await anext(coming)):
             pass
     return found
@@ -39,7 +39,7 @@ async def client(any_store: str) -> AsyncIterator[Redis]:
 
 
 async def test_all_streams_are_looked_at_once_and_then_those_with_something_new(client: Redis) -> None:
-    """A burst of entries is one notice; a stream that does not exist yet gives one with its first entry."""
+    """All streams are reported first, then those with new entries: a burst once, a new stream too."""
     await client.xadd("a", {"data": "1"})
     async with aclosing(arrivals(client, ["a", "b"], block=BLOCK, clock=Clock())) as coming:
         assert await anext(coming) == {"a", "b"}
@@ -58,7 +58,7 @@ async def test_after_a_while_without_anything_an_empty_set(client: Redis) -> Non
 
 
 async def test_a_stream_that_has_lost_its_last_entries_is_new(client: Redis) -> None:
-    """As after a failover to a server whose clock is behind: what comes next has a lower id than what was there."""
+    """New entries are seen even if their ids are lower than before, as after a failover to an older clock."""
     await client.xadd("a", {"data": "1"}, id="5-0")
     await client.xadd("b", {"data": "1"}, id="5-0")
     async with aclosing(arrivals(client, ["a", "b"], block=SHORT, look_back=SHORT, clock=Clock())) as coming:
@@ -72,7 +72,7 @@ async def test_a_stream_that_has_lost_its_last_entries_is_new(client: Redis) -> 
 
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_streams_are_followed_in_order(any_store: str, protocol: Literal[2, 3]) -> None:
-    """Each from its place, by either version of RESP, wherever they are; once all is read, it waits or ends."""
+    """Each stream is read from its position in order, with RESP 2 and 3; at the end, reading waits or ends."""
     async with connect(any_store, reply_timeout=BLOCK, protocol=protocol) as client:
         streams = [f"s{number}" for number in range(4)]
         writing = client.pipeline(transaction=False)
@@ -97,7 +97,7 @@ async def test_streams_are_followed_in_order(any_store: str, protocol: Literal[2
 
 @pytest.mark.parametrize(("many", "pause"), [(10, 0.1), (1000, 0.2)])
 async def test_a_cluster_is_asked_no_more_than_it_can_bear(stores: Stores, many: int, pause: float) -> None:
-    """Ten times a second, or as seldom as keeps it at 5 000 questions a second."""
+    """A cluster is polled ten times a second, or less often, so that it gets at most 5,000 requests a second."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -113,7 +113,7 @@ async def test_a_cluster_is_asked_no_more_than_it_can_bear(stores: Stores, many:
 
 
 async def test_what_is_appended_is_kept_up_to_about_so_many(client: Redis) -> None:
-    """The latest of them."""
+    """A capped stream keeps about the given number of its latest entries."""
     assert await last_id(client, "a") == EARLIEST
     for number in range(400):
         await append(client, "a", b"%d" % number, most=100)

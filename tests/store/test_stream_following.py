@@ -1,4 +1,4 @@
-"""Following streams while the store goes and comes back."""
+"""Following streams across an outage of the store."""
 
 from __future__ import annotations
 

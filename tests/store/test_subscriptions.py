@@ -1,4 +1,4 @@
-"""What each change of the subscriptions comes to."""
+"""The registry of subscriptions: what each change writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ONE, OTHER = b'{"id":"a","rate":1.0}', b'{"id":"a","rate":1}'
 
 
 def applied(kept: Subscriptions, writes: list[Write]) -> Subscriptions:
-    """The value after these writes, by way of what the store holds."""
+    """The subscriptions after these writes, encoded and decoded as in the store."""
     encode = msgspec.json.encode
     hashes: list[dict[bytes, bytes]] = [
         {name.encode(): encode(one) for name, one in kept.registered.items()},
@@ -63,12 +63,12 @@ def applied(kept: Subscriptions, writes: list[Write]) -> Subscriptions:
 
 
 def filed(*names: str, settings: bytes = ONE) -> Subscriptions:
-    """Subscriptions that a file brought."""
+    """Subscriptions that the configuration file lists."""
     return applied(Subscriptions(), registering.plan_file(Subscriptions(), dict.fromkeys(names, settings), NOW))
 
 
 def test_the_file_is_taken_over_once() -> None:
-    """Law: new ones are added, changed ones keep since when they are there, and the same file again writes nothing."""
+    """Law: new subscriptions are added, changed ones keep their ``since``, and the same file again writes nothing."""
     kept = filed("a", "b")
     assert registering.plan_file(kept, {"b": ONE, "a": ONE}, LATER) == []
     writes = registering.plan_file(kept, {"a": OTHER, "b": ONE, "c": ONE}, LATER)
@@ -80,7 +80,7 @@ def test_the_file_is_taken_over_once() -> None:
 
 
 def test_since_when_a_feed_is_wanted() -> None:
-    """Law: since it was asked for by the store's clock; other settings change nothing of that, other feeds do."""
+    """Law: ``asked`` is the store's time of the request; other feeds renew it, other settings do not."""
     first = registering.plan_file(Subscriptions(at=5), dict.fromkeys(("a", "b", "c"), ONE), NOW)
     kept = applied(Subscriptions(), first)
     assert {one.asked for one in kept.registered.values()} == {5}
@@ -94,7 +94,7 @@ def test_since_when_a_feed_is_wanted() -> None:
 
 @pytest.mark.parametrize("by", ["file", "request"])
 def test_what_a_sink_said_ends_with_it(by: str) -> None:
-    """Law: a pause by Retry-After and a granted handshake end when the sink is changed, by any process."""
+    """Law: a pause by Retry-After and a granted handshake end when any process changes the sink."""
     first, same, other = (b'{"sink":"https://%s.example","rate":%d}' % one for one in ((b"x", 1), (b"x", 2), (b"y", 1)))
     soon = [(since_field("a"), milliseconds_of(NOW)), ("a", milliseconds_of(LATER))]
     said: list[Write] = [("handshakes", "a", b"granted"), *(("until", name, b"%d" % at) for name, at in soon)]
@@ -110,7 +110,7 @@ def test_what_a_sink_said_ends_with_it(by: str) -> None:
 
 
 async def test_a_mark_of_the_sink_before_is_not_written(store_client: Redis) -> None:
-    """Law: the permission that a sink gave is stored only while it is the subscription's sink."""
+    """Law: a sink's permission is stored only while it is the subscription's sink."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", b'{"sink":"https://y.example/\xc3\xbc"}', (), NOW)
     assert not await registry.note_handshake("a", b"granted", sink="https://x.example")
@@ -120,7 +120,7 @@ async def test_a_mark_of_the_sink_before_is_not_written(store_client: Redis) -> 
 
 
 async def test_what_the_sink_before_says_late_pauses_nothing(store_client: Redis) -> None:
-    """Law: neither its Retry-After nor its 410 is the next sink's, and nothing is written of a removed subscription."""
+    """Law: a late Retry-After or 410 of the former sink, or of a removed subscription, writes nothing."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", b'{"sink":"https://y.example"}', (), NOW)
     version, later = await registry.version(), moment_of((await registry.all()).at) + timedelta(hours=1)
@@ -138,12 +138,12 @@ async def test_what_the_sink_before_says_late_pauses_nothing(store_client: Redis
 
 
 def listing(*names: str) -> ListedSubscriptions:
-    """What the live processes list, all of which say so."""
+    """The live processes list these subscriptions, and all of them say what they list."""
     return ListedSubscriptions(frozenset(names), is_complete=True)
 
 
 def test_what_leaves_the_files_rests_until_it_returns() -> None:
-    """Law: a subscription that leaves the files is paused, reported once, and continues when a file lists it again."""
+    """Law: a subscription that leaves the files is paused, reported once, and resumed when it returns."""
     writes, told = plan_file_pauses(filed("a", "b"), listing("b"), NOW)
     assert told == FilePauses(paused=("a",))
     gone = applied(filed("a", "b"), writes)
@@ -159,7 +159,7 @@ def test_what_leaves_the_files_rests_until_it_returns() -> None:
 
 
 def test_an_operators_pause_takes_the_place_of_one_that_ends_by_itself() -> None:
-    """Law: one that rests because no file lists it does not go on with the file, once an operator has paused it."""
+    """Law: a subscription that an operator paused is not resumed when a file lists it again."""
     gone = applied(filed("a"), plan_file_pauses(filed("a"), listing(), NOW)[0])
     rests = applied(gone, registering.plan_pause(gone, "a", Paused("operator", "so", LATER))[0])
     assert plan_file_pauses(rests, listing("a"), LATER) == ([], FilePauses())
@@ -167,7 +167,7 @@ def test_an_operators_pause_takes_the_place_of_one_that_ends_by_itself() -> None
 
 
 def test_one_of_the_file_and_one_of_run_time_cannot_be_the_same() -> None:
-    """Law: neither takes the place of the other; both are named, and nothing of the file is taken over."""
+    """Law: one id in the file and at run time is an error, and nothing of the file is written."""
     kept = applied(Subscriptions(), registering.plan_addition(Subscriptions(), "a", ONE, (), NOW))
     with pytest.raises(ConfigurationError, match=r'"a" is in the configuration file.*added at run time.*remove a'):
         registering.plan_file(kept, {"a": ONE, "b": ONE}, NOW)
@@ -193,7 +193,7 @@ def test_removed_is_gone_altogether() -> None:
 
 
 def test_a_credential_changes_as_it_is_asked_for() -> None:
-    """Law: it stays with other settings, unless who changes them says otherwise of both as they are now."""
+    """Law: a credential stays unless the change decides otherwise, on the present settings and credential."""
     kept = applied(Subscriptions(), registering.plan_addition(Subscriptions(), "a", ONE, (), NOW, credential=TOKEN))
     assert [part for part, *_ in registering.plan_change(kept, "a", OTHER)] == ["registry"]
     assert registering.plan_change(kept, "a", ONE, lambda *was: TOKEN if was == (ONE, TOKEN) else b"other") == []
@@ -204,7 +204,7 @@ def test_a_credential_changes_as_it_is_asked_for() -> None:
 
 
 def test_a_new_one_has_no_credential_of_another() -> None:
-    """Law: what a store that lost the registry alone still holds is not sent for who has the same id now."""
+    """Law: a new subscription does not get the credential that the store still holds for a lost one of its id."""
     left = Subscriptions(credentials={"a": TOKEN, "b": TOKEN, "c": TOKEN})
     left = applied(left, registering.plan_file(left, {"a": ONE}, NOW))
     left = applied(left, registering.plan_addition(left, "b", ONE, (), NOW))
@@ -212,7 +212,7 @@ def test_a_new_one_has_no_credential_of_another() -> None:
 
 
 def test_resumed_starts_again() -> None:
-    """Law: resuming ends the pause, renews the health, and returns what had paused it."""
+    """Law: resuming ends the pause, renews the health, and returns the pause."""
     pause = Paused("failures", "5 d", NOW)
     kept = applied(
         filed("a"),
@@ -233,7 +233,7 @@ def test_what_is_not_there_is_told(change: str) -> None:
 
 
 def test_no_secret_is_shown() -> None:
-    """Law: neither the value's repr nor an error about what cannot be read holds a secret."""
+    """Law: neither the repr nor an error about unreadable values shows a secret."""
     added = registering.plan_addition(Subscriptions(), "a", ONE, ["whsec_x"], NOW, credential=TOKEN)
     kept = applied(Subscriptions(), added)
     assert (kept.secrets, kept.credentials) == ({"a": ("whsec_x",)}, {"a": TOKEN})
@@ -252,7 +252,7 @@ PAUSE = Paused("operator", "so", NOW)
 
 
 async def test_what_is_written_is_read(store_client: Redis) -> None:
-    """Law: each part comes back as it was written, settings byte for byte; marks do not move the version."""
+    """Law: each part is read as it was written, settings byte for byte; notes do not move the version."""
     registry = Registry(store_client, KEYS)
     assert await registry.version() == 0
     await registry.add("a", SETTINGS, ["whsec_1", "whsec_2"], NOW)
@@ -270,7 +270,7 @@ async def test_what_is_written_is_read(store_client: Redis) -> None:
 
 
 async def test_a_subscription_is_current_until_it_is_paused_changed_or_replaced(store_client: Redis) -> None:
-    """Law: another one of its id is not it, though its settings are the same."""
+    """Law: a new subscription with the same id and settings is not the former one."""
     registry = Registry(store_client, SubscriptionKeys.of("poller"))
     assert not await registry.is_current("a", SETTINGS, NOW)
     await registry.add("a", SETTINGS, [], NOW)
@@ -285,7 +285,7 @@ async def test_a_subscription_is_current_until_it_is_paused_changed_or_replaced(
 
 @pytest.mark.parametrize("name", ["version", "parked"])
 async def test_a_number_that_is_none_is_an_error_of_the_store(store_client: Redis, name: str) -> None:
-    """Law: a process that reads it waits for the store to be repaired and does not end; the message names the key."""
+    """Law: an unreadable number is a StoreError that names the key; reads work again after its repair."""
     registry, key = Registry(store_client, SubscriptionKeys.of("poller")), f"poller:{{subscriptions}}:{name}"
     await registry.add("a", SETTINGS, [], NOW)
     await store_client.set(key, "many")
@@ -298,7 +298,7 @@ async def test_a_number_that_is_none_is_an_error_of_the_store(store_client: Redi
 
 
 async def test_each_change_moves_the_version(store_client: Redis) -> None:
-    """Law: the version shows every change of registry, secrets and pauses, and no other."""
+    """Law: each change of registry, secrets or pauses moves the version, and nothing else does."""
     registry = Registry(store_client, KEYS)
     versions = [await registry.version()]
     file = [("f", SETTINGS)]
@@ -341,7 +341,7 @@ async def test_a_later_moment_stays(store_client: Redis) -> None:
 
 @pytest.mark.parametrize("days", [2, 30, 400_000])
 async def test_a_pause_that_a_wrong_clock_has_written_is_none(store_client: Redis, days: int) -> None:
-    """Law: a pause of more than a day was written by a wrong clock; it has no effect and is replaced."""
+    """Law: a pause of more than a day comes from a wrong clock; it has no effect and is replaced."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
     at = (await registry.all()).at
@@ -354,7 +354,7 @@ async def test_a_pause_that_a_wrong_clock_has_written_is_none(store_client: Redi
 
 
 async def test_a_process_with_a_wrong_clock_notes_no_more_than_a_day(store_client: Redis) -> None:
-    """Law: what is kept is within a day of the store's own clock, whatever a process takes the time to be."""
+    """Law: a pause ends within a day by the store's clock, whatever the process's clock shows."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
     at = moment_of((await registry.all()).at)
@@ -364,7 +364,7 @@ async def test_a_process_with_a_wrong_clock_notes_no_more_than_a_day(store_clien
 
 
 async def test_a_pause_of_a_store_whose_clock_was_set_back_is_over(store_client: Redis) -> None:
-    """Law: a pause that began in the future, by a clock that was set back, is over."""
+    """Law: a pause that began in the future, before the clock was set back, is over."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
     at = (await registry.all()).at
@@ -392,7 +392,7 @@ async def test_resuming_ends_a_pause_of_the_sink(store_client: Redis) -> None:
 
 
 async def test_a_late_mark_brings_nothing_back(store_client: Redis) -> None:
-    """Law: nothing is noted of a subscription that is not there, and nothing at all is left of a removed one."""
+    """Law: nothing is noted for a subscription that does not exist, and a removed one leaves only the version."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, ["whsec_1"], NOW)
     await registry.note_health("a", "s/f", b"well")
@@ -407,7 +407,7 @@ async def test_a_late_mark_brings_nothing_back(store_client: Redis) -> None:
 
 
 async def test_processes_change_it_at_the_same_time(any_store: str) -> None:
-    """Law: of many changes at one instant each is made, once: none overwrites another, one of equal ids wins."""
+    """Law: of simultaneous changes each is made once: none overwrites another, one of equal ids wins."""
     clients = [commands(any_store) for _ in range(8)]
     try:
         registries = [Registry(client, KEYS) for client in clients]
@@ -433,7 +433,7 @@ async def test_processes_change_it_at_the_same_time(any_store: str) -> None:
 
 
 async def test_a_change_is_whole_or_not_at_all(store_client: Redis) -> None:
-    """Law: where one of the hashes is something else, nothing is written; a refused file leaves all as it was."""
+    """Law: if one key has another type, nothing is written; a refused file leaves all as it was."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
     with pytest.raises(ConfigurationError):
@@ -447,14 +447,14 @@ async def test_a_change_is_whole_or_not_at_all(store_client: Redis) -> None:
 
 
 async def test_what_cannot_be_read_is_named(store_client: Redis) -> None:
-    """Law: a field that another version wrote otherwise is an error of the store that says where it is."""
+    """Law: an unreadable field is a StoreError that says where the field is."""
     await store_client.hset(KEYS.paused, "a", "[]")
     with pytest.raises(StoreError, match=r"subscriptions\}:registry .*: paused, a$"):
         await Registry(store_client, KEYS).all()
 
 
 async def test_forgotten_at_a_feed(store_client: Redis) -> None:
-    """Law: group and keys of this subscription at this feed go, twice if need be; no other's and no event does."""
+    """Law: only this subscription's group and keys at this feed are deleted, also twice; all events stay."""
     feed = FeedKeys.of("poller", "acme/contractTypes")
     for name in ("a", "ab"):
         pair = ConsumerKeys.of("poller", "acme/contractTypes", name)
@@ -476,7 +476,7 @@ async def test_forgotten_at_a_feed(store_client: Redis) -> None:
 
 
 async def test_they_are_read_while_memory_is_full(server: str) -> None:
-    """Law: a server without room for anything new tells what there is; else nothing could be delivered or trimmed."""
+    """Law: subscriptions can be read from a server that is out of memory."""
     async with commands(server) as client:
         registry = Registry(client, KEYS)
         await registry.add("a", SETTINGS, (), NOW)
@@ -492,14 +492,14 @@ async def test_they_are_read_while_memory_is_full(server: str) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"\xff", b'{"feeds":3}', b'{"sink":{}}', b'{"sink":"\xff"}', b"[" * 9000])
 def test_settings_that_cannot_be_read_count_as_all_feeds_from_the_earliest(text: bytes) -> None:
-    """Law: no outline raises, and one that is not readable keeps every event of every feed."""
+    """Law: unreadable settings raise nothing and keep every event of every feed."""
     found = outline_of(text)
     assert found is UNREADABLE
     assert (found.wants("acme/any"), found.is_from_earliest, found.handshake) == (True, True, False)
 
 
 def test_an_outline_is_read_whatever_a_later_version_adds() -> None:
-    """Law: unknown keys do not count, and an unknown start keeps what the stream holds."""
+    """Law: unknown keys are ignored, and an unknown start keeps what the stream holds."""
     found = outline_of(b'{"id":"a","sink":"https://s","feeds":["a/b"],"start":"snapshot","validate":true,"new":[1]}')
     assert found == SubscriptionOutline("https://s", ("a/b",), "snapshot", handshake=True)
     assert (found.wants("a/b"), found.wants("a/c"), found.is_from_earliest) == (True, False, True)

@@ -1,4 +1,4 @@
-"""Laws of :func:`poller.store.subscriptions.plan_file_pauses`: what no live process lists rests."""
+"""Laws of :func:`poller.store.subscriptions.plan_file_pauses`: subscriptions that no live process lists are paused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Process:
 
 @dataclass
 class Site:
-    """Processes on one registry. The registry is held as the store holds it."""
+    """Processes on one registry, which is held as in the store."""
 
     registry: dict[bytes, bytes] = field(default_factory=dict)
     paused: dict[bytes, bytes] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Site:
         return frozenset(self.kept.registered.keys() - self.kept.paused.keys())
 
     def start(self, file: frozenset[str], kind: Kind = "new") -> Process:
-        """In the list first, then what the file says."""
+        """Start a process: it joins the member list, then its file is applied."""
         self.started += 1
         one = Process(f"m{self.started}", file, kind)
         self.there[one.name] = one
@@ -80,11 +80,11 @@ class Site:
         return one
 
     def leave(self, one: Process) -> None:
-        """In order or by a crash: it is not in the list any more."""
+        """End a process, in order or by a crash: it leaves the member list."""
         del self.there[one.name]
 
     def look(self, one: Process) -> FilePauses:
-        """One look of one process."""
+        """Let one process reconcile the pauses once."""
         if one.kind != "new":
             self._look_older(one)
             return FilePauses()
@@ -94,14 +94,14 @@ class Site:
         return changed
 
     def settle(self) -> None:
-        """All look again and again until nothing changes."""
+        """Let all processes reconcile again and again until nothing changes."""
         while True:
             before = self.changes
             for one in self.there.values():
                 self.look(one)
             if self.changes == before:
                 return
-            assert self.changes < 20 * (self.started + 1), "they fight"
+            assert self.changes < 20 * (self.started + 1), "the processes undo each other's changes"
 
     def write(self, writes: list[Write]) -> None:
         for part, name, value in writes:
@@ -122,7 +122,7 @@ class Site:
                 self._write_older(name, registered | {"member": ""}, pause=one.name)
 
     def _look_older(self, one: Process) -> None:
-        """As commit bc6a44b and those before had it, with the member's name beside what it has brought or paused."""
+        """As in commit bc6a44b and before, which stored the name of the member that listed or paused a subscription."""
         for name, registered in self._filed_older():
             pause = msgspec.json.decode(self.paused.get(name.encode(), b"null"))
             if pause and pause["by"] == "removed" and name in one.file:
@@ -141,7 +141,7 @@ class Site:
 
 
 def test_a_process_with_another_file_pauses_nothing_that_a_live_one_lists() -> None:
-    """Law: neither when it starts, nor later, nor when it goes."""
+    """Law: a process with another file pauses nothing when it starts, runs or ends."""
     site = Site()
     site.start(HAS)
     changes = site.changes
@@ -153,7 +153,7 @@ def test_a_process_with_another_file_pauses_nothing_that_a_live_one_lists() -> N
 
 
 def test_a_rolling_upgrade_that_drops_it() -> None:
-    """Law: during a rolling upgrade that drops it, a subscription is active until the last old process has gone."""
+    """Law: while a rolling upgrade drops a subscription, it is active until the last old process has gone."""
     site = Site()
     old = [site.start(HAS) for _ in range(3)]
     for one in old:
@@ -167,7 +167,7 @@ def test_a_rolling_upgrade_that_drops_it() -> None:
 
 
 def test_a_rolling_upgrade_that_adds_it_and_is_taken_back() -> None:
-    """Law: the older ones leave it alone, and pause it when the new ones have gone; it returns with the next."""
+    """Law: old processes pause a new subscription once the new processes have gone; the next resumes it."""
     site = Site()
     old, fresh = site.start(LACKS), site.start(HAS)
     site.settle()
@@ -180,7 +180,7 @@ def test_a_rolling_upgrade_that_adds_it_and_is_taken_back() -> None:
 
 
 def test_where_nothing_is_known_of_the_others_nothing_changes() -> None:
-    """Law: a process that is not in the list itself, as one that was stopped for long, pauses and resumes nothing."""
+    """Law: without a complete list of live processes, nothing is paused or resumed."""
     site = Site()
     site.start(HAS)
     assert plan_file_pauses(site.kept, ListedSubscriptions(), NOW) == ([], FilePauses())
@@ -191,7 +191,7 @@ def test_where_nothing_is_known_of_the_others_nothing_changes() -> None:
 
 
 def test_a_process_that_does_not_say_what_it_lists_may_list_any() -> None:
-    """Law: while it lives nothing is paused, and nothing that rests is resumed for its sake alone."""
+    """Law: while a process lives that does not say what it lists, nothing is paused."""
     site = Site()
     owner = site.start(frozenset({"x", "y"}))
     site.start(HAS)
@@ -209,7 +209,7 @@ def test_a_process_that_does_not_say_what_it_lists_may_list_any() -> None:
 
 @pytest.mark.parametrize("by", ["operator", "sink", "failures"])
 def test_other_pauses_are_no_file_s_concern(by: str) -> None:
-    """Law: neither ended nor replaced, whether a live process lists the subscription or not."""
+    """Law: other pauses are neither ended nor replaced, whether a live process lists the subscription or not."""
     site = Site()
     owner, other = site.start(HAS), site.start(LACKS)
     pause = Paused(by, "so", NOW)  # type: ignore[arg-type] # one of them
@@ -222,7 +222,7 @@ def test_other_pauses_are_no_file_s_concern(by: str) -> None:
 
 
 def test_one_of_run_time_is_in_no_file() -> None:
-    """Law: no file's coming or going changes it, not even a listing of the same id."""
+    """Law: no file changes a subscription added at run time, not even one that lists the same id."""
     site = Site()
     site.write(registering.plan_addition(site.kept, "run", b"{}", (), NOW))
     other = site.start(LACKS)
@@ -233,7 +233,7 @@ def test_one_of_run_time_is_in_no_file() -> None:
 
 
 def test_other_settings_come_back_with_it() -> None:
-    """Law: one that returns by a file with other settings has these."""
+    """Law: a subscription that returns with other settings has the new ones."""
     site = Site()
     site.leave(site.start(HAS))
     late = site.start(LACKS)
@@ -245,7 +245,7 @@ def test_other_settings_come_back_with_it() -> None:
 
 
 def test_what_an_older_version_noted_is_gone_when_it_is_resumed() -> None:
-    """Law: else an older process that lacks it would pause it again and again for one that has gone."""
+    """Law: resuming deletes an older version's member name, or older processes would pause it again."""
     site = Site()
     site.leave(site.start(HAS, "older"))
     older = site.start(LACKS, "older")
@@ -267,7 +267,7 @@ KINDS: st.SearchStrategy[Kind] = st.sampled_from(["new", "new", "older", "silent
 
 
 def played(site: Site, steps: list[tuple[str, frozenset[str], int]], kinds: list[Kind]) -> None:
-    """Starts, ends and looks in this order, then until nothing changes."""
+    """Start, end and reconcile processes in this order, then until nothing changes."""
     for step, file, which in steps:
         if step == "start":
             site.start(file, kinds[which % len(kinds)])
@@ -286,7 +286,7 @@ def played(site: Site, steps: list[tuple[str, frozenset[str], int]], kinds: list
 def test_in_the_end_it_goes_on_exactly_where_a_live_process_lists_it(
     steps: list[tuple[str, frozenset[str], int]], last: set[int]
 ) -> None:
-    """Law: whichever comes, looks and goes in whatever order, all come to rest, and those that are there decide."""
+    """Law: whatever the order of events, the active subscriptions are those that live processes list."""
     site = Site()
     played(site, steps, ["new"])
     for number, name in enumerate(sorted(site.there)):
@@ -300,7 +300,7 @@ def test_in_the_end_it_goes_on_exactly_where_a_live_process_lists_it(
 
 @given(STEPS, st.lists(KINDS, min_size=1, max_size=10))
 def test_versions_side_by_side_do_not_fight(steps: list[tuple[str, frozenset[str], int]], kinds: list[Kind]) -> None:
-    """Law: they come to rest, what a live one lists goes on, and once all say what they list that is all that does."""
+    """Law: mixed versions settle with all listed ones active; without silent processes exactly those are active."""
     site = Site()
     played(site, steps, kinds)
     wanted = frozenset[str]().union(*(one.file for one in site.there.values()))
@@ -314,14 +314,14 @@ def test_versions_side_by_side_do_not_fight(steps: list[tuple[str, frozenset[str
 
 
 async def test_a_process_that_comes_while_another_one_looks_is_not_overlooked(store_client: Redis) -> None:
-    """Law: the list is read after the registry, and a change that was planned on an older registry is not written."""
+    """Law: the member list is read after the registry, and a change planned on an older registry is not written."""
     registry = Registry(store_client, SubscriptionKeys.of("poller"))
     await registry.sync([("x", b"{}"), ("y", b"{}")], NOW)
     looks: list[Subscriptions] = []
 
     async def listed() -> ListedSubscriptions:
         looks.append(await registry.all())
-        if len(looks) == 1:  # one that lists x joins after it was read who is there, and changes its settings
+        if len(looks) == 1:  # a process that lists x joins after the list was read, and changes its settings
             await registry.sync([("x", b'{"rate":1}')], NOW)
             return ListedSubscriptions(is_complete=True)
         return ListedSubscriptions(frozenset("x"), is_complete=True)

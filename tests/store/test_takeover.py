@@ -18,16 +18,16 @@ ONCE_REFUSED, NEVER_SENT = 3, 4
 
 
 async def ids_of(client: Redis) -> list[str]:
-    """The ids of the feed's events, in their order."""
+    """The ids of the feed's events, in order."""
     entries: Any = await client.xrange(EVENTS)
     return [json.loads(fields[b"data"])["id"] for _, fields in entries]
 
 
 async def test_a_store_of_an_earlier_version_is_read_on(tmp_path: Path) -> None:
-    """No event comes again and no webhook is lost: neither what was parked, nor what was never sent, nor a dead letter.
+    """No event is published again and no delivery is lost: neither a scheduled, an unsent nor a dead-letter one.
 
-    Feeds go on with their delta tokens, without a full reading. Who was paused stays so until resumed; a subscription
-    that is in the file again goes on.
+    Feeds go on with their delta tokens, without a full round. Paused feeds and subscriptions stay paused until resumed;
+    a subscription that is in the file again is resumed.
     """
     world = World()
     for number in range(1, 4):
@@ -44,20 +44,20 @@ async def test_a_store_of_an_earlier_version_is_read_on(tmp_path: Path) -> None:
             config = configured(tmp_path, store=server.url, receiver=receiver.url, left=True)
             async with daemon(config) as successor:
                 got = world.delivered
+                await until(lambda: sorted(got["waits"]) == sorted([refused, unsent]), "the retry and the unsent event")
+                await until(lambda: got["added"] == [unsent], "the unsent event")
                 await until(
-                    lambda: sorted(got["waits"]) == sorted([refused, unsent]), "what was parked, and what was not sent"
+                    lambda: got["left"] == [unsent], "the event from while the subscription was not in the file"
                 )
-                await until(lambda: got["added"] == [unsent], "what was not sent")
-                await until(lambda: got["left"] == [unsent], "what came while it was not in the file")
                 assert got["rests"] == []
                 await poller(config, "subscriptions", "resume", "rests")
-                await until(lambda: got["rests"] == [unsent], "what came while it was paused")
+                await until(lambda: got["rests"] == [unsent], "the event from while the subscription was paused")
                 await poller(config, "dead-letters", "redeliver", "--subscription", "added", "--all")
                 await until(lambda: got["added"] == [unsent, refused], "the dead letter")
                 assert await ids_of(client) == before
                 assert not any("contractTypes" in target for target in world.asked)
                 await poller(config, "resume", "contractTypes")
-                await until(lambda: any("contractTypes" in target for target in world.asked), "the feed to go on")
+                await until(lambda: any("contractTypes" in target for target in world.asked), "the feed's next request")
                 assert [target for target in world.asked if DELTA not in target] == []
                 world.put("evidenceVariants", {"id": "e3", "name": "changed later"}, version="e4")
                 await until(lambda: all(len(got[name]) > 1 for name in ("left", "rests")), "the next change")
