@@ -1,15 +1,15 @@
-"""Break the program in every way there is a name for, and see whether it keeps its promises.
+"""Breaks the program by every fault of the catalogue, and judges whether it keeps its promises.
 
     python -m tests.chaos --acceptance --seed 1         all faults, 200 kills, 80 pauses, 80 kills of Redis, the control
-    python -m tests.chaos --minutes 30 --seed 2         all faults in turn, for so long
-    python -m tests.chaos --only kill,pause --times 50  some, so often
-    python -m tests.chaos --only kill:3 --acceptance    one chapter of a plan once more
-    python -m tests.chaos --list                        the faults
+    python -m tests.chaos --minutes 30 --seed 2         all faults in turn, for 30 minutes
+    python -m tests.chaos --only kill,pause --times 50  some faults, 50 times each
+    python -m tests.chaos --only kill:3 --acceptance    one chapter of a plan again
+    python -m tests.chaos --list                        lists the faults
     python -m tests.chaos --soak --minutes 60 --restart-every 5
 
-What was done when is in the plan (--plan), which the seed decides; each chapter is a scene of its own. The table goes
-to standard output. Exit code 1 where anything was lost, doubled, misclassified or out of order, or where a naive
-program was not caught; what there is to see is kept then.
+The seed determines the plan (--plan), which says what is done when; each chapter is a scene of its own. The table goes
+to standard output. Exit code 1 if anything was lost, doubled, misclassified or out of order, or if a naive program was
+not caught; the evidence is kept then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MANY = 1000
 
 
 def main() -> None:
-    """Read the command line, play, print."""
+    """Read the command line, run, print."""
     asked = _parser().parse_args()
     if asked.list:
         for fault in FAULTS.values():
@@ -45,10 +45,10 @@ def main() -> None:
     if asked.plan:
         sys.stdout.writelines(f"{chapter}\n" for chapter in chapters)
         return
-    directory = Path(tempfile.mkdtemp(prefix="pc-"))  # short, for there are sockets in it
+    directory = Path(tempfile.mkdtemp(prefix="pc-"))  # short, because sockets are in it
     if asked.soak:
         sys.exit(not asyncio.run(soaked(directory, minutes=asked.minutes or 60.0, restart_every=asked.restart_every)))
-    sys.stderr.write(f"in {directory}; what holds is removed\n")
+    sys.stderr.write(f"in {directory}; what holds is deleted\n")
     outcomes = asyncio.run(played(chapters, directory, minutes=asked.minutes))
     controls = asyncio.run(controlled(directory, asked.seed)) if asked.acceptance or asked.control else []
     sys.stdout.write(f"`python -m tests.chaos {' '.join(sys.argv[1:])}`\n\n{table(outcomes, ROWS)}\n")
@@ -77,13 +77,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--acceptance", action="store_true", help="as often as has to hold, and the control")
+    parser.add_argument("--acceptance", action="store_true", help="the counts required for a release, and the control")
     parser.add_argument("--control", action="store_true", help="the control as well")
-    parser.add_argument("--times", type=int, help="how often each fault strikes")
-    parser.add_argument("--minutes", type=float, help="begin no chapter after so long")
+    parser.add_argument("--times", type=int, help="the number of strikes of each fault")
+    parser.add_argument("--minutes", type=float, help="start no chapter after this time")
     parser.add_argument("--only", default="", metavar="FAULT[:CHAPTER],…")
-    parser.add_argument("--plan", action="store_true", help="print the plan, and do nothing")
-    parser.add_argument("--list", action="store_true", help="print the faults")
+    parser.add_argument("--plan", action="store_true", help="print the plan and exit")
+    parser.add_argument("--list", action="store_true", help="print the faults and exit")
     parser.add_argument("--soak", action="store_true", help="one long scene under load, with its memory watched")
     parser.add_argument("--restart-every", type=float, default=5.0, metavar="MINUTES", help="of Redis, in a soak")
     return parser

@@ -1,4 +1,4 @@
-"""Asking a store that is killed, moved and replaced: whoever only looks asks again until there is an answer."""
+"""Queries a store that is killed, moved and replaced: repeats a query until it is answered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BETWEEN = 0.05
 
 
 async def answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """What is answered in the end; what is asked must do no harm when it is done twice, and takes the time it takes."""
+    """The answer to a query that is repeated until the store answers; the query must be idempotent."""
     deadline = Deadline(PATIENCE)
 
     async def asked() -> tuple[T] | None:

@@ -1,4 +1,4 @@
-"""All faults, in the order of the table, and how often each strikes where nothing else is said."""
+"""All faults in the order of the table, and how often each strikes by default."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ROWS: Final = [fault.row for fault in FAULTS.values()]
 MOST: Final = {fault.name: fault.most for fault in FAULTS.values()}
 
 USUAL: Final = dict.fromkeys(FAULTS, 5)
-"""How often each strikes in a run."""
+"""How often each fault strikes in a default run."""
 
 _OF_CLUSTERS: Final = {"cluster-failover": 20, "slot-move": 20}
 ACCEPTANCE: Final = dict.fromkeys(FAULTS, 10) | {
@@ -77,4 +77,4 @@ ACCEPTANCE: Final = dict.fromkeys(FAULTS, 10) | {
     "redis-kill": 80,
     **_OF_CLUSTERS,
 }
-"""What has to hold before anything is released."""
+"""How often each fault strikes before a release."""

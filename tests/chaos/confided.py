@@ -1,4 +1,4 @@
-"""The secrets of a scene, and everything that the program tells: whoever reads all of it learns none of them."""
+"""The secrets of a scene, and a search for them in everything the program outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
 SOURCE: Final = "the source's token"
-_PASSWORD: Final = "the store's password"  # noqa: S105 -- what it is called
+_PASSWORD: Final = "the store's password"  # noqa: S105 -- its name, not the password
 SECRETS: Final = {
     SOURCE: "tok-5d2c8e4f1ab94d07/for+the~source=",
     _PASSWORD: "pw-91f0ce7723684a5cb of the store",
@@ -33,7 +33,7 @@ PATHS: Final = ("livez", "readyz", "metrics", "feeds", "subscriptions", "", "ope
 
 
 def file_of(directory: Path, whose: str) -> Path:
-    """A file that holds one of them, as a configuration names it."""
+    """A file with one of the secrets, for the configuration."""
     path = directory / whose.replace(" ", "-").replace("'", "")
     path.write_text(SECRETS[whose])
     path.chmod(0o600)
@@ -41,11 +41,11 @@ def file_of(directory: Path, whose: str) -> Path:
 
 
 def confided(config: Path, store: str) -> dict[str, str]:
-    """Have a configuration name the files of all secrets; what the environment has besides.
+    """Add the files of all secrets to a configuration; the environment that it also needs.
 
     Args:
         config: the file.
-        store: where the program finds the store, which knows its user; empty: it has one of its own.
+        store: the URL of the store, which knows the program's user; empty for an embedded store.
     """
     directory, text = config.parent, config.read_text()
     admin, sinks = (file_of(directory, whose) for whose in ("the operator's token", "the sinks' token"))
@@ -61,7 +61,7 @@ def confided(config: Path, store: str) -> dict[str, str]:
 
 
 def users(directory: Path) -> Path:
-    """The store's users: one for us, without a password, and the program's own."""
+    """The store's users: one without a password for the tests, and the program's own."""
     path = directory / "users.acl"
     digest = hashlib.sha256(SECRETS[_PASSWORD].encode()).hexdigest()
     path.write_text(f"user default on nopass ~* &* +@all\nuser {USER} on #{digest} ~* &* +@all\n")
@@ -69,7 +69,7 @@ def users(directory: Path) -> Path:
 
 
 async def told_secrets(stage: Stage) -> list[str]:
-    """Where a secret was told, and which."""
+    """Each secret that was found in an output, with the place."""
     return [f"{where} tells {one}" async for where, text in _told(stage) for one in leaks(SECRETS, text)]
 
 
@@ -92,6 +92,6 @@ async def _served(stage: Stage) -> AsyncIterator[tuple[str, str]]:
         for one in stage.replicas.running:
             urls = [str(line["page"]).rstrip("/") for line in one.lines if line.get("event") == "listening"]
             for url in [f"{urls[-1].rstrip('/')}/{path}" for path in PATHS] if urls else ():
-                with suppress(aiohttp.ClientError):  # it was ended just now
+                with suppress(aiohttp.ClientError):  # the process has just ended
                     async with asking.get(url) as answer:
                         yield url, await answer.text()

@@ -1,8 +1,9 @@
-"""The control: programs as one would write them without thinking, under the same faults, before the same judges.
+"""The control: naive programs under the same faults, before the same judges.
 
-Law: a chaos test that cannot fail proves nothing, so here each chapter has to end badly; one that holds is the failure.
-The naive daemon is alone, for two of them would publish everything twice without any fault; and as it finds no
-removals, there are none. Left alone, both naive programs are right (:mod:`tests.end_to_end.test_control`).
+Law: a chaos test that cannot fail proves nothing, so here each chapter must fail; one that holds is the failure.
+
+There is only one naive daemon, because two would publish everything twice even without a fault; and as it detects no
+removals, none are made. Without faults both naive programs are right (:mod:`tests.end_to_end.test_control`).
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ CONTROLS: Final = (Control("events", "kill"), Control("snapshots", "kill"), Cont
 
 
 async def play_control(control: Control, directory: Path, seed: int, *, times: int = _TIMES) -> Outcome:
-    """Play it; :attr:`~tests.chaos.outcome.Outcome.caught` says whether the judges saw what was wrong.
+    """Run it; :attr:`~tests.chaos.outcome.Outcome.caught` says whether the judges found the fault.
 
-    It is chance whether a strike meets the moment at which a naive program is wrong: so one that comes through is
-    played again with other strikes, up to :data:`_CHAPTERS` times. What is right comes through all of them.
+    Only by chance does a strike meet the moment at which a naive program is wrong. So a program that passes is run
+    again with other strikes, up to :data:`_CHAPTERS` times. A correct program passes all of them.
     """
     commands = (("tests.harness.naive", control.first), _DISPATCHER)
     cast = Cast(commands, (Wish("one", signed=False),), removals=False, commits=b"XADD")

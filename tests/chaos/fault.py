@@ -1,4 +1,4 @@
-"""What a fault is: a name, a row of the list, how it is made, what must hold, and the scene that it needs."""
+"""Defines a fault: name, row of the table, function, guarantee, and required scene."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.harness.wire import Wire
 
 Between = Literal["store", "source", "sinks", "commands"]
-"""Where a wire or a proxy of ours stands: before store, source or sinks; ``commands``: one that reads Redis' words."""
+"""The place of a wire or proxy: before store, source or sinks; ``commands``: a proxy that reads Redis commands."""
 
 Store = Literal["lasting", "embedded", "cluster", "sentinel"]
 
@@ -22,12 +22,12 @@ class Setting:
     """The scene that a fault needs.
 
     Attributes:
-        store: ``lasting``: one server that comes back where it was; ``embedded``: the program's own;
-            ``cluster``: six of them; ``sentinel``: three that watch two.
+        store: ``lasting``: one server that restarts with its data; ``embedded``: the program's own;
+            ``cluster``: six servers; ``sentinel``: three Sentinels over two servers.
         appendfsync: of that server.
         options: of that server.
-        between: what stands between the program and others.
-        misbehaviour: of the source, now and then, as ``poller sandbox --faults`` takes it; off until it is switched on.
+        between: the wires and proxies between the program and its peers.
+        misbehaviour: faults of the source, as for ``poller sandbox --faults``; off until switched on.
         environ: of the program.
         store_environ: of a ``lasting`` store.
     """
@@ -47,15 +47,15 @@ class Fault:
 
     Attributes:
         name: as ``--only`` takes it.
-        row: as the table calls it.
-        holds: what must hold, beside nothing lost, doubled or misclassified.
-        strike: makes it, and returns when it is over or its mending has begun.
+        row: its name in the table.
+        holds: what must hold, besides nothing lost, doubled or misclassified.
+        strike: causes the fault, and returns when it is over or being repaired.
         setting: the scene that it needs.
         most: how many strikes a chapter has at most.
-        replaces: whether a process may go on that has been replaced meanwhile; it may end the requests it had begun.
-        loses_writes: whether the store forgets what it acknowledged; then what is sent again carries the same ids.
-        patience: in how many seconds all has to be well after the last strike.
-        missing: why it cannot be made on this machine; None: it can.
+        replaces: whether a replaced process may continue; it may finish the requests it had begun.
+        loses_writes: whether the store loses acknowledged writes; repeated events then have the same ids.
+        patience: seconds for the recovery after the last strike.
+        missing: why the fault is impossible on this machine; None if it is possible.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Fault:
 
 
 def breakages(wire: Wire, rng: Random, *, most_bytes: int, most_delay: float) -> list[Callable[[], None]]:
-    """What may happen to a network, one of it to be called: silent, refused, reset, cut, delayed (seconds)."""
+    """The possible faults of a network, of which one is called: silent, refused, reset, cut, delayed (seconds)."""
     return [
         wire.silence,
         wire.refuse,

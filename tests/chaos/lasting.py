@@ -1,4 +1,4 @@
-"""A store that is killed and comes back where it was, with what it had written down."""
+"""A store that can be killed and restarted with the data it has written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LastingStore:
-    """One server on a unix socket; ``url`` stays the same whatever happens to it."""
+    """One server on a unix socket; ``url`` stays the same across restarts."""
 
     def __init__(
         self,
@@ -45,20 +45,20 @@ class LastingStore:
         return self._server.pid
 
     async def start(self, **options: str) -> None:
-        """Start it, and wait until it answers; ``options`` are for this time alone, with ``_`` for ``-``."""
+        """Start it, and wait until it answers; ``options`` apply to this start only, with ``_`` for ``-``."""
         told = dict(self._options) | {name.replace("_", "-"): value for name, value in options.items()}
         server = running("valkey", self.directory, appendfsync=self._appendfsync, options=told, environ=self._environ)
         self._server = await asyncio.to_thread(self._stack.enter_context, server)
 
     def kill(self) -> None:
-        """SIGKILL, and gone when this returns."""
+        """Kill it by SIGKILL, and wait until it has ended."""
         self._server = None
         self.deaths += 1
         self._stack.close()
 
     @property
     def log(self) -> Path:
-        """The file to which it appends what it is told to write."""
+        """The current append-only file."""
         found = (self.directory / "appendonlydir").glob("*.incr.aof")
         return max(found, key=lambda path: path.stat().st_mtime)
 

@@ -1,7 +1,7 @@
-"""The load: changes of the source, so many a second, until told to stop.
+"""The load: changes of the source at a fixed rate until stopped.
 
-Records are made and altered by the sandbox itself, and now and then one is removed, so that removals have to be found
-while all else breaks. It only asks the sandbox, so nothing that is done to the program can stop it.
+The sandbox itself creates and changes records; sometimes one is removed, so that removals have to be found during the
+faults. The load talks to the sandbox only, so faults of the program cannot stop it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _TICK = 0.05
 _REMOVED_OF = 40
-"""One of so many ticks ends with a removal."""
+"""One of this many ticks ends with a removal."""
 
 
 class Load:
-    """Changes a source. :meth:`start` it, :meth:`stop` it; both may be done again."""
+    """Changes a source between :meth:`start` and :meth:`stop`; both may be repeated."""
 
     def __init__(self, scene: Scene, rng: Random, *, per_second: float, removals: bool) -> None:
         self._scene = scene
@@ -41,7 +41,7 @@ class Load:
         self._running = asyncio.create_task(self._change())
 
     async def stop(self) -> None:
-        """Return when no more changes come."""
+        """Stop, and return when no more changes come."""
         self._stopping.set()
         if self._running is not None:
             await self._running

@@ -1,4 +1,4 @@
-"""What came of a chapter, and the table of all of them. Pure."""
+"""The outcome of a chapter, and the table of all outcomes. Pure."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _OF_SINKS = ("requests", "again", "forgotten", "lost", "wrong", "out of order")
 COLUMNS = ("times", "changes", *_OF_STREAMS, *_OF_SINKS, "other")
 _BAD = (2, 3, 4, 5, 9, 10, 11, 12)
 IN_FLIGHT = 8
-"""How many requests a process may have begun for a sink when it is stopped."""
+"""How many requests a process may have in flight to a sink when it is suspended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A chapter that was played.
+    """The outcome of a chapter.
 
     Attributes:
         chapter: which.
-        row: of the table, that of its fault.
-        changes: how many versions the source had meanwhile.
-        stream: the verdict on the streams; None: it did not come to that.
+        row: the fault's row of the table.
+        changes: how many versions the source has made.
+        stream: the verdict on the streams; None if the chapter failed before it.
         sinks: the verdict on each sink.
-        woken: how often a process may have gone on that had been replaced.
-        remarks: what was wrong besides.
-        refused: how many writes of processes that were replaced were refused.
+        woken: how often a replaced process may have continued.
+        remarks: other findings.
+        refused: how many writes of replaced processes were refused.
         seconds: how long it took.
     """
 
@@ -53,11 +53,11 @@ class Outcome:
 
     @property
     def caught(self) -> bool:
-        """Whether the judge of the streams found something; what else went wrong proves nothing."""
+        """Whether the judge of the streams found something; other findings prove nothing."""
         return self.stream is not None and not self.stream.clean
 
     def figures(self) -> list[int]:
-        """One for each column."""
+        """One figure for each column."""
         stream, sinks = self.stream, list(self.sinks.values())
         of_stream = [0] * 4
         if stream is not None:
@@ -81,7 +81,7 @@ class Outcome:
         return [*figures, len(self.remarks)]
 
     def _disorder(self, sink: Deliveries) -> int:
-        """Beyond what a process may do that wakes in the middle of sending; nothing comes for the first time so."""
+        """Faults of order beyond those that a process resumed in the middle of sending may cause."""
         allowed = IN_FLIGHT * self.woken
         begun_before = (len(sink.late), len(sink.crowded), len(sink.needless))
         return len(sink.out_of_order) + sum(max(count - allowed, 0) for count in begun_before)
@@ -96,7 +96,7 @@ class Outcome:
 
 
 def table(outcomes: Iterable[Outcome], rows: Sequence[str]) -> str:
-    """All of them in Markdown, one line for each row and one for all together."""
+    """A Markdown table of the outcomes, one line for each row and one for the total."""
     figures: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(COLUMNS))
     for outcome in outcomes:
         for name in (outcome.row, ""):

@@ -1,9 +1,7 @@
-"""What is done when, drawn from a seed: the same seed, the same plan.
+"""The plan of faults, drawn from a seed: the same seed gives the same plan.
 
-Law: a chapter is drawn from the seed, its fault and its number alone, so it can be played again without the others.
-When a machine gets to do what the plan says is its own affair: the plan counts in events and in fractions of a second.
-
-Pure.
+Law: a chapter is drawn from the seed, its fault and its number alone, so it can be repeated without the others. The
+plan counts in events and fractions of a second; when a machine reaches them depends on the machine. Pure.
 """
 
 from __future__ import annotations
@@ -21,12 +19,12 @@ _LONGEST_PAUSE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One time that a fault is made.
+    """One occurrence of a fault.
 
     Attributes:
-        events: it strikes after so many more events are published …
-        pause: … and so many seconds.
-        dice: the seed of all that the fault itself leaves to chance.
+        events: it strikes after this many more events are published …
+        pause: … and this many seconds.
+        dice: the seed of the fault's own random choices.
     """
 
     events: int
@@ -36,7 +34,7 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """So many strikes of one fault in a scene of their own."""
+    """A number of strikes of one fault in a scene of their own."""
 
     fault: str
     number: int
@@ -45,7 +43,7 @@ class Chapter:
 
     @property
     def name(self) -> str:
-        """As ``--only`` takes it."""
+        """Its name, as for ``--only``."""
         return f"{self.fault}:{self.number}"
 
     def __str__(self) -> str:
@@ -54,10 +52,10 @@ class Chapter:
 
 
 def planned(times: Mapping[str, int], seed: int, *, most: Mapping[str, int]) -> list[Chapter]:
-    """All chapters, in an order that the seed gives.
+    """All chapters, in an order that the seed determines.
 
     Args:
-        times: how often each fault is to strike.
+        times: how often each fault strikes.
         seed: any number.
         most: how many strikes of each fault a chapter has at most.
     """
@@ -67,10 +65,10 @@ def planned(times: Mapping[str, int], seed: int, *, most: Mapping[str, int]) -> 
 
 
 def only(chapters: Iterable[Chapter], names: Iterable[str]) -> list[Chapter]:
-    """Those of these faults, or of these names.
+    """The chapters of these faults, or of these names.
 
     Raises:
-        ValueError: there is none of a name.
+        ValueError: no chapter has one of the names.
     """
     kept, asked = list(chapters), set(names)
     if unknown := asked - {name for chapter in kept for name in (chapter.fault, chapter.name)}:
@@ -82,7 +80,7 @@ def _of(fault: str, times: int, seed: int, most: int) -> Iterator[Chapter]:
     for number, begin in enumerate(range(0, times, most), start=1):
         rng = Random(f"{seed}/{fault}/{number}")
         seed_of_scene = rng.randrange(1_000_000)
-        strikes = [_strike(rng) for _ in range(most)]  # as many for the last chapter as for a full one
+        strikes = [_strike(rng) for _ in range(most)]  # drawn in full even for a shorter last chapter
         yield Chapter(fault, number, seed_of_scene, tuple(strikes[: times - begin]))
 
 

@@ -1,4 +1,4 @@
-"""Play a chapter from its first strike to its verdict, and keep what there is to see where something did not hold."""
+"""Runs a chapter from its first strike to its verdict, and keeps the evidence where something did not hold."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 async def play(chapter: Chapter, fault: Fault, directory: Path, cast: Cast | None = None) -> Outcome:
-    """Play it in a directory of its own, which is gone afterwards if all held."""
+    """Run it in a directory of its own, which is removed if everything held."""
     directory.mkdir(parents=True)  # noqa: ASYNC240 -- a local directory, and nobody else waits
     began, outcome = time.monotonic(), Outcome(chapter, fault.row)
     try:
         outcome = await _played(outcome, fault, directory, cast or Cast())
-    except Exception as failure:  # noqa: BLE001 -- a chapter ends here: whatever ended it is its outcome
+    except Exception as failure:  # noqa: BLE001 -- a chapter ends here, and the error is its outcome
         text = "".join(traceback.format_exception(failure, limit=-4))
         outcome = replace(outcome, remarks=(text,))
     outcome = replace(outcome, seconds=time.monotonic() - began)

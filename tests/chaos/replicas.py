@@ -1,4 +1,4 @@
-"""The processes of the program in a scene: who runs, who is at work, who has been ended by us and who by himself."""
+"""The processes of the program in a scene: which run, which poll, which were ended by a fault or by themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOOKED_AT = 60
 
 
 class Starts(Protocol):
-    """How a process is started; see :func:`tests.harness.processes.daemon`."""
+    """Starts a process; see :func:`tests.harness.processes.daemon`."""
 
     def __call__(
         self, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
@@ -31,7 +31,7 @@ class Starts(Protocol):
 
 
 class Replicas:
-    """All processes of a chapter, the dead ones too; ``running`` are those that are to run now."""
+    """All processes of a chapter, including ended ones; ``running`` are those that should run now."""
 
     def __init__(self, start: Starts, commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> None:
         self.running: list[Daemon] = []
@@ -48,7 +48,7 @@ class Replicas:
             await self.add(command)
 
     async def at_work(self) -> None:
-        """Return when one of them has told of a round."""
+        """Return when one of them has logged a round."""
         async with patience("a first round"):
             told = [asyncio.create_task(one.until(_of_round, "a round")) for one in self.started]
             try:
@@ -57,7 +57,7 @@ class Replicas:
                 await ended(*told)
 
     async def add(self, command: Sequence[str] = (), *, failpoint: str = "", **environ: str) -> Daemon:
-        """Start one more; the first command, unless one is given."""
+        """Start another process, with the first command unless one is given."""
         does, stack = command or self._commands[0], AsyncExitStack()
         added = await stack.enter_async_context(
             self._start(does, failpoint=failpoint, environ={**self._environ, **environ})
@@ -68,12 +68,12 @@ class Replicas:
         return added
 
     async def replace(self, gone: Daemon, **environ: str) -> Daemon:
-        """Start another one in the place of one that was ended."""
+        """Start a process in place of an ended one."""
         self.running.remove(gone)
         return await self.add(self._does[id(gone)], **environ)
 
     def choose(self, rng: Random) -> Daemon:
-        """One of those at work, or of all where none says so."""
+        """One of the processes that poll, or any one if none does."""
         at_work = [one for one in self.running if _at_work(one)]
         return rng.choice(at_work or self.running)
 
@@ -81,18 +81,18 @@ class Replicas:
         return [one for one in self.running if one is not than]
 
     def strayed(self) -> list[str]:
-        """What is to be said of those that should run and do not."""
-        return [f"a process left by itself with {one.code}:\n{one}" for one in self.running if one.code is not None]
+        """The processes that should run and have exited, as remarks."""
+        return [f"a process exited by itself with {one.code}:\n{one}" for one in self.running if one.code is not None]
 
     def lines(self, text: str) -> int:
-        """How many lines of all logs have this in their error."""
+        """How many lines of all logs have this text in their error."""
         return sum(text in (line.get("error") or "") for one in self.started for line in one.lines)
 
     def keep_logs(self, directory: Path) -> None:
-        """Write each one's log."""
+        """Write the log of each process."""
         for number, one in enumerate(self.started, start=1):
             text = "\n".join(json.dumps(line) for line in one.lines)
-            (directory / f"process-{number}-{one.pid}.log").write_text(text + f"\n-- left with {one.code}\n")
+            (directory / f"process-{number}-{one.pid}.log").write_text(text + f"\n-- exited with {one.code}\n")
 
     async def close(self) -> None:
         for stack in self._stacks.values():
@@ -104,7 +104,7 @@ def _of_round(line: Mapping[str, Any]) -> bool:
 
 
 def _at_work(one: Daemon) -> bool:
-    """Whether it had a round lately; those in which another has the lease are not in its log."""
+    """Whether the process had a round lately; rounds without the lease are not in its log."""
     rounds = (line for line in reversed(one.lines[-_LOOKED_AT:]) if line.get("event") == "round" and "at" in line)
     latest = next(rounds, None)
     return latest is not None and datetime.now(UTC) - datetime.fromisoformat(latest["at"]) < _LATELY

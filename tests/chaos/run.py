@@ -1,4 +1,4 @@
-"""Many chapters, one after the other, and what is said of each when it has ended."""
+"""Runs chapters one after the other, and reports each when it has ended."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def missing() -> dict[str, str]:
-    """The faults that cannot be made here, with the reason."""
+    """The faults that are impossible on this machine, with the reason."""
     reasons = {name: fault.missing() for name, fault in FAULTS.items()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 async def played(chapters: Sequence[Chapter], directory: Path, *, minutes: float | None = None) -> list[Outcome]:
-    """Play them; none is begun after so many minutes."""
+    """Run them; none is started after this many minutes."""
     began, outcomes = time.monotonic(), []
     for number, chapter in enumerate(chapters, start=1):
         if minutes is not None and time.monotonic() - began > 60 * minutes:
@@ -38,7 +38,7 @@ async def played(chapters: Sequence[Chapter], directory: Path, *, minutes: float
 
 
 async def controlled(directory: Path, seed: int) -> list[Outcome]:
-    """Play the control."""
+    """Run the control."""
     outcomes = []
     for control in CONTROLS:
         outcome = await play_control(control, directory / f"control-{control.first}-{control.fault}", seed)

@@ -1,8 +1,8 @@
-"""Hours under load while the store is killed every few minutes: memory and connections stay what they are.
+"""Runs hours under load with regular kills of the store, and checks that memory and connections stay constant.
 
-All sizes are constant: so many records, whose text is changed to and fro, and streams of so many entries. What grows
-then is a leak. A warning of the program is explained by a restart of the store up to :data:`EXPLAINED` seconds before,
-or by what sinks are told to do now and then; any other one is a finding.
+All sizes are constant: the number of records, whose text changes back and forth, and the length of the streams. So any
+growth is a leak. A warning of the program is explained by a restart of the store up to :data:`EXPLAINED` seconds
+earlier, or by the moods of the sinks; any other warning is a finding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COMMANDS: Final = (("poller", "run"), ("poller", "run"))
 
 @dataclass(slots=True)
 class _Soak:
-    """A soak that runs."""
+    """A running soak."""
 
     scene: Subscribed
     store: LastingStore
@@ -50,14 +50,14 @@ class _Soak:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def change(self) -> None:
-        """Forty changes a second, of records that there are, to and fro."""
+        """Change forty existing records a second, back and forth."""
         steady = Steady(await self.scene.played.log(), Random(1))
         while not await unless(self.over, 0.05):
             for resource, record in steady.changes(2):
                 await self.scene.played.put(resource, record)
 
     async def restart(self, every: float) -> None:
-        """Kill the store again and again; it is away for a second."""
+        """Kill the store at intervals; it is down for a second each time."""
         while not await unless(self.over, every):
             self.watched.restarted()
             self.store.kill()
@@ -65,14 +65,14 @@ class _Soak:
             await self.store.start()
 
     async def sample(self) -> None:
-        """Look at each process, and keep streams and logs short."""
+        """Sample each process, and keep streams and logs short."""
         while not await unless(self.over, _SAMPLE_SECONDS):
             names = await answered(self._trimmed)
             for one in self.replicas.running:
                 self.watched.sample(one, sum(client["name"].startswith("poller") for client in names))
 
     async def _trimmed(self) -> list[dict[str, str]]:
-        """Keep streams short; who is connected."""
+        """Trim the streams; the clients connected to the store."""
         client = self.scene.played.client
         for resource in RESOURCES:
             await client.xtrim(stream(resource), maxlen=_ENTRIES)
@@ -80,7 +80,7 @@ class _Soak:
 
 
 async def soaked(directory: Path, *, minutes: float, restart_every: float) -> bool:
-    """Run so long and print what was seen; whether all held."""
+    """Run this long and print the findings; whether everything held."""
     async with AsyncExitStack() as stack:
         store = LastingStore(directory / "v", appendfsync="everysec", options={"auto-aof-rewrite-min-size": "16mb"})
         stack.callback(store.close)
@@ -113,7 +113,7 @@ async def soaked(directory: Path, *, minutes: float, restart_every: float) -> bo
 
 
 async def _for(minutes: float, tasks: list[asyncio.Task[None]], watched: Watched) -> None:
-    """So long, or until one of the tasks fails; what is seen is said every few minutes."""
+    """Wait this long, or until one of the tasks fails; print the state every few minutes."""
     deadline = time.monotonic() + 60 * minutes
     while (left := deadline - time.monotonic()) > 0:
         done, _ = await asyncio.wait(tasks, timeout=min(left, 300.0), return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""The scene of a chapter: a source that changes, a store, two processes of the program, two sinks; and the verdict.
+"""The scene of a chapter: a changing source, a store, two processes of the program, two sinks, and the verdict.
 
-Everything is a process of its own but the load, and whatever stands between them where a fault needs that.
+Everything but the load is a process of its own, and so is whatever a fault puts between them.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ Served = LastingStore | Cluster | Sentinels
 _POLLER = ("poller", "run")
 MOODS = "ok=30 slow=15 500=2 reset=0.5 429/2=0.02"
 TTL = 1.0  # seconds
-_HEARD = 1.0  # seconds; it takes a quarter of one until the other process knows of a pause
-_HEARD_LATE = 1.5  # where all are busy; pauses last two, so that there is something left to keep
+_HEARD = 1.0  # seconds; the other process knows of a pause after a quarter of one
+_HEARD_LATE = 1.5  # on a busy machine; less than the pauses of two seconds
 _CROWDED = 4.0  # runnable threads for each CPU; a chapter alone makes about two
-EMBEDDED = "e"  # the directory of the program's own store; short, for a socket is in it
+EMBEDDED = "e"  # the directory of the program's own store; short, because a socket is in it
 WISHES = (Wish("one"), Wish("two"))
-_REPLACED = "was not renewed in time"  # so says a process that was too slow for its leases, on a busy machine
+_REPLACED = "was not renewed in time"  # logged by a process too slow to renew its leases
 
 
 def heard() -> float:
-    """Seconds until all processes know that a sink wants to be left alone, on this machine now."""
+    """Seconds until all processes know of a pause that a sink asks for, at the present load."""
     return min(_HEARD * max(strain() / _CROWDED, 1.0), _HEARD_LATE)
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who plays.
+    """The processes and subscriptions of a scene.
 
     Attributes:
         commands: what each process runs.
         wishes: the subscriptions.
-        removals: whether records are removed, too.
-        commits: what the commands have in them that commit.
+        removals: whether the load removes records.
+        commits: a text that only the commands of a commit contain.
     """
 
     commands: Sequence[Sequence[str]] = (_POLLER, _POLLER)
     wishes: Sequence[Wish] = WISHES
     removals: bool = True
-    commits: bytes = b"}:rejected"  # of the scripts, the commit alone names it
+    commits: bytes = b"}:rejected"  # the only script that names it is the commit
 
 
 @dataclass(slots=True)
@@ -74,16 +74,16 @@ class Stage:
 
     Attributes:
         directory: of the chapter.
-        cast: who plays.
-        scene: source, store and sinks, for asking.
+        cast: its processes and subscriptions.
+        scene: access to source, store and sinks.
         replicas: the processes of the program.
         load: the changes.
-        served: the store, unless it is the program's own.
-        wires: what stands before store, source and sinks, where the fault asks for it.
-        proxy: what reads Redis' words between program and store, likewise.
-        begun: how much the store had written when all had begun, in bytes.
-        remarks: what was found wrong on the way.
-        begun_anew: the feeds of which the store has lost all: each has a new baseline, which no sink is told.
+        served: the store, unless it is embedded.
+        wires: the wires before store, source and sinks that the fault needs.
+        proxy: the proxy before the store that reads commands, if the fault needs it.
+        begun: the size of the store's log at the start, in bytes.
+        remarks: findings during the chapter.
+        begun_anew: the feeds whose data the store has lost: each has a new baseline, which no sink should get.
     """
 
     directory: Path
@@ -101,30 +101,30 @@ class Stage:
 
     @property
     def store(self) -> LastingStore:
-        """The server; only where it is not the program's own."""
+        """The server, if it is not embedded."""
         assert isinstance(self.served, LastingStore)
         return self.served
 
     @property
     def cluster(self) -> Cluster:
-        """Likewise, where it is a cluster."""
+        """The store, if it is a cluster."""
         assert isinstance(self.served, Cluster)
         return self.served
 
     @property
     def sentinels(self) -> Sentinels:
-        """Likewise, where Sentinels watch it."""
+        """The store, if Sentinels watch it."""
         assert isinstance(self.served, Sentinels)
         return self.served
 
     async def work(self, strike: Strike) -> None:
-        """Return at the instant at which a strike is due: so much has been published, and a moment more."""
+        """Return when a strike is due: after its number of events and its pause."""
         growth = partial(self.scene.played.growth, strike.events, unless=self._never, seconds=PATIENCE)
         await answered(growth)
         await self.rest(strike.pause)
 
     async def begin(self) -> None:
-        """Return when each feed has been read and each sink has what came of it: what is lost later is a part."""
+        """Return when each feed has been read and delivered, so that a later loss is partial."""
         await until(self._read, "each feed's first events")
         await answered(partial(self.scene.delivered, Deadline(PATIENCE)))
 
@@ -135,22 +135,22 @@ class Stage:
         return all([await self.scene.entries(feed) for feed in self.scene.feeds])
 
     async def rest(self, seconds: float) -> None:
-        """Let so much time pass: how long a fault lasts is the fault."""
+        """Let this much time pass: the duration is part of the fault."""
         await unless(self._never, seconds)
 
     async def killed(self) -> None:
-        """Note that a process was killed, and what is on record."""
+        """Record that a process was killed, and what is settled."""
         await answered(self.scene.killed)
 
     async def quiet(self, patience: float) -> tuple[int, Deadline]:
-        """Stop the changes, let sinks be well; up to which version all is due, and until when."""
+        """Stop the changes and let the sinks recover; the version that is due, and the deadline."""
         await self.load.stop()
         for wish in self.scene.wishes:
             self.scene.sinks.mood(wish.sink, "ok")
         return await self.scene.played.version(), Deadline(patience)
 
     async def judged(self, outcome: Outcome, fault: Fault) -> Outcome:
-        """Let all come to rest, and say what is found."""
+        """Let everything settle, and add the verdicts to the outcome."""
         upto, deadline = await self.quiet(fault.patience)
         stream = await answered(partial(self.scene.published, upto, deadline, begun_anew=self.begun_anew))
         sinks = await answered(partial(self.scene.delivered, deadline, begun_anew=self.begun_anew))
@@ -160,7 +160,7 @@ class Stage:
         for wish in () if self.begun_anew else self.scene.wishes:
             told = await self.scene.told_by(wish, upto)
             if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:
-                self.remarks.append(f"{wish.sink} was not told all that the source did: {told}")
+                self.remarks.append(f"{wish.sink} did not get all changes of the source: {told}")
         return replace(
             outcome,
             changes=upto,
@@ -178,7 +178,7 @@ class Stage:
         return judge_after_loss(log, streams, await self.log(), secret, begun_anew=self.begun_anew)
 
     async def keep(self, directory: Path) -> None:
-        """Write down what there is to see."""
+        """Write the evidence: logs, source history and streams."""
         directory.mkdir(exist_ok=True)  # noqa: ASYNC240 -- a local directory, and nobody else waits
         self.replicas.keep_logs(directory)
         (directory / "source.jsonl").write_text("\n".join(json.dumps(line, default=str) for line in await self.log()))

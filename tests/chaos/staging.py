@@ -1,4 +1,4 @@
-"""Setting up the scene of a chapter, with what its fault needs: which store, and what stands between."""
+"""Sets up the scene of a chapter with the store, wires and proxies that its fault needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CONFIG = {"interval": "200ms", "ttl": f"{TTL:g}s", "limit": "40", "reconcile": 
 
 @asynccontextmanager
 async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) -> AsyncIterator[Stage]:
-    """A stage for the time of the block, at work when it begins."""
+    """A stage for the duration of the block; it already polls when the block begins."""
     setting = fault.setting
     async with AsyncExitStack() as stack:
         served = await _served(stack, setting, directory)
@@ -101,12 +101,12 @@ async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> S
 def started_with(
     config: Path, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
 ) -> AbstractAsyncContextManager[Daemon]:
-    """A process with this configuration, for the time of a block."""
+    """A process with this configuration, for the duration of a block."""
     return daemon(config, command=command, failpoint=failpoint, environ=environ, level="debug")
 
 
 def _own_store(config: Path, url: str, directory: Path) -> None:
-    """Have the program run its own store."""
+    """Configure the embedded store."""
     text = config.read_text()
     told = text.replace(f'[redis]\nurl = "{url}"', f'[embedded]\ndata_dir = "{directory}"')
     assert told != text

@@ -1,4 +1,4 @@
-"""The values of a soak: changes that leave all sizes as they are, and what is seen of processes meanwhile."""
+"""The data of a soak: changes that keep all sizes constant, and the samples of the processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.harness.processes import Daemon
 
 EXPLAINED = 30.0
-"""Seconds after a restart of the store in which a warning is its doing."""
+"""Seconds after a restart of the store in which it explains a warning."""
 
 MOST_SLOPE = 1.0
 """MB an hour."""
@@ -32,7 +32,7 @@ _TEXTS = {
 
 
 class Steady:
-    """Records that are changed to and fro."""
+    """Records that are changed back and forth."""
 
     def __init__(self, log: Iterable[Mapping[str, Any]], rng: Random) -> None:
         """Take the source's history."""
@@ -42,17 +42,17 @@ class Steady:
         self._turn = 0
 
     def changes(self, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        """So many records, each with another text of the same length."""
+        """This many records, each with another text of the same length."""
         for resource, record in self._rng.choices(self._records, k=count):
             self._turn += 1
             changed = {**record, _TEXTS[resource]: f"turn {self._turn % 10_000:04}"}
-            changed.pop("lastModifiedAt", None)  # the source says when
+            changed.pop("lastModifiedAt", None)  # the source sets it
             yield resource, json.loads(json.dumps(changed, default=int))
 
 
 @dataclass(slots=True)
 class _Process:
-    """What was seen of one process: seconds, bytes, sockets."""
+    """The samples of one process: seconds, megabytes, sockets."""
 
     at: list[float] = field(default_factory=list)
     rss: list[float] = field(default_factory=list)
@@ -74,15 +74,15 @@ class Watched:
         self._unexplained: list[str] = []
 
     def restarted(self) -> None:
-        """The store is killed now."""
+        """Note that the store is killed now."""
         self._restarts.append(self._clock())
 
     def sample(self, one: Daemon, clients: int) -> None:
-        """Look at a process; ``clients``: connections that the store has of all of them."""
+        """Sample a process; ``clients`` is the number of the store's connections from all of them."""
         seen, process, now = self._processes[one.pid], psutil.Process(one.pid), self._clock()
         for line in one.lines:
             self._warned(line, now)
-        one.lines.clear()  # nobody waits for a line any more
+        one.lines.clear()  # nothing waits for a line any more
         seen.at.append(now - self._began)
         seen.rss.append(process.memory_info().rss / _MB)
         if not self._restarts or now - self._restarts[-1] > EXPLAINED:
@@ -117,7 +117,7 @@ class Watched:
 
 
 def slope(at: Sequence[float], sizes: Sequence[float]) -> float:
-    """What ``sizes`` grow by in an hour, by least squares, after a warm-up; ``at`` in seconds."""
+    """The growth of ``sizes`` in an hour by least squares, after a warm-up; ``at`` in seconds."""
     begin = int(len(at) * _WARM_UP)
     at, sizes = at[begin:], sizes[begin:]
     if len(at) < 2:
@@ -128,7 +128,7 @@ def slope(at: Sequence[float], sizes: Sequence[float]) -> float:
 
 
 def drifts(counts: Sequence[int]) -> bool:
-    """Whether the second half has more at its least than the first half had at its most."""
+    """Whether the minimum of the second half exceeds the maximum of the first half."""
     half = len(counts) // 2
     return half > 0 and min(counts[half:]) > max(counts[:half])
 

@@ -1,4 +1,4 @@
-"""The short form of ``python -m tests.chaos``: two strikes of each fault, and a control that has to be caught.
+"""The short form of ``python -m tests.chaos``: two strikes of each fault, and a control that must be caught.
 
 The quick suite has one fault of each kind, a thorough run all of them.
 """
@@ -43,7 +43,7 @@ async def test_the_promises_hold(fault: Fault, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 async def test_naive_programs_are_caught(tmp_path: Path) -> None:
-    """The same scene, fault and judges find what is wrong with programs that do not think of faults."""
+    """The same scene, fault and judges report the faults of a naive program."""
     outcome = await play_control(Control("events", "lost-reply"), tmp_path / "c", _SEED, times=6)
     assert outcome.caught, outcome
     assert outcome.stream is not None

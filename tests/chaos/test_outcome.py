@@ -1,4 +1,4 @@
-"""What counts as held, and how it is told."""
+"""Which outcomes count as held, and how they are reported."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def _late(count: int) -> Deliveries:
 
 
 def test_one_fault_anywhere_is_enough() -> None:
-    """In the streams, at a sink, or something that was noticed on the way."""
+    """One fault in the streams, at a sink, or in the remarks means that the chapter does not hold."""
     assert _GOOD.held
     assert not _GOOD.caught
     lost = replace(_GOOD, stream=Verdict(40, lost=["a record"]))
     assert not lost.held
     assert lost.caught
     assert not replace(_GOOD, sinks={"one": Deliveries(altered=[Fault(1.0, "other")])}).held
-    assert not replace(_GOOD, remarks=("left with 1",)).held
+    assert not replace(_GOOD, remarks=("exited with 1",)).held
 
 
 def test_who_wakes_may_end_what_it_had_begun() -> None:
-    """As many requests as were in flight, each time; an event that comes too early is never allowed."""
+    """A resumed process may repeat as many requests as were in flight; an event out of order is never allowed."""
     assert not replace(_GOOD, sinks={"one": _late(1)}).held
     assert replace(_GOOD, sinks={"one": _late(8)}, woken=1).held
     assert not replace(_GOOD, sinks={"one": _late(9)}, woken=1).held
@@ -38,14 +38,14 @@ def test_who_wakes_may_end_what_it_had_begun() -> None:
 
 
 def test_a_chapter_that_did_not_end_neither_holds_nor_catches() -> None:
-    """A chapter whose scene failed neither holds nor catches: it is a remark."""
+    """A chapter whose scene failed neither holds nor catches; the error is a remark."""
     broken = Outcome(_CHAPTER, "killed", remarks=("no sandbox",))
     assert not broken.held
     assert not broken.caught
 
 
 def test_the_table_adds_up() -> None:
-    """A line for each row, in the order asked for, and one for all."""
+    """The table has a line for each row, in the requested order, and one for the total."""
     other = replace(_GOOD, row="stopped", changes=1_000)
     lines = table([_GOOD, other, _GOOD], ["stopped", "killed", "never"]).splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["stopped", "killed", "**in all**"]

@@ -1,4 +1,4 @@
-"""The plan is the seed's."""
+"""Laws of :mod:`tests.chaos.plan`: the plan depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _MOST = {"a": 3, "b": 2, "c": 5}
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
-    """Chapters, their order, every instant; another seed gives another one."""
+    """One seed gives the same chapters, order and moments; another seed gives others."""
     assert planned(_TIMES, 5, most=_MOST) == planned(_TIMES, 5, most=_MOST)
     assert planned(_TIMES, 5, most=_MOST) != planned(_TIMES, 6, most=_MOST)
 
 
 def test_each_fault_strikes_as_often_as_asked() -> None:
-    """The faults are spread over chapters of a limited number of strikes."""
+    """The strikes of a fault are spread over chapters of limited size, and add up to the requested number."""
     chapters = planned(_TIMES, 5, most=_MOST)
     for name, times in _TIMES.items():
         sizes = [len(chapter.strikes) for chapter in chapters if chapter.fault == name]

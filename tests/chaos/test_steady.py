@@ -1,4 +1,4 @@
-"""What a soak sees, and what it makes of it."""
+"""Laws of the soak's changes and of its findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.steady import EXPLAINED, Steady, Watched, drifts, slope
 
 
 def test_changes_leave_sizes_as_they_are() -> None:
-    """Only records that there are, each with another text of the same length."""
+    """Only present records are changed, each to another text of the same length."""
     log: list[dict[str, Any]] = [
         {"id": "a", "resource": "contractTypes", "record": {"id": "a", "name": "x"}},
         {"id": "b", "resource": "contractTypes", "record": {"id": "b", "name": "x"}},
@@ -24,7 +24,7 @@ def test_changes_leave_sizes_as_they_are() -> None:
 
 
 def test_the_slope_is_of_the_time_after_the_warm_up() -> None:
-    """Growth at first is none; a megabyte a minute afterwards is sixty an hour."""
+    """Growth during the warm-up is ignored; a megabyte a minute afterwards is sixty an hour."""
     at = [60.0 * minute for minute in range(40)]
     assert abs(slope(at, [min(minute * 5.0, 50.0) for minute in range(40)])) < 1e-9
     assert abs(slope(at, [float(minute) for minute in range(40)]) - 60) < 1e-9
@@ -32,14 +32,14 @@ def test_the_slope_is_of_the_time_after_the_warm_up() -> None:
 
 
 def test_connections_that_only_become_more_drift() -> None:
-    """Connections that only fluctuate do not drift."""
+    """A lasting increase of connections is a drift, and a fluctuation is not."""
     assert drifts([3, 4, 3, 5, 6, 5])
     assert not drifts([3, 4, 3, 4, 3, 5])
     assert not drifts([3])
 
 
 def test_a_soak_holds_unless_something_is_not_explained() -> None:
-    """A warning soon after a restart is; one at another time is none that may be, and is shown."""
+    """A warning soon after a restart is explained; any other warning is reported and fails the soak."""
     now = 0.0
     watched = Watched(lambda: now)
     one: Any = SimpleNamespace(pid=os.getpid(), lines=[])

@@ -1,1 +1,1 @@
-"""The faults, one module each. Each has a ``FAULT``, which says what it is for, and the function that makes it."""
+"""The faults, one module each, with a ``FAULT`` that describes it and the function that causes it."""

@@ -1,4 +1,4 @@
-"""The wall clock of a process jumps an hour, forth or back; the time that passes goes on."""
+"""The wall clock of all processes jumps an hour forward or back; monotonic time is unaffected."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _PLACES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib64/faketime/libfaketimeMT.so.1")
 _HOURS = (-1, 1)
 _A_SECOND_OF_LOG = 60
-"""More lines than that in a second are a storm: there are four feeds, five times a second, and two sinks."""
+"""More log lines a second than this are a storm: there are four feeds, five rounds a second, and two sinks."""
 
 
 def faked_by(name: str) -> dict[str, str]:
-    """The environment of a process whose wall clock a file of the chapter sets."""
+    """The environment of a process whose wall clock is set by a file of the chapter."""
     return {
         "LD_PRELOAD": library() or "",
         "FAKETIME_TIMESTAMP_FILE": f"{{directory}}/{name}",
@@ -30,18 +30,18 @@ def faked_by(name: str) -> dict[str, str]:
 
 
 def missing() -> str | None:
-    """Why no clock can be faked on this machine; None: it can."""
+    """Why no clock can be faked on this machine; None if it can."""
     return None if library() else "libfaketime is not installed (apt-get install faketime)"
 
 
 def library() -> str | None:
-    """Where libfaketime is, if it is."""
+    """The path of libfaketime, if it is installed."""
     found = (str(path) for place in _PLACES for path in Path("/").glob(place[1:]))
     return next(found, None)
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """All processes share the clock, as those of one machine do."""
+    """Set the clock that all processes share, as on one machine."""
     before = {id(one): _told(one) for one in stage.replicas.running}
     hours = rng.choice(_HOURS)
     set_clock(stage.directory / "clock", f"{hours:+d}h")
@@ -55,14 +55,14 @@ async def strike(stage: Stage, rng: Random) -> None:
 
 
 def set_clock(clock: Path, offset: str) -> None:
-    """In one step: libfaketime ends a process whose first look at the file finds it made and not yet filled."""
+    """Set the clock atomically: libfaketime ends a process that finds the file empty at its first read."""
     written = clock.with_suffix(".new")
     written.write_text(f"{offset}\n")
     written.replace(clock)
 
 
 def _told(one: Daemon) -> int:
-    """How many lines its log has, without those for whoever looks for a mistake."""
+    """How many lines its log has, without debug lines."""
     return sum(line.get("level") != "debug" for line in one.lines)
 
 

@@ -1,7 +1,7 @@
-"""Processes whose wall clocks are far from the store's and from each other's, and come and go with other clocks.
+"""Processes with wall clocks far from the store's and each other's are replaced by others with other clocks.
 
-Each strike ends one, in order or by SIGKILL, and starts another whose clock is days or hours ahead, or behind, or
-right; while that one works, its clock jumps once more.
+Each strike ends one process, by SIGTERM or SIGKILL, and starts another whose clock is days or hours off, or right;
+while it works, its clock jumps once more.
 """
 
 from __future__ import annotations

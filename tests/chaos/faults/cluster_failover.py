@@ -1,4 +1,4 @@
-"""A shard's primary goes and its replica takes over, without what it had not been told yet."""
+"""A shard's primary fails and its replica takes over without the latest writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORGOTTEN_SECONDS = 0.6
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """Killed with writes that nobody else has; stopped, replaced and woken; or in agreement, which loses nothing."""
+    """The primary dies with unreplicated writes, is suspended and replaced, or is replaced in agreement."""
     cluster, key = stage.cluster, stream(rng.choice(RESOURCES))
     how = rng.choice((_killed, _killed, _woken, _agreed))
     await how(stage, cluster, key, rng.random())
@@ -26,7 +26,7 @@ async def strike(stage: Stage, rng: Random) -> None:
 
 
 async def _killed(stage: Stage, cluster: Cluster, key: str, share: float) -> None:
-    """For some time the primary writes to itself alone; then it dies, and comes back as a replica."""
+    """The primary accepts writes without its replica for some time; then it dies, and returns as a replica."""
     primary, replica = await asyncio.to_thread(lambda: (cluster.primary_of(key), cluster.replica_of(key)))
     replica.stop()
     primary.ask("CLIENT", "KILL", "TYPE", "replica")
@@ -38,7 +38,7 @@ async def _killed(stage: Stage, cluster: Cluster, key: str, share: float) -> Non
 
 
 async def _woken(stage: Stage, cluster: Cluster, key: str, share: float) -> None:
-    """Replaced while it sleeps, it is a primary for a moment more when it wakes, and so is the other one."""
+    """A primary that was replaced while suspended believes for a moment that it still is one."""
     primary, replica = await asyncio.to_thread(lambda: (cluster.primary_of(key), cluster.replica_of(key)))
     primary.stop()
     replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")

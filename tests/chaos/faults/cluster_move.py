@@ -1,4 +1,4 @@
-"""A slot moves to another primary with all its keys, under the commits that write them."""
+"""A slot moves to another primary with all its keys while commits write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """At once, or with a pause in the middle, in which some keys are here and some are there."""
+    """Move the slot in one go, or with a pause during which the keys are split between two nodes."""
     cluster, key = stage.cluster, stream(rng.choice(RESOURCES))
     if rng.randrange(2):
         await asyncio.to_thread(cluster.move_slot, key)

@@ -1,4 +1,4 @@
-"""The disk under the store's append-only file is full for a while: what cannot be written down is refused."""
+"""The disk of the store's append-only file is full for a while, and writes are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """A limit on the size of its files is a full disk of its own: the last write may be half done."""
+    """Limit the size of the server's files, which acts like a full disk: the last write may be partial."""
     left = stage.store.log.stat().st_size + rng.randrange(_MOST_LEFT)
     resource.prlimit(stage.store.pid, resource.RLIMIT_FSIZE, (left, resource.RLIM_INFINITY))
     await stage.rest(0.5 + 2 * rng.random())

@@ -1,4 +1,4 @@
-"""A process dies at a place of a round, or of a delivery, that has a name; another one goes on."""
+"""A process dies at a failpoint of a round or a delivery, and another one continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ON_THE_WAY_OUT = "lease.released"
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """One that is to die there gets all the work; it dies; there are two again."""
+    """Start a process that will die, end the others so that it gets all the work, then start two again."""
     point = rng.choice(POINTS)
     before = list(stage.replicas.running)
     times = 1 if point == _ON_THE_WAY_OUT else rng.randint(1, 2 * _LATEST if point in OF_DELIVERIES else _LATEST)
@@ -28,7 +28,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     for one in before:
         await _made_way(stage, one, rng)
     if point == _ON_THE_WAY_OUT:
-        await dying.until(lambda line: line.get("event") == "round", "a round, and so a lease to be let go")
+        await dying.until(lambda line: line.get("event") == "round", "a round, and so a lease to release")
         dying.send(signal.SIGTERM)
     if await dying.left() != -signal.SIGKILL:
         stage.remarks.append(f"did not die at {point}:{times}: {dying}")

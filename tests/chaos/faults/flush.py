@@ -1,4 +1,4 @@
-"""The store loses everything it was given, or all of one feed."""
+"""The store loses all its data, or all data of one feed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process of the program is killed with SIGKILL at an instant that nobody chose; another one is started."""
+"""A process of the program is killed with SIGKILL at a random instant, and another one is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store does what it is told and the answer is lost, or it is never told; whoever asked knows nothing of either."""
+"""A command reaches the store and its reply is lost, or the command is lost; the client cannot tell which."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.stage import Stage
 
-_NAMES_A_STREAM = b"}:events"  # commits, and what reads and settles deliveries
+_NAMES_A_STREAM = b"}:events"  # commits, and commands that read and settle deliveries
 _LATEST = 8
 
 
@@ -28,7 +28,7 @@ async def strike(stage: Stage, rng: Random) -> None:
             lambda: proxy.reset(to=to, skip=skip),
         )
     )()
-    async with patience("it to strike"):
+    async with patience("the fault to strike"):
         await fault.struck.wait()
 
 

@@ -1,4 +1,4 @@
-"""A process is stopped for longer than its leases last, and replaced; then it wakes and believes itself in charge."""
+"""A process is suspended past its leases and replaced; then it resumes and believes that it still has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """Mostly the others poll meanwhile; now and then all sleep, and find out together."""
+    """Mostly the others poll meanwhile; sometimes all processes are suspended and resume together."""
     victim = stage.replicas.choose(rng)
     others = stage.replicas.others(victim)
     asleep = [victim, *others] if not rng.randrange(5) else [victim]

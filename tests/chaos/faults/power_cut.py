@@ -1,4 +1,4 @@
-"""The store's machine loses power: the end of its append-only file, up to a second of it, was never written."""
+"""The store's machine loses power: up to a second of its append-only file was never written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MOST_BYTES = 60_000
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """Cut anywhere, in the middle of a command too: the server drops what is not whole."""
+    """Truncate the file anywhere, even within a command; the server drops an incomplete end."""
     log = stage.store.log
-    await until(lambda: log.stat().st_size > stage.begun + _MOST_BYTES, "as much of a log as is cut off")
+    await until(lambda: log.stat().st_size > stage.begun + _MOST_BYTES, "a log longer than the cut")
     stage.store.kill()
     os.truncate(log, log.stat().st_size - rng.randrange(_MOST_BYTES))
     await stage.store.start()

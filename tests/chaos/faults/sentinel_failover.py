@@ -1,4 +1,4 @@
-"""Sentinel makes the replica the primary, because it is told to or because the primary is dead."""
+"""Sentinel promotes the replica, on command or because the primary is dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process is told to stop, at any instant; another one is started."""
+"""A process gets a stop signal at any instant, and another one is started."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ async def strike(stage: Stage, rng: Random) -> None:
     number = rng.choice((signal.SIGTERM, signal.SIGINT))
     # While it is being imported, Python may lose a SIGINT in code that clears every error; the kernel loses no SIGTERM.
     victim.send(number if victim.lines else signal.SIGTERM)
-    async with patience("it to stop", _LONGEST):
+    async with patience("the process to stop", _LONGEST):
         code = await victim.left()
-    if code and victim.lines:  # who has said nothing yet has not got as far as hearing a signal
-        stage.remarks.append(f"told to stop, it left with {code}: {victim}")
+    if code and victim.lines:  # without any log line it did not handle signals yet
+        stage.remarks.append(f"a stopped process exited with {code}: {victim}")
     await stage.replicas.replace(victim)
 
 

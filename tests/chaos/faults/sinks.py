@@ -1,4 +1,4 @@
-"""Sinks that hang, are away, are slow, or hang up after a few bytes; one of two at a time, or the network to both."""
+"""Sinks hang, fail, are slow, or disconnect after a few bytes: one of the two, or the network to both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API misbehaves for a while: errors, cut and delayed answers, expired tokens, a network that fails it."""
+"""The API misbehaves for a while: errors, cut and delayed answers, expired tokens, a failing network."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The clock of the store is set, hours or a day either way, and back; the processes go by it.
+"""The clock of the store, which the processes use, is set hours or a day off and back.
 
-Leases end at once where it is set ahead, and would last for hours where it is set back: a process that is killed then
-is replaced all the same. No sink asks for a pause here, for a clock that was set ahead tells wrong how much of it is
-over.
+Set ahead, it ends all leases; set back, it would extend them for hours, and a process killed then must be replaced all
+the same. No sink asks for a pause here, because a clock set ahead misstates how much of it has passed.
 """
 
 from __future__ import annotations

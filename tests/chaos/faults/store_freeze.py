@@ -1,4 +1,4 @@
-"""The store stops for a while in the middle of whatever it does, with all its connections open, and goes on."""
+"""The store is suspended for a while with all its connections open, and resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
 _SECONDS = (0.3, 2.0, 6.0)
-"""Less than a lease; longer than one; longer than anybody waits for a reply."""
+"""Less than a lease; longer than one; longer than the reply timeout."""
 
 
 async def strike(stage: Stage, rng: Random) -> None:

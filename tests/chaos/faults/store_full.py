@@ -1,4 +1,4 @@
-"""The store has no memory left for a while and refuses every write."""
+"""The store is out of memory for a while and refuses every write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store is killed with SIGKILL and started again a moment later; every write was on disk before it counted."""
+"""The store is killed with SIGKILL and restarted soon; every acknowledged write was on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """Away for less than a lease or for longer."""
+    """The store is down for less than a lease, or for longer."""
     stage.store.kill()
     await stage.rest(rng.choice((0.0, 0.3, 1.5)) * rng.random())
     await stage.store.start()

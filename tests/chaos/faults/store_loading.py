@@ -1,4 +1,4 @@
-"""The store is killed and takes its time to load what it had, answering ``LOADING`` to everybody."""
+"""The store is killed and loads its data slowly, answering ``LOADING``."""
 
 from __future__ import annotations
 

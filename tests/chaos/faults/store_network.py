@@ -1,4 +1,4 @@
-"""The network between program and store: half-open, cut, reset, refused, slow."""
+"""The network between program and store is half-open, cut, reset, refused or slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that runs the embedded store is killed, and the store with it; another one has to bring it back."""
+"""The process that runs the embedded store is killed, and the store with it; another one must restart it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _servers(stage: Stage) -> list[psutil.Process]:
-    """The servers on the data directory that live."""
+    """The live servers on the data directory."""
     found = []
     for process in psutil.process_iter(["name", "cmdline", "status", "cwd"]):
         said = " ".join(process.info["cmdline"] or ()) + (process.info["cwd"] or "")
@@ -27,7 +27,7 @@ def _servers(stage: Stage) -> list[psutil.Process]:
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    """The parent, by preference; a fifth of the time the server itself."""
+    """Mostly the parent is killed; a fifth of the time the server itself."""
     servers = _servers(stage)
     if len(servers) > 1:
         stage.remarks.append(f"{len(servers)} servers on one directory: {servers}")
@@ -38,7 +38,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     victim = next((one for one in stage.replicas.running if one.pid in parents), None) or stage.replicas.choose(rng)
     await victim.kill()
     await stage.replicas.replace(victim)
-    async with patience("a server to be there again"):
+    async with patience("a server to run again"):
         while not _servers(stage):
             await stage.rest(0.05)
 

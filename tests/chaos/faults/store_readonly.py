@@ -1,4 +1,4 @@
-"""The store becomes a replica of somebody who is not there: it reads, and refuses to write."""
+"""The store becomes a replica of an unreachable primary: it serves reads and refuses writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store forgets all scripts, and now and then is busy with somebody else's meanwhile."""
+"""The store forgets all scripts, and is sometimes busy with a foreign one."""
 
 from __future__ import annotations
 

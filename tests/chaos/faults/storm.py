@@ -1,4 +1,4 @@
-"""Two at once: the store goes, and while it is away a process of the program goes, or comes."""
+"""Two faults together: the store fails, and meanwhile a process of the program ends."""
 
 from __future__ import annotations
 
