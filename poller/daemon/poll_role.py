@@ -252,6 +252,10 @@ class FeedLease:
             if this is None or this.cancelling():
                 raise
             return None
+        except Exception as fault:  # noqa: BLE001 -- a fault of the program in one feed's round is that feed's failure
+            _log.exception("round failed", feed=self.name)
+            text = f"a fault of the program, see its log: {type(fault).__name__}"
+            return RoundResult(feed=self.name, mode=RoundMode.SKIPPED, ok=False, error=text)
         finally:
             self._round_now = None
 

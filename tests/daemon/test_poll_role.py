@@ -41,6 +41,7 @@ class Rounds:
     rested: list[str] = field(default_factory=list)
     ok: bool = True
     second_look: timedelta | None = None
+    fault: Exception | None = None
     on: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -51,6 +52,8 @@ class Rounds:
             began()
             self.say(f"{name} begins")
             await self.on.wait()
+            if self.fault is not None:
+                raise self.fault
             self.say(f"{name} ends")
             ok, look = self.ok, self.second_look
             return RoundResult(feed=feed.id, mode=RoundMode.DELTA, ok=ok, pages=1, second_look=look)
@@ -111,6 +114,24 @@ async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: S
     await one.hand_back()
     assert rounds.log[-1] == "one let go"
     assert schedule.next_round("s/one") is None
+
+
+async def test_a_fault_of_the_program_is_a_failure_of_the_feed(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: readiness names the feed, its next round comes, and the feeds that wait for its first one begin."""
+    clock = asyncio.get_running_loop().time
+    readiness = Readiness(StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock)))
+    observer = RoundObserver(StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock)), readiness)
+    feeds = [rounds.polled("follower", discover=True), rounds.polled("one")]
+    follower, one = leases_of(feeds, schedule, rounds.rests, observer, StubClock(now=now))
+    rounds.fault = KeyError("unforeseen")
+    rounds.on.set()
+    one.start()
+    follower.start()
+    await rounds.said("one begins", "follower begins")
+    await until(lambda: not one.busy and not follower.busy, "the rounds' ends to be noticed")
+    report = await readiness.report()
+    assert report.failing == dict.fromkeys(("s/follower", "s/one"), "a fault of the program, see its log: KeyError")
+    assert schedule.next_round("s/one") is not None
 
 
 @pytest.mark.parametrize("ok", [True, False])
