@@ -23,12 +23,12 @@ _SPELLED: Final = "a%20password%3A%20of%20%2Ftests%40%20alone"
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A running server.
+    """A running server with users.
 
     Attributes:
         url: for the user ``poller``.
         reader: for the user ``reader``.
-        admin: for the user who may do all.
+        admin: for the user with all rights.
     """
 
     url: str
@@ -38,12 +38,12 @@ class Guarded:
 
 @contextmanager
 def running_with_acl(kind: Kind, directory: Path, *, tls: Mapping[str, Path] | None = None) -> Iterator[Guarded]:
-    """A server for the time of the ``with``, on a loopback port.
+    """A server on a loopback port for the duration of the ``with``.
 
     Args:
-        kind: whose.
+        kind: the kind of server.
         directory: made if missing; the server's files and its configuration are there.
-        tls: the files ``cert``, ``key`` and ``ca``: then it speaks TLS alone, by the lines that say how.
+        tls: the files ``cert``, ``key`` and ``ca``; with them the configuration's TLS lines apply, and TLS is required.
     """
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()

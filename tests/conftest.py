@@ -1,4 +1,4 @@
-"""What holds for all tests: which of them run, on which store, for how long, and what the summary says.
+"""Settings of all tests: selection, stores, time limits, and the summary.
 
 ``pytest`` runs the quick suite: every module, and one test of each kind of fault. ``pytest --thorough`` runs all tests,
 with more examples for hypothesis.
@@ -29,8 +29,8 @@ from tests.harness.forks import forking
 from tests.harness.waiting import strain
 from tests.stores import KINDS, SEVERAL, SINGLE, Store, Stores, only_one_server
 
-# Each worker imports hundreds of test modules, and tests start hundreds of processes. Where the environment says that
-# Python is to keep no bytecode, each of them would compile all of it again.
+# Each worker imports hundreds of test modules, and tests start hundreds of processes. Without bytecode files each of
+# them would compile everything again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -42,9 +42,9 @@ settings.register_profile(
 settings.load_profile("quick")
 
 _EACH = {"single_kind": SINGLE, "store_kind": KINDS, "client_kind": KINDS, "several_kind": SEVERAL}
-"""On which a test runs that does not go by the chosen one alone, unless one is chosen.
+"""The kinds of store for each fixture, unless one kind is chosen.
 
-By Sentinels the quick suite has the tests that are about them; all others find one server there, as without them.
+The quick suite uses Sentinels only in tests about them; for other tests a store behind Sentinels is one server.
 """
 
 
@@ -55,29 +55,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A thorough run tries more examples of each property."""
+    """Use more examples of each property in a thorough run."""
     config.addinivalue_line("markers", "thorough: takes long; runs with --thorough, or if it is named by its id")
     if config.getoption("--thorough"):
         settings.load_profile("thorough")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Have the workers of a whole first run compile the test modules together: each begins with a share of its own.
+    """Let the workers of a complete first run share the compilation of the test modules.
 
-    Otherwise all compile the same module at the same time, for all collect in the same order.
+    Otherwise all of them would compile the same module at the same time, because they collect in the same order.
     """
     worker = getattr(session.config, "workerinput", None)
     if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
     files = sorted(Path(__file__).parent.rglob("test_*.py"))
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
-        with suppress(Exception), warnings.catch_warnings():  # what fails here fails again, and is told, in collection
+        with suppress(Exception), warnings.catch_warnings():  # an error here is reported again by the collection
             warnings.simplefilter("error")
             importlib.import_module(".".join(file.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long, unless it is asked for."""
+    """Leave out slow tests, unless they are requested."""
     if config.getoption("--thorough") or any("::" in argument for argument in config.args):
         return
     long = [item for item in items if item.get_closest_marker("thorough")]
@@ -87,13 +87,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was collected out of each garbage collection: it stays until the end, and is most of what there is."""
+    """Exclude the collected items from garbage collection: they are most of the objects and stay until the end."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each reason to skip, such as a missing tool, however many tests it keeps from running."""
+    """Print one line for each reason to skip, such as a missing tool, with the number of tests."""
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.getreports("skipped")
@@ -105,18 +105,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> object:
-    """A test that hangs fails, with the stacks of its threads, instead of holding up the run; later under load."""
+    """Make a test that hangs fail with the stacks of its threads, later under load."""
     scaled = settings._replace(timeout=settings.timeout * strain())
     set_timer = pytest_timeout.pytest_timeout_set_timer(item, scaled)
     if scaled.timeout > 0 and scaled.method == "signal":
-        # An event loop swallows what is raised in a callback, so the alarm goes off until one gets through.
+        # An event loop swallows an exception in a callback, so the alarm is repeated until one gets through.
         signal.setitimer(signal.ITIMER_REAL, scaled.timeout, max(scaled.timeout / 10, 3.0))
     return set_timer
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
-    """The alarm has done its work once a test has failed; in the middle of the report it would end the whole run."""
+    """Cancel the alarm once a test has failed; during the report it would end the whole run."""
     if call.excinfo is not None and hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, 0)
     return (yield)
@@ -124,15 +124,15 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """What ``-n auto`` means: more workers than CPUs, for the long tests wait for processes and sockets.
+    """The meaning of ``-n auto``: more workers than CPUs, because long tests wait for processes and sockets.
 
-    Not more than eight: each collects all tests and starts its own servers, which then takes longer than the tests do.
+    At most eight: each worker collects all tests and starts its own servers, which would take longer than the tests.
     """
     return min(max(2, len(os.sched_getaffinity(0)) * 3), 8)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each kind of store for the tests that ask for it; the chosen one alone, if there is one."""
+    """Run a test on each kind of store that its fixture names, or on the chosen one only."""
     one: Store | None = metafunc.config.getoption("--store")
     for name, kinds in _EACH.items():
         if name in metafunc.fixturenames:
@@ -143,7 +143,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
-    """Processes of the program are forked from one that has imported it."""
+    """Fork processes of the program from one that has imported it."""
     with forking():
         yield
 
@@ -169,26 +169,26 @@ def store_url(stores: Stores, chosen: Store) -> str:
 
 @pytest.fixture
 def one_server(chosen: Store) -> None:
-    """For a test that is about one server alone."""
+    """Skip a test about a single server on other kinds of store."""
     only_one_server(chosen)
 
 
 @pytest.fixture
 def server(single_kind: Store, stores: Stores) -> str:
-    """The URL of a real, empty server: Valkey, then Redis. Skips where another kind of store is chosen."""
+    """The URL of a real, empty server: Valkey, then Redis. Skips if another kind of store is chosen."""
     only_one_server(single_kind)
     return stores.emptied(single_kind)
 
 
 @pytest.fixture
 def any_store(store_kind: Store, stores: Stores) -> str:
-    """The URL of an empty store, of each kind."""
+    """The URL of an empty store, for each kind."""
     return stores.emptied(store_kind)
 
 
 @pytest.fixture
 async def fake() -> AsyncIterator[Redis]:
-    """An empty fakeredis."""
+    """An empty fakeredis, version 7."""
     client = FakeAsyncRedis(server=FakeServer(version=(7,)))
     yield client
     await client.aclose()
@@ -196,7 +196,7 @@ async def fake() -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def store_client(client_kind: str, stores: Stores) -> AsyncIterator[Redis]:
-    """A client of an empty store, ready for scripts, of each kind."""
+    """A client of an empty store, ready for scripts, for each kind."""
     client = commands(stores.emptied(cast("Store", client_kind)))
     yield client
     await client.aclose()
@@ -204,6 +204,6 @@ async def store_client(client_kind: str, stores: Stores) -> AsyncIterator[Redis]
 
 @pytest.fixture
 async def client() -> AsyncIterator[FakeAsyncRedis]:
-    """A fakeredis of its own."""
+    """A separate fakeredis."""
     async with FakeAsyncRedis() as fake:
         yield fake

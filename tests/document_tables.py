@@ -1,4 +1,4 @@
-"""Tables and sections of the documents that are generated, and compared with their source by tests/test_documents.py.
+"""Generates tables and sections of the documents, which tests/test_documents.py compares with their source.
 
 ``python -m tests.document_tables`` writes each of them between its two comments. Do not edit them by hand: correct the
 description in the code, or the alarm in deploy/prometheus/alerts.yml, and run it again.
@@ -20,11 +20,11 @@ from tests.documents import ROOT, write_table
 
 _DEFAULT: Final = re.compile(r" Default: (.*)\.$")
 _AUTH_ONCE: Final = "sources[].auth."
-"""A sink's credential has the same kinds; they are told of once."""
+"""A sink's credential has the same kinds; they are described once."""
 
 
 def configuration() -> str:
-    """A table of every key of ``poller.toml``: where it stands, its default and what it means."""
+    """A table of every key of ``poller.toml`` with its default and meaning."""
     schema = config_schema()
     rows = ["| key | default | |", "|---|---|---|"]
     rows += [f"| `{path}` | {default} | {text} |" for path, default, text in _keys(schema, schema["$defs"], "")]
@@ -46,13 +46,13 @@ def _keys(node: Mapping[str, Any], tables: Mapping[str, Any], above: str) -> Ite
 
 
 def _table(key: Mapping[str, Any], tables: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The table that stands under a key; None where a value does."""
+    """The table under a key; None if the key has a value."""
     reference = key.get("$ref") or key.get("items", {}).get("$ref")
     return None if reference is None else tables[reference.rpartition("/")[2]]
 
 
 def _told(description: str, *, required: bool) -> tuple[str, str]:
-    """Default and meaning."""
+    """The default and the meaning of a key."""
     found = _DEFAULT.search(description)
     text = (description[: found.start()] if found else description).removesuffix(".")
     return ("required" if required else found[1] if found else "", text.replace("|", "\\|"))
@@ -65,7 +65,7 @@ _OF_THE_STORE: Final = tuple(
 
 def declared_metrics() -> list[MetricDescription]:
     """Every metric of the program, by name."""
-    import_module("poller.app")  # where everything is joined, so whatever declares metrics
+    import_module("poller.app")  # imports every module that declares metrics
     return sorted(described(), key=lambda one: one.name)
 
 
@@ -79,7 +79,7 @@ def _metric_rows(heading: str, *, of_the_store: bool) -> str:
 
 
 def process_metrics() -> str:
-    """A table of the metrics that each process counts by itself."""
+    """A table of the metrics that each process counts itself."""
     return _metric_rows("of this process", of_the_store=False)
 
 
@@ -97,7 +97,7 @@ _PLACEHOLDERS: Final = {"feed": "FEED", "subscription": "ID", "source": "SOURCE"
 
 
 def alarms() -> str:
-    """A section for each alarm: how grave it is, what it means, and what to do."""
+    """A section for each alarm: severity, meaning, and action."""
     groups = yaml.safe_load(ALARMS.read_text("utf-8"))["groups"]
     return "\n\n".join(_alarm(rule) for group in groups for rule in group["rules"])
 
@@ -111,7 +111,7 @@ def _alarm(rule: Mapping[str, Any]) -> str:
 
 
 def _filled(paragraph: str) -> str:
-    """A paragraph in lines that break no code."""
+    """The paragraph wrapped without breaking code spans."""
     whole = _CODE.sub(lambda code: code[0].replace(" ", _KEPT_SPACE), paragraph)
     lines = fill(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return lines.replace(_KEPT_SPACE, " ")

@@ -1,8 +1,8 @@
-"""The project's documents: their code blocks and tables, found by the comments that stand before them.
+"""The project's documents: their code blocks and tables, found by the comments before them.
 
 **Invariants**
 
-- The name of a block or of a table stands in one document only, so a test need not say in which.
+- The name of a block or table occurs in one document only, so a test need not say in which.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DOCUMENTS: Final = (README, MANUAL, ARCHITECTURE, TESTING)
 
 
 def text() -> str:
-    """All documents, one after the other."""
+    """The text of all documents."""
     return "\n".join(file.read_text("utf-8") for file in DOCUMENTS)
 
 
@@ -33,7 +33,7 @@ def prose(file: Path) -> str:
 
 
 def anchors(file: Path) -> set[str]:
-    """What a link to a heading of this document may name, as GitHub and package indexes make it."""
+    """The anchors of a document's headings, as GitHub and package indexes make them."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(file))}
 
 
@@ -49,7 +49,7 @@ def block(name: str) -> str:
 
 
 def table(name: str) -> str:
-    """What stands between the two comments of a generated table.
+    """The text between the two comments of a generated table.
 
     Raises:
         AssertionError: no document has these comments.
@@ -58,7 +58,7 @@ def table(name: str) -> str:
 
 
 def write_table(name: str, written: str) -> None:
-    """Replace what stands between the two comments of a generated table.
+    """Replace the text between the two comments of a generated table.
 
     Raises:
         AssertionError: no document has these comments.

@@ -49,7 +49,7 @@ GOALS: Final[Mapping[str, int]] = {
     f"files: {PATHS['entry']}": 27,
     f"files: {PATHS['pause']}": 15,
 }
-"""What each figure is to be at most."""
+"""The maximum of each figure."""
 
 HELD: Final = frozenset(
     {
@@ -66,7 +66,7 @@ HELD: Final = frozenset(
         "private words in documents",
     }
 )
-"""The figures whose goal the tests hold already. A goal that is reached is added here."""
+"""The figures whose goals the tests enforce. A goal that is reached is added here."""
 
 ORDER: Final = (
     {"__init__", "errors", "clock", "resources", "lifecycle", "text", "limits", "failpoints"},
@@ -86,14 +86,14 @@ ORDER: Final = (
     {"cli"},
     {"__main__"},
 )
-"""Modules and folders at the top, lowest first: each may import those before it and those beside it."""
+"""Modules and folders at the top level, lowest first: each may import those before it and those beside it."""
 
 SANDBOX: Final = "sandbox"
-SANDBOX_IMPORTS: Final = ORDER[0] | ORDER[1]  # to name errors and open a socket; it shares nothing with what it checks
+SANDBOX_IMPORTS: Final = ORDER[0] | ORDER[1]  # errors and sockets; it shares nothing with the code it checks
 SANDBOX_IMPORTERS: Final = {"cli", "__main__"}
 
 FIELD_GERUNDS: Final = {"paging", "signing", "tracing"}
-"""The field's own nouns."""
+"""Established nouns of the field."""
 
 WORDS: Final = (
     "whoever",
@@ -116,7 +116,7 @@ PLAIN: Final[Mapping[str, str]] = {
     r"^told$": "the field's name in Redis, which older processes read",
     r"\b(\d+|two|three|many|more|all|several)(\s+of\s+\w+|\s+\w+)?\s+at\s+once\b": "English for `at the same time`",
 }
-"""Where a word is simply English or part of the outside: pattern and reason."""
+"""Where a word is plain English or part of the outside: pattern and reason."""
 
 _FIELD_NAMES: Final = re.compile("dead_?letter|high_?water_?mark", re.IGNORECASE)  # the field's words
 
@@ -131,12 +131,12 @@ NAMES: Final = frozenset(
     withholding
     """.split()  # noqa: SIM905 -- read as one text
 )
-"""Words that no module and no class has in its name: the glossary's right-hand column as far as it is private."""
+"""Words that may not occur in names of modules and classes: the private part of the glossary's right-hand column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something at fault: where, and what."""
+    """A fault: its place, and what it is."""
 
     place: str
     what: str
@@ -150,9 +150,9 @@ class Module:
     """A file of the program.
 
     Attributes:
-        name: dotted, from the program's directory on; that of a package ends with ``__init__``.
+        name: dotted, relative to the program's directory; that of a package ends with ``__init__``.
         path: relative to the repository.
-        nodes: of its syntax tree, the module itself first.
+        nodes: the nodes of its syntax tree, the module first.
     """
 
     name: str
@@ -166,19 +166,19 @@ class Module:
 
     @property
     def top(self) -> str:
-        """Its folder, or its own name where it stands at the top."""
+        """Its top-level folder, or its own name at the top level."""
         return self.name.partition(".")[0]
 
     @property
     def is_bare_package(self) -> bool:
-        """Whether it is an ``__init__`` with a docstring at most."""
+        """Whether it is an ``__init__`` with at most a docstring."""
         is_bare = all(isinstance(node, ast.Module | ast.Expr | ast.Constant) for node in self.nodes)
         return is_bare and self.name.rpartition(".")[2] == "__init__"
 
 
 @dataclass(frozen=True)
 class House:
-    """The program's files, and what follows from them."""
+    """The program's files, and the figures computed from them."""
 
     root: Path = ROOT
     package: str = "poller"
@@ -195,7 +195,7 @@ class House:
 
     @property
     def has_layout(self) -> bool:
-        """Whether the folders of :data:`ORDER` are there."""
+        """Whether the folders of :data:`ORDER` exist."""
         return (self.root / self.package / "daemon").is_dir()
 
     @cached_property
@@ -205,7 +205,7 @@ class House:
 
     @cached_property
     def imports(self) -> Mapping[str, set[str]]:
-        """The modules that each one imports."""
+        """The modules that each module imports."""
         return {name: set(self._imported(module)) - {name} for name, module in self.modules.items()}
 
     def _imported(self, module: Module) -> Iterator[str]:
@@ -220,7 +220,7 @@ class House:
             yield from filter(None, map(self._resolved, names))
 
     def _resolved(self, name: str) -> str | None:
-        """The module that ``name``, or what it is an attribute of, stands in; None: it is not the program's."""
+        """The program's module that ``name`` refers to; None if it is not the program's."""
         top, _, rest = name.partition(".")
         if top != self.package:
             return None
@@ -229,7 +229,7 @@ class House:
 
     @cached_property
     def importers(self) -> Mapping[str, set[str]]:
-        """The modules that import each one."""
+        """The modules that import each module."""
         found: defaultdict[str, set[str]] = defaultdict(set)
         for name, imported in self.imports.items():
             for one in imported:
@@ -242,7 +242,7 @@ class House:
 
     @cached_property
     def single(self) -> list[Module]:
-        """Modules with one importer; packages and entry points have none, or none of their own."""
+        """Modules with one importer, without packages."""
         return [one for one in self.counted if len(self.importers[one.name]) == 1 and not one.name.endswith("__init__")]
 
     @cached_property
@@ -251,7 +251,7 @@ class House:
 
     @cached_property
     def circles(self) -> list[list[str]]:
-        """Groups of modules that import each other, over however many steps."""
+        """Groups of modules that import each other, directly or over several steps."""
         reached = {name: self._reached(name) for name in self.modules}
         groups = {frozenset(other for other in reached[name] if name in reached[other]) for name in reached}
         return sorted(sorted(group) for group in groups if group)
@@ -268,7 +268,7 @@ class House:
 
     @cached_property
     def against_order(self) -> list[Found]:
-        """Imports that go down in :data:`ORDER`, and modules that have no place in it."""
+        """Imports against :data:`ORDER`, and modules that are not in it."""
         level = {name: number for number, names in enumerate(ORDER) for name in names}
         found = [
             Found(module.path, "has no place in the order")
@@ -311,7 +311,7 @@ class House:
 
     @cached_property
     def private_names(self) -> list[Found]:
-        """Modules and classes named by words of :data:`NAMES`."""
+        """Modules and classes whose names contain words of :data:`NAMES`."""
         named = [(module.path, module.name.rpartition(".")[2]) for module in self.counted]
         named += [(places[0], name) for name, places in self.classes.items()]
         return [Found(place, name) for place, name in named if NAMES.intersection(_words(_FIELD_NAMES.sub("", name)))]
@@ -329,7 +329,7 @@ class House:
 
     @cached_property
     def private_words(self) -> Mapping[str, list[Found]]:
-        """The dialect's words in docstrings, comments, messages and documents."""
+        """The words of the dialect in docstrings, comments, messages and documents."""
         texts: dict[str, list[tuple[str, int, str]]] = {kind: [] for kind in ("docstrings", "comments", "messages")}
         for module in self.modules.values():
             for kind, line, text in _texts(module):
@@ -348,7 +348,7 @@ class House:
         yield from sorted((self.root / "deploy").rglob("*.toml"))
 
     def figures(self) -> dict[str, int | None]:
-        """All of them but the paths; None: not to be told in this layout."""
+        """All figures except the paths; None if one does not apply to this layout."""
         return {
             "modules": len(self.counted),
             "packages with a docstring only, not counted": len(self.modules) - len(self.counted),
@@ -366,12 +366,12 @@ class House:
         }
 
     def words(self) -> dict[str, int]:
-        """How often each word of the dialect stands anywhere."""
+        """How often each word of the dialect occurs."""
         counted = Counter(found.what.partition(" | ")[0] for kind in self.private_words.values() for found in kind)
         return {word: counted[word] for word in WORDS}
 
     def faults(self) -> Iterator[tuple[str, Iterable[object]]]:
-        """What the figures count, one list each."""
+        """The faults that the figures count, one list each."""
         yield "modules with one importer and fewer than 80 lines", (one.path for one in self.small_single)
         yield "import circles", (" ".join(circle) for circle in self.circles)
         yield "imports against the order", self.against_order if self.has_layout else ()
@@ -384,13 +384,13 @@ class House:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name, in lower case and without the s of the plural."""
+    """The words of a name, in lower case and without a plural s."""
     parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
     return [part.lower() if part.endswith("ss") else part.lower().removesuffix("s") for part in parts]
 
 
 def _texts(module: Module) -> Iterator[tuple[str, int, str]]:
-    """Docstrings, other literals and comments: kind, line, text. Comments that follow each other are one text."""
+    """Docstrings, other literals and comments: kind, line, text. Consecutive comments are one text."""
     statements = {node.value for node in module.nodes if isinstance(node, ast.Expr)}
     for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,14 +1,13 @@
-"""Which files of the program run on three paths, measured: a page, an entry, a pause.
+"""Measures which files of the program run on three paths: a page, an entry, a pause.
 
 The real program runs against the sandbox, a real server and a real sink, each process under :mod:`tests.house_trace`.
-A path is walked several times, and a file is on it if it runs every time: what a timer starts in between falls out.
-The frame (:data:`FRAME`) is on each of them and does not count: who reads a path need not open it.
+Each path is run several times, and a file is on it if it runs every time, so that timers do not count. The frame
+(:data:`FRAME`) is on every path and is not counted: a reader of a path need not open it.
 
-* *page*: from the response to a delta request, which holds one changed record, to the command that adds the event.
-* *entry*: from the reply that holds an event to the command that settles it; of a sink that answers 204, and of one
-  that answers 500 twice: the event is first parked for a retry, then a dead letter. The files of both.
-* *pause*: the whole command, and in the daemon from the reply that holds the pause to its own reply. No round is under
-  way.
+* *page*: from the response to a delta request with one changed record to the command that adds the event. * *entry*:
+from the reply that holds an event to the command that settles it, at a sink that answers 204 and at one that answers
+500 twice, where the event is first scheduled for a retry and then a dead letter. The files of both. * *pause*: the
+whole command, and in the daemon from the reply that holds the pause to its own reply. No round is running.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ FRAME: Final[Mapping[str, str]] = {
     "config": "read at the start, whatever follows",
     "store/clock": "the time, which everything needs",
 }
-"""Modules and folders that are no part of a path, and why."""
+"""Modules and folders that are not part of a path, with the reason."""
 
 Files = dict[str, set[str]]
-"""The functions that ran, by file, relative to the program's directory."""
+"""The functions that ran, by file relative to the program's directory."""
 
 _RESOURCE: Final = "employmentUnavailabilities"
 _FEED: Final = f"acme/{_RESOURCE}"
@@ -58,7 +57,7 @@ _TIMES: Final = 2
 _ROOT: Final = Path(__file__).parents[1]
 _SINKS: Final = {  # by id: how many answers settle an event, and the lines of the subscription
     "taken": (1, 'start = "now"'),
-    "refused": (2, 'start = "now"\nretry = { schedule = ["50ms"] }'),  # parked first, then a dead letter
+    "refused": (2, 'start = "now"\nretry = { schedule = ["50ms"] }'),  # first a scheduled retry, then a dead letter
 }
 
 
@@ -69,7 +68,7 @@ def is_frame(file: str) -> bool:
 
 
 def measured() -> dict[str, Files]:
-    """What runs on each path, the frame included."""
+    """The files that run on each path, including the frame."""
     with tempfile.TemporaryDirectory() as directory:
         return asyncio.run(_measured(Path(directory)))
 
@@ -93,14 +92,14 @@ def _traced(config: Path, notes: Path, answers: int, role: str) -> AbstractAsync
 
 
 async def _delivered(played: Scene, config: Path, sink: str) -> Files:
-    """The files on the way of an entry to one of the sinks."""
+    """The files that run when an entry is delivered to one of the sinks."""
     answers, lines = _SINKS[sink]
     async with receiving() as receiver:
         receiver.answer = _answer
         subscribed = _with_subscription(config, Wish(sink, lines=lines), receiver.url)
         notes = subscribed.with_suffix(".notes")
         async with _traced(subscribed, notes, answers, "deliver"):
-            await until(partial(_is_read, played, sink), f"{sink} to be delivered to")
+            await until(partial(_is_read, played, sink), f"a consumer group of {sink}")
             return await _walked(notes, "entry", partial(_change, played))
 
 
@@ -122,7 +121,7 @@ async def _is_read(played: Scene, sink: str) -> bool:
 
 
 async def _change(played: Scene) -> None:
-    """Have a record of the source differ from what it was."""
+    """Change a record of the source."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     await played.put(_RESOURCE, {"id": "house", "reason": now, "lastModifiedAt": now})
 
@@ -140,7 +139,7 @@ async def _poller(*command: str) -> None:
 
 
 async def _walked(notes: Path, path: str, walk: Callable[[], Awaitable[None]]) -> Files:
-    """What runs each time a path is walked."""
+    """The files that run every time a path is taken."""
     before = len(_passages(notes, path))
     for count in range(before, before + _TIMES):
         await walk()
@@ -158,7 +157,7 @@ def _passages(notes: Path, path: str) -> list[Files]:
 
 
 def _common(passages: list[Files]) -> Files:
-    """The files of all passages, and what ran of them in any."""
+    """The files of all passages, and the functions that ran in any of them."""
     files = set.intersection(*map(set, passages))
     return {file: ran for file, ran in _joined(passages).items() if file in files}
 

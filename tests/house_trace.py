@@ -47,10 +47,10 @@ _STREAM: Final = (":events", "specversion")
 
 
 class Actor:
-    """A task, as its context knows it; tasks that it starts inherit the context, and with it where they come from.
+    """A task as its context knows it; tasks that it starts inherit the context, and with it their origin.
 
     Attributes:
-        number: rises from task to task.
+        number: increases from task to task.
         parent: the task that started this one.
     """
 
@@ -65,7 +65,7 @@ _actor: ContextVar[Actor | None] = ContextVar("actor", default=None)
 
 
 def _acting() -> Actor | None:
-    """The task that runs, or the one to which a callback or a thread belongs."""
+    """The running task, or the one to which a callback or a thread belongs."""
     actor = _actor.get()
     try:
         task = asyncio.current_task()
@@ -78,7 +78,7 @@ def _acting() -> Actor | None:
 
 
 class Passage:
-    """What has run since it began."""
+    """The functions that have run since it began."""
 
     def __init__(self, first: Actor | None) -> None:
         self._first = first
@@ -89,8 +89,8 @@ class Passage:
         self._calls[_acting()].add((file, function))
 
     def files(self, last: Actor | None) -> dict[str, list[str]]:
-        """The functions by file; of all tasks, where it began in none."""
-        ends = {self._first, last}  # and who started the last one, if that is new
+        """The functions by file; those of all tasks if the passage began in none."""
+        ends = {self._first, last}  # and the task that started the last one, if that is new
         while last is not None and last.number > self._since:
             last = last.parent
             ends.add(last)
@@ -108,7 +108,7 @@ class Passage:
 
 
 class Passages:
-    """The passages that are open."""
+    """The open passages."""
 
     def __init__(self, notes: Path, answers: int) -> None:
         self._notes = notes
@@ -138,7 +138,7 @@ class Passages:
             self._replied(repr(value))
 
     def close(self, path: str) -> None:
-        """Note a passage that has come to its end, if it was open."""
+        """Write a passage that has ended, if it was open."""
         if (passage := self._open.pop(path, None)) is not None:
             noted = {"path": path, "files": passage.files(_acting())}
             with self._notes.open("a") as notes:

@@ -1,9 +1,8 @@
-"""A newcomer's two paths, walked as the README has them and timed.
+"""Runs and times the two introductions of the README.
 
-``python -m tests.newcomer`` clones this checkout twice, runs in one what stands under "Try it", up to the first event
-on the screen, and in the other what leads to the first webhook, and writes the times into tests/README.md.
-Packages are fetched anew: nothing that pip has kept counts. ``tests/test_newcomer.py`` walks the same without the
-installation.
+``python -m tests.newcomer`` clones this checkout twice, runs in one clone the commands under "Try it" up to the first
+event on the screen, and in the other those up to the first webhook, and writes the times into tests/README.md. Packages
+are downloaded without pip's cache. ``tests/test_newcomer.py`` does the same without the installation.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from tests.programs import bare_environ
 
 _ENDED: Final = re.compile(r"<ended with (\d+)>\n")
 _INSTALLATION: Final = 300.0
-_ENDLESS: Final = ("poller sandbox", "receiver.py", "poller run")  # each goes on in a terminal of its own
+_ENDLESS: Final = ("poller sandbox", "receiver.py", "poller run")  # each runs on in a terminal of its own
 _PORTS: Final = ("8090", "8000", "8080")  # of the sandbox, the receiver and the page
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a newcomer pastes, and why.
+    """The commands that a newcomer pastes, and their goal.
 
     Attributes:
         script: code of the README.
-        goal: what is then seen on the screen.
-        name: what to call that.
-        ports: on 127.0.0.1, that have to be free when it begins.
+        goal: the output that follows.
+        name: the name of the goal.
+        ports: the ports on 127.0.0.1 that must be free at the start.
     """
 
     script: str
@@ -49,7 +48,7 @@ class Route:
     ports: tuple[str, ...] = ()
 
     def commands(self) -> list[str]:
-        """Each with the lines that belong to it."""
+        """The commands, each with its here-document."""
         lines = iter(self.script.splitlines())
         found = []
         for line in lines:
@@ -61,19 +60,19 @@ class Route:
         return found
 
     def cells(self) -> list[str]:
-        """The commands in Markdown, and at the last one what comes of it."""
+        """The commands in Markdown, the last one with the goal."""
         *before, last = map(_cell, self.commands())
         return [*before, f"{last}: **{self.name}**"]
 
 
 def to_the_first_event() -> Route:
-    """As ``poller demo`` shows it."""
+    """The route to the first event, as ``poller demo`` shows it."""
     shown = re.compile(r"^\d\d:\d\d:\d\d .* (created|modified) ", re.MULTILINE)
     return Route(block("demo"), shown, "the first event on the screen")
 
 
 def to_the_first_webhook() -> Route:
-    """As the README's receiver shows it, when it has verified the signature."""
+    """The route to the first webhook, whose signature the README's receiver has verified."""
     shown = re.compile(r"\.employmentUnavailability\.created\.v1 \S+ 1$", re.MULTILINE)
     install, *_ = to_the_first_event().commands()
     return Route(f"{install}\n{block('webhook')}", shown, "the first webhook", _PORTS)
@@ -85,14 +84,14 @@ def _cell(command: str) -> str:
 
 
 class Shell:
-    """A bash that is told one command after the other, as a terminal is."""
+    """A bash that gets one command after the other, like a terminal."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.screen = ""
 
     async def run(self, command: str) -> None:
-        """Its end, or at ``&`` its beginning; fails where it fails."""
+        """Run a command to its end, or start it with ``&``; fails if the command fails."""
         assert self._process.stdin is not None
         seen = len(self.screen)
         self._process.stdin.write(f'{command}\necho "<ended with $?>"\n'.encode())
@@ -102,7 +101,7 @@ class Shell:
         assert code[1] == "0", f"{command}\n{self.screen}"
 
     async def sees(self, pattern: re.Pattern[str], *, since: int = 0) -> None:
-        """Until it is on the screen, its line ended."""
+        """Wait until a line with this pattern is on the screen."""
         assert self._process.stdout is not None
         async with patience(f"{pattern.pattern} on the screen", _INSTALLATION):
             while pattern.search(self.screen, since) is None:
@@ -113,11 +112,11 @@ class Shell:
 
 @asynccontextmanager
 async def shell(directory: str | Path, environ: Mapping[str, str]) -> AsyncIterator[Shell]:
-    """A shell in this directory; with all that it has started it is told to end after the block, and waited for."""
+    """A shell in this directory; after the block it and everything it has started is terminated."""
     process = await asyncio.create_subprocess_exec(
         "bash",
         cwd=directory,
-        env={**environ, "PYTHONUNBUFFERED": "1"},  # as if the screen were one
+        env={**environ, "PYTHONUNBUFFERED": "1"},  # so that output appears as on a terminal
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -127,18 +126,18 @@ async def shell(directory: str | Path, environ: Mapping[str, str]) -> AsyncItera
         yield Shell(process)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        async with patience("the end of what the shell has started"):
-            await process.communicate()  # until the last of them has closed the screen
+        async with patience("the end of the shell's processes"):
+            await process.communicate()  # until the last of them has closed its output
 
 
 async def walk(terminal: Shell, route: Route) -> list[float]:
     """Run the commands, the last of them until the goal is on the screen.
 
     Returns:
-        When each had ended, in seconds since the beginning.
+        When each had ended, in seconds since the start.
 
     Raises:
-        AssertionError: a command failed, or somebody else listens where one of them is to.
+        AssertionError: a command failed, or a port of the route is in use.
     """
     assert not any(map(_listens, route.ports)), "a port of the script is taken"
     begun = time.monotonic()
@@ -161,14 +160,14 @@ def _listens(port: str) -> bool:
 
 
 def table(walked: Mapping[Route, list[float]]) -> str:
-    """The table of when each command had ended."""
+    """The table of the times at which the commands had ended."""
     ends = (pair for route, ended in walked.items() for pair in zip(route.cells(), ended, strict=True))
     rows = [f"| {cell} | {at:.1f} s |" for cell, at in ends]
     return "\n".join(["| from a bare checkout | ended after |", "|---|---|", *rows])
 
 
 async def _timed(route: Route) -> list[float]:
-    """In a checkout of its own."""
+    """Run the route in a checkout of its own; the times."""
     with TemporaryDirectory() as directory:
         clone = await asyncio.create_subprocess_exec("git", "clone", "--quiet", ROOT, directory)
         assert await clone.wait() == 0
@@ -177,7 +176,7 @@ async def _timed(route: Route) -> list[float]:
 
 
 async def main() -> None:
-    """Walk both and write the table."""
+    """Run both routes and write the table."""
     walked = {route: await _timed(route) for route in (to_the_first_event(), to_the_first_webhook())}
     write_table("newcomer", found := table(walked))
     sys.stdout.write(f"{found}\n")

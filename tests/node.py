@@ -1,7 +1,7 @@
-"""Node and its packages, for tests that ask what receivers outside Python make of a request.
+"""Node and its packages, for tests with receivers and validators outside Python.
 
-They are looked for where Node looks, in the directories of ``NODE_PATH``: ``npm install --prefix DIR PACKAGE…``, with
-the packages that ``.ci/run`` names, and ``NODE_PATH=DIR/node_modules``.
+They are searched in the directories of ``NODE_PATH``: ``npm install --prefix DIR PACKAGE…``, with the packages that
+``.ci/run`` names, and ``NODE_PATH=DIR/node_modules``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 
 def needs_node(*packages: str) -> pytest.MarkDecorator:
-    """Skip the test, or the module's tests, where ``node`` or one of these packages is missing."""
+    """Skip the test, or the module's tests, if ``node`` or one of these packages is missing."""
     missing = [package for package in packages if not _installed(package)]
     if shutil.which("node") is None:
         reason = "node is not on the PATH"

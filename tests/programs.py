@@ -1,4 +1,4 @@
-"""Programs of the tests' own, each in a process that ends with the block."""
+"""Programs of the tests, each in a process that ends with the block."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ROOT = Path(__file__).parent.parent
 
 
 def bare_environ() -> dict[str, str]:
-    """The environment of these tests without what it says to poller."""
+    """The environment of these tests without variables for poller."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("POLLER_", "REDIS_"))}
 
 
 @contextmanager
 def program(module: str, *arguments: object) -> Iterator[str]:
-    """The first line that ``python -m MODULE ARGUMENTS`` writes, such as its URL; it is killed after the block.
+    """The first line that ``python -m MODULE ARGUMENTS`` writes, such as its URL; killed after the block.
 
-    In tests its ``main`` runs in a process that is forked: see :mod:`tests.harness.forks`.
+    In tests its ``main`` runs in a forked process: see :mod:`tests.harness.forks`.
     """
     words = [str(argument) for argument in arguments]
     if forks := forks_for({}):
@@ -44,7 +44,7 @@ def program(module: str, *arguments: object) -> Iterator[str]:
 
 
 class Running(Protocol):
-    """A process that this one has started: its own child, or one that was forked for it."""
+    """A started process: a child, or a process forked for this one."""
 
     @property
     def pid(self) -> int: ...
@@ -65,7 +65,7 @@ P = TypeVar("P", bound=Running)
 
 @asynccontextmanager
 async def for_the_block(process: P) -> AsyncIterator[P]:
-    """It is killed after the block, should it still be there."""
+    """Kill the process after the block if it still runs."""
     try:
         yield process
     finally:

@@ -38,8 +38,8 @@ class Fault:
     """What to do to which commands.
 
     Attributes:
-        struck: set when it happened for the first time.
-        freed: a held reply goes on when a test sets this.
+        struck: set when the fault first happens.
+        freed: set by a test to release a held reply.
     """
 
     action: Action
@@ -61,7 +61,7 @@ class Fault:
 
 
 class Proxy:
-    """Made by :func:`proxied`. ``url`` is where clients connect; ``commands`` is all that was asked, as sent."""
+    """Made by :func:`proxied`. ``url`` is the address for clients; ``commands`` are all commands, as sent."""
 
     def __init__(self, upstream: str) -> None:
         self.url = ""
@@ -76,27 +76,27 @@ class Proxy:
         return urlsplit(self.url).netloc
 
     def lose_reply(self, *, to: bytes, times: int = 1, skip: int = 0) -> Fault:
-        """Carry the command out, swallow its reply, close the connection. The first ``skip`` matches pass."""
+        """Execute the command, drop its reply, close the connection. The first ``skip`` matches pass."""
         return self._add(Fault("lose", to, times, skip))
 
     def cut_reply(self, *, to: bytes, after: int, times: int = 1, skip: int = 0) -> Fault:
-        """As :meth:`lose_reply`, but the first ``after`` bytes of the reply arrive."""
+        """Like :meth:`lose_reply`, but the first ``after`` bytes of the reply arrive."""
         return self._add(Fault("cut", to, times, skip, after))
 
     def hold_reply(self, *, to: bytes, times: int = 1, skip: int = 0) -> Fault:
-        """A delay of any length: carry the command out and keep its reply back until ``fault.freed.set()``."""
+        """Execute the command and hold its reply until ``fault.freed.set()``."""
         return self._add(Fault("hold", to, times, skip))
 
     def silence(self, *, to: bytes, times: int = 1, skip: int = 0) -> Fault:
-        """A half-open connection: the command does not arrive, nothing is answered, nothing is closed."""
+        """Make the connection half-open: the command does not arrive, nothing is answered or closed."""
         return self._add(Fault("silence", to, times, skip))
 
     def reset(self, *, to: bytes, times: int = 1, skip: int = 0) -> Fault:
-        """The command does not arrive; the client sees its connection reset."""
+        """Drop the command and reset the client's connection."""
         return self._add(Fault("reset", to, times, skip))
 
     def times(self, text: bytes) -> int:
-        """How many commands with ``text`` in them were asked, those that did not arrive included."""
+        """How many commands contain ``text``, including those that did not arrive."""
         return sum(text.upper() in command.upper() for command in self.commands)
 
     def _add(self, fault: Fault) -> Fault:
@@ -125,7 +125,7 @@ class Proxy:
                 writer.write(reply)
                 await writer.drain()
         except (OSError, EOFError, asyncio.CancelledError):
-            return  # one side left, or all is over, which is how every connection ends; nobody awaits this task
+            return  # one side closed, or the test is over; nothing awaits this task
         finally:
             self._tasks.discard(task)
             for side in (writer, to_server):
@@ -143,11 +143,11 @@ class Proxy:
 async def proxied(upstream: str) -> AsyncIterator[Proxy]:
     """A proxy on a loopback port in front of ``upstream``, a redis:// or unix:// URL without credentials.
 
-    Skips the test where that is more than one server: its clients would find the way around.
+    Skips the test if that is more than one server, because its clients would bypass the proxy.
     """
     parts = urlsplit(upstream)
     if "+" in parts.scheme:
-        pytest.skip("a proxy stands in front of one server alone")
+        pytest.skip("a proxy needs a single server")
     proxy = Proxy(upstream)
     listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=_LIMIT)
     proxy.url = f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}" + (parts.query and f"?{parts.query}")
@@ -177,7 +177,7 @@ async def _withheld(fault: Fault, reader: asyncio.StreamReader, writer: asyncio.
 
 
 async def _passed(fault: Fault, reply: bytes, writer: asyncio.StreamWriter) -> bool:
-    """Whether the reply goes to the client after all."""
+    """Whether the reply still goes to the client."""
     fault.struck.set()
     if fault.action == "hold":
         await fault.freed.wait()

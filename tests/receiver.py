@@ -27,16 +27,16 @@ from typing import Final, cast
 from tests.harness.waiting import limited, turns
 
 PATIENCE: Final = 20.0
-"""Seconds that a test waits for something before it fails."""
+"""Seconds that a test waits before it fails."""
 
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request: headers as they were written, in their order; ``at`` is CLOCK_MONOTONIC in seconds, at its last byte.
+    """A request: headers as sent and in order; ``at`` is CLOCK_MONOTONIC in seconds, at its last byte.
 
-    ``connection`` is the number of the connection that it came by, from 1.
+    ``connection`` is the number of its connection, from 1.
     """
 
     method: str
@@ -52,12 +52,12 @@ class Received:
 
 
 class Then(Enum):
-    """What becomes of the connection after an answer."""
+    """What happens to the connection after an answer."""
 
     KEEP = "it is kept"
     CLOSE = "it is closed in order"
     RESET = "it is reset (RST)"
-    HANG = "nothing is ever done with it again"
+    HANG = "it stays open without further answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """These bytes and no others."""
+    """Exactly these bytes."""
 
     written: bytes
     then: Then = Then.CLOSE
@@ -99,7 +99,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Drip:
-    """Some bytes, then a few more every so many seconds, for ever."""
+    """Some bytes, then a few more at intervals, without end."""
 
     first: bytes
     drop: bytes = b"x"
@@ -108,7 +108,7 @@ class Drip:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """Some bytes, then a block again and again, as fast as it is taken."""
+    """Some bytes, then a block repeatedly, as fast as the client reads."""
 
     first: bytes
     block: bytes
@@ -128,15 +128,15 @@ Script = Answer | Sequence[Answer] | Callable[[Received], Answer | Awaitable[Ans
 
 @dataclass(slots=True)
 class Receiver:
-    """A receiver that listens.
+    """A listening receiver.
 
     Attributes:
-        url: where, without a path; the scheme is the one it speaks.
-        answer: what it says from the next request on.
-        requests: what has arrived so far; where ``recording`` is False nothing is kept but ``count``.
-        count: how many have arrived.
+        url: its address without a path.
+        answer: its answer from the next request on.
+        requests: the requests so far; empty if ``recording`` is False.
+        count: the number of requests so far.
         connections: how many connections were made.
-        open: how many are there now.
+        open: how many connections are open now.
     """
 
     url: str = ""
@@ -152,12 +152,12 @@ class Receiver:
     _protocols: set[_Connection] = field(default_factory=set)
 
     async def received(self, count: int) -> list[Received]:
-        """The requests, once there are as many."""
+        """The requests, once this many have arrived."""
         await self.until(lambda: self.count >= count, f"{count} requests")
         return self.requests
 
     async def until(self, true: Callable[[], bool], what: str = "it") -> None:
-        """Wait until this is true; it is looked at whenever a request arrives or a connection comes or goes."""
+        """Wait until the condition holds, checked whenever a request arrives or a connection opens or closes."""
         if true():
             return
         seen = asyncio.get_running_loop().create_future()
@@ -214,7 +214,7 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one, but not by its class
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transport is one, but not by its class
         self._receiver.connections += 1
         self._receiver.open += 1
         self._number = self._receiver.connections
@@ -271,7 +271,7 @@ class _Connection(asyncio.Protocol):
         self.transport.write(answer.first)
         while not self.transport.is_closing():
             if isinstance(answer, Drip):
-                await asyncio.sleep(answer.every)  # that it takes so long is the fault
+                await asyncio.sleep(answer.every)  # the delay is the fault
                 self.transport.write(answer.drop)
             else:
                 await self._writable.wait()
@@ -288,7 +288,7 @@ class _Connection(asyncio.Protocol):
         self._busy = answer.then is not Then.KEEP
 
     def _request(self) -> Received | None:
-        """The next whole request; None: it is not there yet."""
+        """The next complete request; None if it has not arrived yet."""
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             return None
@@ -313,7 +313,7 @@ async def receiving(
     port: int = 0,
     recording: bool = True,
 ) -> AsyncIterator[Receiver]:
-    """A receiver on a socket while the block runs; afterwards nothing is left of it: no task, no connection."""
+    """A receiver on a socket during the block; afterwards no task and no connection is left."""
     receiver = Receiver(answer=Reply() if answer is None else answer, recording=recording)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: _Connection(receiver), host, port, ssl=tls, backlog=2048)

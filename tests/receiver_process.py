@@ -27,26 +27,26 @@ from tests.receiver import Answer, Received, Reply, receiving
 def receiver_process(
     log: Path | None = None, *, status: int = 204, every: int = 0, fails: int = 503
 ) -> AbstractContextManager[str]:
-    """A running receiver's URL; it is killed when the block is left.
+    """The URL of a running receiver, which is killed at the end of the block.
 
     Args:
         log: the file to which requests are appended; None: they are only answered.
-        status: what it answers.
-        every: each so manieth request is answered with ``fails`` instead; 0: none.
-        fails: see there.
+        status: its answer.
+        every: every n-th request is answered with ``fails`` instead; 0: none.
+        fails: the status of a failing answer.
     """
     options = [f"--status={status}", f"--every={every}", f"--fails={fails}", *([f"--log={log}"] if log else [])]
     return program("tests.receiver_process", *options)
 
 
 def logged(log: Path) -> list[Received]:
-    """What has arrived so far; a line that is being written is not there yet."""
+    """The requests so far, without an incomplete last line."""
     lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
     return [msgspec.json.decode(line, type=Received) for line in lines]
 
 
 async def serve(log: Path | None, answer: Answer, every: int, failing: Answer) -> None:
-    """Receive until the process is ended."""
+    """Receive until the process is killed."""
     async with receiving(recording=False) as receiver:
         receiver.answer = lambda _: failing if every and receiver.count % every == 0 else answer
         if log:
@@ -63,7 +63,7 @@ def _append(file: int, line: bytes) -> None:
 
 
 def main() -> None:
-    """Receive as the command line says."""
+    """Receive with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log", type=Path)
     parser.add_argument("--status", type=int, default=204)

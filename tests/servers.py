@@ -1,4 +1,4 @@
-"""Real servers for tests: Valkey from the wheel and, where it is installed, the system's Redis.
+"""Real servers for tests: Valkey from the wheel and, if installed, the system's Redis.
 
 Each runs in a directory of its own, on a unix socket there or on a loopback port, and is killed by its pid at the end.
 """
@@ -32,7 +32,7 @@ _PORT_TAKEN: Final = "Address already in use"
 
 
 class NotStarted(Exception):
-    """The server left before it was ready. The text is its log."""
+    """The server exited before it was ready. The text is its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Server:
 
     Attributes:
         url: ``unix://…`` or ``redis://127.0.0.1:…``.
-        process: its process; a test may kill or stop it.
-        directory: where its files are.
+        process: its process; a test may kill or suspend it.
+        directory: of its files.
     """
 
     url: str
@@ -55,7 +55,7 @@ class Server:
 
 
 def binary(kind: Kind) -> Path:
-    """The server's program. Skips the test, with the reason, where there is none."""
+    """The server's program. Skips the test with the reason if there is none."""
     if kind == "redis":
         found = shutil.which("redis-server")
         if found is None:
@@ -77,17 +77,9 @@ def running(
     options: Mapping[str, str | tuple[str, ...]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """A server for the time of the ``with``. ``appendfsync="no"`` means no append-only file at all.
+    """A server for the duration of the ``with``. ``appendfsync="no"`` means no append-only file at all.
 
-    Started again in the same directory it finds what the one before left there.
-
-    Args:
-        kind: whose.
-        directory: made if missing. Keep it short: a unix socket's path has at most 107 bytes.
-        appendfsync: durability.
-        tcp: a loopback port instead of the unix socket.
-        options: further settings as in the configuration file, a tuple where one takes several words; they win.
-        environ: what its environment has besides ours.
+    Started again in the same directory it finds its former data.
     """
     directory.mkdir(parents=True, exist_ok=True)
     settings: dict[str, str | tuple[str, ...]] = {
@@ -114,7 +106,7 @@ def _started(
     tcp: bool,
     environ: Mapping[str, str] | None,
 ) -> Server:
-    """A ready server. A loopback port may be taken between finding and using it: then another one is tried."""
+    """A ready server; tries another loopback port if the first one is taken before it is used."""
     while True:
         port = free_port() if tcp else 0
         place = {"port": str(port), "bind": "127.0.0.1"} if tcp else {"port": "0", "unixsocket": str(directory / "s")}
@@ -128,12 +120,12 @@ def _started(
 
 
 def launched(command: Sequence[str], *, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """A server's process once it is ready.
+    """The process of a server, once it is ready.
 
     Raises:
-        NotStarted: it left before that.
+        NotStarted: the server exited before that.
     """
-    # SIGXFSZ stays ignored, so that a disk can be "full" for this process alone.
+    # SIGXFSZ stays ignored, so that a disk can be "full" for this process only.
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -153,7 +145,7 @@ def _options(settings: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
 
 
 def _until_ready(process: subprocess.Popen[str]) -> None:
-    """Reads the log until the line that says so; a thread that ends with the server drops the rest."""
+    """Read the log until the server is ready; a thread drops the rest until the server ends."""
     log = process.stdout
     assert log is not None
     lines: deque[str] = deque(maxlen=40)
@@ -174,7 +166,7 @@ def _drain(log: IO[str]) -> None:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on just now, of those that the system gives to no connection by itself."""
+    """A free loopback port outside the range that the system assigns to connections."""
     while True:
         port = 10_000 + secrets.randbelow(20_000)
         with socket.socket() as probe, suppress(OSError):

@@ -1,8 +1,8 @@
-"""The stores that tests run on: one of each kind for the whole run, made when first asked for, emptied for each test.
+"""The stores that tests run on: one of each kind for the whole run, started on demand, emptied for each test.
 
-``--store KIND`` has all tests run on that one alone, ``--resp 3`` by that version of RESP. Without them a test runs on
-Valkey, and those of the store on all kinds. The simulated one is that of :mod:`tests.simulation`, which may be trusted
-because it passes.
+``--store KIND`` runs all tests on that kind only, ``--resp 3`` with that version of RESP. By default a test runs on
+Valkey, and tests of the store on all kinds. The simulated store is that of :mod:`tests.simulation`; passing these tests
+is what makes it trustworthy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Stores:
     """The stores of one run."""
 
     def __init__(self, stack: ExitStack, directory: Callable[[str], Path], protocol: str | None) -> None:
-        """Take what ends them, what makes directories, and the version of RESP that URLs ask for."""
+        """Take the stack that ends them, a function that makes directories, and the version of RESP for URLs."""
         self._stack = stack
         self._directory = directory
         self._query = f"?protocol={protocol}" if protocol else ""
@@ -45,7 +45,7 @@ class Stores:
         self._cluster: Cluster | None = None
 
     def emptied(self, kind: Store) -> str:
-        """The URL of a store that holds nothing, not even a script. Skips where there is no such server."""
+        """The URL of an empty store without scripts. Skips if there is no such server."""
         if kind == "sentinel":
             self.sentinels.empty()
             return self.sentinels.url + self._query
@@ -82,7 +82,7 @@ class Stores:
 
 @contextmanager
 def looking(url: str) -> Iterator[Any]:
-    """redis-py's own blocking client of a store, whichever it is: for a test that looks, or prepares."""
+    """The blocking redis-py client of a store of any kind, for a test that reads or prepares data."""
     client: Any
     if kind_of(url) == SENTINEL:
         place = place_of(url, {})
@@ -101,9 +101,9 @@ def looking(url: str) -> Iterator[Any]:
 
 
 def only_one_server(kind: Store) -> None:
-    """Skip a test that is about one server alone."""
+    """Skip a test that needs a single server."""
     if kind in SEVERAL:
-        pytest.skip(f"about one server alone, which {kind} is not")
+        pytest.skip(f"needs a single server, which {kind} is not")
 
 
 def with_options(url: str, **options: str) -> str:
@@ -112,7 +112,7 @@ def with_options(url: str, **options: str) -> str:
 
 
 async def flushed(client: Client) -> None:
-    """Delete all that a store holds, on each of its servers."""
+    """Delete all data of a store, on each of its servers."""
     for one in await servers(client):
         await one.flushall()
 
@@ -123,5 +123,5 @@ async def clients_of(client: Client, state: Literal["connected", "blocked"]) -> 
 
 
 async def all_keys(client: Client) -> set[bytes]:
-    """The keys that a store holds, on all of its servers."""
+    """The keys of a store, on all of its servers."""
     return {key for one in await servers(client) for key in cast("list[bytes]", await one.keys())}

@@ -1,4 +1,4 @@
-"""Laws of ``deploy/redis``: nobody gets in by default, and each user may do its own and no more."""
+"""Laws of ``deploy/redis``: nobody has access by default, and each user has only the rights it needs."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ async def refused(client: Redis, *command: str) -> None:
 
 
 async def test_the_configuration_is_what_the_checks_ask_for(guarded: Guarded) -> None:
-    """As the user of the daemon, nothing is unknown, and all is well."""
+    """With the daemon's user every check of the store is ok."""
     async with commands(guarded.url) as client:
         found = await check_store(client, process=Clock())
     assert {one.severity for one in found} == {"ok"}, found
 
 
 async def test_the_daemons_user_has_its_own_keys_and_nothing_of_the_server(guarded: Guarded) -> None:
-    """No key beyond the prefix, no command that tells of others, changes the server or empties it."""
+    """The daemon's user has no keys beyond its prefix, and no commands that manage or empty the server."""
     async with commands(guarded.url) as client:
         assert await client.set("poller:{x}:lease", "1")
         for command in (
@@ -66,7 +66,7 @@ async def test_the_daemons_user_has_its_own_keys_and_nothing_of_the_server(guard
 
 
 async def test_a_consumer_reads_and_acknowledges(guarded: Guarded) -> None:
-    """With a group of its own on every stream of events; it publishes nothing, and sees no state."""
+    """A consumer reads and acknowledges events with its own group, and can neither publish nor read state."""
     async with commands(guarded.url) as daemon, commands(guarded.reader) as reader:
         added: Any = await daemon.xadd(EVENTS, {"data": "{}"})
         entry: str = added.decode()
@@ -80,7 +80,7 @@ async def test_a_consumer_reads_and_acknowledges(guarded: Guarded) -> None:
 
 
 async def test_who_may_not_scan_works_all_the_same(guarded: Guarded, tmp_path: Path) -> None:
-    """The look for feeds under another prefix finds none, and is no reason to fail."""
+    """Without the right to scan the report of an empty store still works."""
     async with commands(guarded.admin) as admin, commands(guarded.url) as client:
         await admin.execute_command("ACL", "SETUSER", "poller", "-scan")  # type: ignore[no-untyped-call]  # as above
         with capture_logs() as said:
@@ -90,7 +90,7 @@ async def test_who_may_not_scan_works_all_the_same(guarded: Guarded, tmp_path: P
 
 
 async def test_nobody_gets_in_before_there_are_passwords(guarded: Guarded) -> None:
-    """The deployed users have none, and the default user is off."""
+    """Without passwords nobody can log in: the deployed users have none, and the default user is off."""
     assert all(">" not in line and "#" not in line and "nopass" not in line for line in users())
     address = guarded.url.rpartition("@")[2]
     for user in ("", ":x@", "poller:@", "poller:poller@"):
@@ -104,7 +104,7 @@ def users() -> list[str]:
 
 
 def test_no_user_may_all_but_the_admin() -> None:
-    """Commands are granted one by one."""
+    """Users other than the admin have single commands and no categories."""
     lines = {line.split()[1]: line for line in users()}
     assert sorted(lines) == ["admin", "default", "poller", "reader"]
     for name in ("poller", "reader"):
@@ -114,7 +114,7 @@ def test_no_user_may_all_but_the_admin() -> None:
 
 
 def test_what_the_scripts_say_is_granted() -> None:
-    """Also what they say seldom: a script that is refused in its middle would leave something half done."""
+    """Every command of the scripts is granted, because a refusal within a script would leave half a commit."""
     line = next(line for line in users() if line.startswith("user poller "))
     granted = {one.removeprefix("+") for one in line.split() if one.startswith("+")}
     said = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '(GROUPS|STREAM|CREATE|DESTROY|USAGE)')?")

@@ -1,4 +1,4 @@
-"""The daemon says how it does from its start to its end, and stops when it is told to, whatever its store is doing."""
+"""The daemon reports its state from start to end, and stops on request whatever its store is doing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def settings(directory: Path, *, url: str, store: str, bind: str = "off") -> Set
 
 @asynccontextmanager
 async def running_daemon(wanted: Settings) -> AsyncIterator[asyncio.Event]:
-    """The daemon for the time of the block; ends in order."""
+    """The daemon for the duration of the block; it stops in order."""
     stop = asyncio.Event()
     daemon = asyncio.create_task(run(wanted, {"TOKEN": "sandbox"}, stop=stop, clock=StubClock(now=now)))
     try:
@@ -63,7 +63,7 @@ async def running_daemon(wanted: Settings) -> AsyncIterator[asyncio.Event]:
 
 
 async def report(url: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """What /readyz says, once it says that."""
+    """The report of /readyz, once this predicate holds."""
     async with aiohttp.ClientSession() as http:
 
         async def look() -> dict[str, Any] | None:
@@ -72,11 +72,11 @@ async def report(url: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str,
             assert answer.status == (200 if said["ready"] else 503)
             return said if ready(said) else None
 
-        return await until(look, "what /readyz is to say", despite=(aiohttp.ClientConnectionError,))
+        return await until(look, "the expected report of /readyz", despite=(aiohttp.ClientConnectionError,))
 
 
 async def test_served_before_the_store_is_there(tmp_path: Path) -> None:
-    """Law: the service is alive at once, ready when the store answers, unready while it is gone, then ready again."""
+    """The service is alive immediately, and ready exactly while the store answers."""
     web = f"127.0.0.1:{free_port()}"
     store = f'redis = {{ url = "unix://{tmp_path}/s/s" }}'
     wanted = settings(tmp_path, url="http://127.0.0.1:9", store=store, bind=web)
@@ -86,13 +86,13 @@ async def test_served_before_the_store_is_there(tmp_path: Path) -> None:
         for _ in range(2):
             with running("valkey", tmp_path / "s"):
                 said = await report(f"http://{web}", lambda one: bool(one["ready"] and one["failing"]))
-                assert list(said["failing"]) == ["acme/employmentUnavailabilities"]  # its source is not there
+                assert list(said["failing"]) == ["acme/employmentUnavailabilities"]  # its source is unavailable
                 assert {one["severity"] for one in said["store"]} == {"ok"}
             await report(f"http://{web}", lambda one: not one["ready"])
 
 
 async def test_two_daemons_on_one_address(tmp_path: Path) -> None:
-    """Law: both work; the second serves when the first has gone."""
+    """Two daemons with one address both work; the second one serves when the first has stopped."""
     web = f"127.0.0.1:{free_port()}"
     with running("valkey", tmp_path / "s") as server:
         wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'redis = {{ url = "{server.url}" }}', bind=web)
@@ -101,13 +101,13 @@ async def test_two_daemons_on_one_address(tmp_path: Path) -> None:
             with capture_logs() as logs:
                 async with running_daemon(wanted):
                     wanted_events = {"not listening", "started"}
-                    await until(lambda: wanted_events <= {line["event"] for line in logs}, "both to be started")
+                    await until(lambda: wanted_events <= {line["event"] for line in logs}, "both daemons to start")
                     first.set()
                     await report(f"http://{web}", lambda one: bool(one["ready"]))
 
 
 async def test_its_address_is_no_fault_to_check(tmp_path: Path) -> None:
-    """Law: ``check`` finds the address well that a daemon of its store has, and not one of another store."""
+    """``check`` accepts an address that a daemon of the same store uses, and warns of any other user."""
     web = f"127.0.0.1:{free_port()}"
 
     async def found(wanted: Settings) -> list[tuple[str, str]]:
@@ -120,7 +120,7 @@ async def test_its_address_is_no_fault_to_check(tmp_path: Path) -> None:
             await report(f"http://{web}", lambda one: bool(one["ready"]))
             host, _, port = web.partition(":")
             await until(
-                partial(_is, found, wanted, [("ok", f"a poller listens on {host} port {port}")]), "it to be well"
+                partial(_is, found, wanted, [("ok", f"a poller listens on {host} port {port}")]), "the check to be ok"
             )
             ((severity, text),) = await found(settings(tmp_path, url="http://127.0.0.1:9", store=at[1], bind=web))
             assert (severity, "POLLER_HTTP_BIND" in text) == ("warning", True)
@@ -131,14 +131,14 @@ async def _is(found: Callable[[Settings], Awaitable[Any]], wanted: Settings, exp
 
 
 async def test_nothing_to_do(tmp_path: Path) -> None:
-    """Law: a daemon that is to serve alone, and has no address to do so, does not begin."""
+    """A daemon with only the serve role and no address to serve does not start."""
     wanted = settings(tmp_path, url="http://127.0.0.1:9", store="")
     with pytest.raises(ConfigurationError, match="nothing to do"):
         await run(wanted, {}, stop=asyncio.Event(), clock=StubClock(now=now), roles=frozenset({"serve"}))
 
 
 async def test_stopping_while_the_embedded_server_cannot_start(tmp_path: Path) -> None:
-    """Law: a directory that another server holds is waited for, and no longer than until the stop."""
+    """A daemon that waits for a data directory held by another server still stops in time."""
     held = tmp_path / "data"
     held.mkdir()
     with (held / "lock").open("w") as lock:
@@ -151,7 +151,7 @@ async def test_stopping_while_the_embedded_server_cannot_start(tmp_path: Path) -
 
 
 async def test_stopping_while_the_store_hangs(tmp_path: Path) -> None:
-    """Law: a store that stops answering in the middle of rounds does not keep the daemon from leaving in time."""
+    """A daemon whose store stops answering during rounds still stops in time."""
     history, rng = History(), Random(1)
     seed(history, rng, records=400, at=now())
     stop = asyncio.Event()
@@ -171,7 +171,7 @@ async def test_stopping_while_the_store_hangs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answers", [2_000, 5_000, 8_000])
 async def test_a_store_that_breaks_off_at_the_start_is_asked_again(tmp_path: Path, answers: int) -> None:
-    """Law: whichever of the first questions it leaves unanswered, the daemon waits and begins when all are answered."""
+    """A daemon whose store connection breaks at any point of the start waits, and starts when the store answers."""
     web = f"127.0.0.1:{free_port()}"
     with running("valkey", tmp_path / "v", tcp=True) as server:
         async with wired(server.url) as wire:

@@ -1,4 +1,4 @@
-"""One round for every feed: how it begins, waits, and ends early."""
+"""One round for every feed: how it starts, waits, and ends early."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DONE = RoundResult(feed="a/b", mode=RoundMode.DELTA, ok=True)
 
 
 class Lease:
-    """A lease that is held, and writes down when it is let go."""
+    """A held lease that records its release."""
 
     held = True
 
@@ -50,7 +50,7 @@ def polled(round_: Callable[[], Awaitable[RoundResult]], lease: Lease | None = N
 
 
 async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
-    """Law: if reporting fails, running rounds are stopped before leases are released, and the error is raised."""
+    """If reporting fails, running rounds are stopped before leases are released, and the error is raised."""
     ledger: list[str] = []
     running_ = asyncio.Event()
 
@@ -78,7 +78,7 @@ async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
 
 @pytest.mark.parametrize(("wait", "pause"), [(0.0, 0.1), (0.001, 0.1), (0.2, 0.2), (9.0, 0.25)])
 async def test_waiting_for_a_lease_never_spins(wait: float, pause: float) -> None:
-    """Law: a lease about to run out is looked at again after a tenth of a second, a long one after a quarter."""
+    """A lease about to expire is checked again after a tenth of a second, a long one after a quarter."""
     results = [RoundResult(feed="a/b", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=wait)), DONE]
     clock = FakeClock()
 
@@ -91,7 +91,7 @@ async def test_waiting_for_a_lease_never_spins(wait: float, pause: float) -> Non
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[str]:
-    """A server that keeps nothing on disk."""
+    """A server without persistence."""
     with TemporaryDirectory(prefix="po-") as short, running("valkey", Path(short), appendfsync="no") as server:
         yield server.url
 
@@ -104,19 +104,19 @@ def settings(directory: Path, url: str, durability: str) -> Settings:
 
 
 async def ran(settings: Settings) -> bool:
-    """Without any feed."""
+    """One round of no feed."""
     return await once.once(settings, {}, (), clock=Clock(), report=lambda _: None)
 
 
 async def test_durability_that_is_required(tmp_path: Path, forgetful: str) -> None:
-    """Law: where durability is required, no round runs on a store without it."""
+    """If durability is required, no round runs on a store without it."""
     with pytest.raises(ConfigurationError, match='durability = "require" is not met: append-only file off'):
         await ran(settings(tmp_path, forgetful, "require"))
 
 
 @pytest.mark.parametrize(("durability", "said"), [("warn", ["aof"]), ("ignore", [])])
 async def test_durability_that_is_wished_for(tmp_path: Path, forgetful: str, durability: str, said: list[str]) -> None:
-    """Law: "warn" says what is missing, one line each, and goes on; "ignore" goes on."""
+    """With "warn" each missing durability setting is logged once, with "ignore" none; the round runs."""
     with capture_logs() as logs:
         assert await ran(settings(tmp_path, forgetful, durability))
     assert [line["check"] for line in logs if line["log_level"] == "warning"] == said

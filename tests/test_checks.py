@@ -1,4 +1,4 @@
-"""The checks that every file passes: they run with the tests, so nobody has to remember them."""
+"""The checks that every file must pass run with the tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SLEEP = r"\basyncio\.sleep\((?!0\))|(?<!await )\btime\.sleep\(|^from (?:asyncio
     ],
 )
 def test_check(command: list[str]) -> None:
-    """Law: lint, layout and types are clean."""
+    """Lint, format and types are clean."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         check=False,
@@ -39,45 +39,45 @@ def test_check(command: list[str]) -> None:
 
 _SLEEPING = {
     "harness/waiting.py": 2,  # the one place that waits for conditions
-    "harness/wire.py": 1,  # a slow network is the fault
-    "harness/sinks.py": 1,  # so is a slow sink
-    "receiver.py": 1,  # so is an answer that drips
-    "harness/naive_dispatcher.py": 1,  # the pause of a program that is wrong on purpose
-    "bench/scale.py": 3,  # spans that are measured, and paces
+    "harness/wire.py": 1,  # a slow network as a fault
+    "harness/sinks.py": 1,  # a slow sink as a fault
+    "receiver.py": 1,  # a dripping answer as a fault
+    "harness/naive_dispatcher.py": 1,  # the retry delay of a naive program
+    "bench/scale.py": 3,  # measured spans, and paces
     "bench/delivering.py": 1,  # a pace
-    "bench/metering.py": 1,  # a span that is measured
+    "bench/metering.py": 1,  # a measured span
 }
 """Files that sleep, how often, and why."""
 
 
 def test_nothing_sleeps_to_wait() -> None:
-    """Law: tests wait for conditions, in one place; a sleep is the fault or the span that is meant, and no other."""
+    """Tests wait for conditions in one place; a sleep is only a fault or a measured span."""
     found = {
         str(file.relative_to(ROOT / "tests")): len(re.findall(_SLEEP, file.read_text("utf-8"), re.MULTILINE))
         for file in (ROOT / "tests").rglob("*.py")
-        if file.parent.name != "simulation"  # its time is virtual: a sleep takes none
+        if file.parent.name != "simulation"  # its time is virtual: a sleep takes no time
     }
     assert {name: count for name, count in found.items() if count} == _SLEEPING
 
 
 _OWN_TIME = {
     "clock.py": {"datetime.now", "time.monotonic", "asyncio.sleep", "random.Random", "random.SystemRandom"},
-    "cli/demo.py": {"random.Random", "secrets.token_bytes"},  # made-up records; the secret of the demo
+    "cli/demo.py": {"random.Random", "secrets.token_bytes"},  # generated records; the secret of the demo
     "cli/options.py": {"datetime.now"},  # a command is a process of its own
     "cli/subscriptions.py": {"secrets.token_bytes"},  # a signing secret
     "cli/tools.py": {"secrets.token_bytes"},  # likewise
 }
-"""What reads the system's clocks or its randomness itself, and why: a clock, a command, or what has to stay secret."""
+"""The modules that use the system's clock or randomness directly: a clock, a command, or a secret."""
 
 _OWN_CLOCKS = {
     "cli/demo.py",  # a command is a process of its own
     "cli/run.py",
     "cli/status.py",
     "store/session.py",  # for a command
-    "redis/client.py",  # where a caller has none
-    "daemon/schedule.py",  # for what APScheduler goes by, which reads the system's
+    "redis/client.py",  # if the caller has none
+    "daemon/schedule.py",  # for APScheduler, which reads the system's clock
 }
-"""What makes a clock instead of taking one."""
+"""The modules that create a clock instead of taking one."""
 
 _DRAWING = {"random", "secrets", "time"}
 _NAMED = {
@@ -93,9 +93,9 @@ _NAMED = {
 
 
 def test_time_and_chance_come_from_a_clock() -> None:
-    """Law: no module but the clock reads time, sleeps or draws by itself, so that several daemons fit in one process.
+    """Only the clock module reads time, sleeps or draws random values, so that several daemons fit in one process.
 
-    The sandbox is another program. A sleep of 0 lets others run, and waits for no time.
+    The sandbox is a separate program. A sleep of 0 only lets other tasks run.
     """
     files = [file for file in sorted((ROOT / "poller").rglob("*.py")) if "sandbox" not in file.parts]
     used = {file.relative_to(ROOT / "poller").as_posix(): set(_outside_of_clocks(file)) for file in files}
@@ -106,7 +106,7 @@ def test_time_and_chance_come_from_a_clock() -> None:
 def _outside_of_clocks(file: Path) -> Iterator[str]:
     nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
     spared = {node.func for node in nodes if isinstance(node, ast.Call) and _is_turn(node)}
-    names: dict[str, str] = {}  # as they stand in the file
+    names: dict[str, str] = {}  # names in the file, and what they refer to
     for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.asname or alias.name: alias.name for alias in node.names}
@@ -128,7 +128,7 @@ def _is_turn(call: ast.Call) -> bool:
 
 
 def _dotted(node: ast.AST, names: dict[str, str]) -> str:
-    """The full name of what is used; empty where it is not that of an import."""
+    """The full name of an imported object; empty for anything else."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -138,7 +138,7 @@ def _dotted(node: ast.AST, names: dict[str, str]) -> str:
 
 
 def test_the_top_level_holds_nothing_else() -> None:
-    """Law: the project's root has these entries and no others that are visible."""
+    """The project's root has exactly these visible entries."""
     listed = subprocess.run(["git", "ls-files"], check=False, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if listed.returncode:
         pytest.skip("not a git checkout")

@@ -1,4 +1,4 @@
-"""Laws of the documents: programs and tables do what they say, as they stand there; links lead somewhere."""
+"""Laws of the documents: programs and tables work as printed, and links resolve."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EVENT: Final = entry(b'{"id":"K","name":"caf\xc3\xa9"}', key="K")
 
 @contextmanager
 def program(*command: str, cwd: Path | None = None, **environ: str) -> Iterator[subprocess.Popen[str]]:
-    """It runs while the block does."""
+    """A process that runs during the block."""
     environ = {name: os.environ[name] for name in ("PATH", "NODE_PATH") if name in os.environ} | environ
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=pipe, stderr=nowhere, env=environ, cwd=cwd, text=True) as process:
@@ -54,7 +54,7 @@ def program(*command: str, cwd: Path | None = None, **environ: str) -> Iterator[
 
 
 def until_killed(process: subprocess.Popen[str], count: int, begins: str = "") -> list[str]:
-    """Kill it when it has written so many lines that begin so; all such lines, also those it wrote before it died."""
+    """Kill it after this many lines that match; all matching lines, including those written before it died."""
     assert process.stdout is not None
     lines = (line for line in iter(process.stdout.readline, "") if re.match(begins, line))
     found = list(islice(lines, count))
@@ -63,7 +63,7 @@ def until_killed(process: subprocess.Popen[str], count: int, begins: str = "") -
 
 
 async def answer_to(url: str, *secrets: str) -> Outcome:
-    """What a receiver that is about to listen says to an event signed with these."""
+    """The outcome of an event signed with these secrets at a receiver that is about to listen."""
     requests, allowed = SignedRequests(secrets=secrets), AddressPolicy.of(("127.0.0.1",))
     limit = timedelta(minutes=2)
     async with WebhookSink(
@@ -94,7 +94,7 @@ FASTAPI: Final = (sys.executable, "-m", "uvicorn", "--log-level=error", "--port=
     ],
 )
 async def test_the_receivers(name: str, command: tuple[str, ...], tmp_path: Path) -> None:
-    """A receiver refuses what another secret has signed, and takes an event, whichever of two secrets is its own."""
+    """A receiver refuses an event signed with another secret, and accepts one signed with its own among others."""
     port = str(free_port())
     assert len([line for line in block(name).splitlines() if line]) <= 18
     (tmp_path / name).write_text(block(name).replace("8000", port), "utf-8")
@@ -109,7 +109,7 @@ async def test_the_receivers(name: str, command: tuple[str, ...], tmp_path: Path
 
 
 def test_a_receiver_without_a_secret_ends_at_once(tmp_path: Path) -> None:
-    """Law: it names the secret, and does not stay to refuse every event."""
+    """A receiver without a secret exits with an error that names the secret."""
     file = tmp_path / "receiver.py"
     file.write_text(block(file.name).replace("8000", str(free_port())), "utf-8")
     ended = subprocess.run(
@@ -124,7 +124,7 @@ def test_a_receiver_without_a_secret_ends_at_once(tmp_path: Path) -> None:
 
 
 async def test_the_receiver_writes_whole_lines(tmp_path: Path) -> None:
-    """Law: many requests at a time share the screen of the receiver, and each event has a line of its own."""
+    """With many concurrent requests the receiver still prints each event on a line of its own."""
     port = str(free_port())
     file = tmp_path / "receiver.py"
     file.write_text(block(file.name).replace("8000", port), "utf-8")
@@ -142,9 +142,9 @@ STREAM: Final = "poller:{acme/employmentUnavailabilities}:events"
 
 
 def test_the_consumer_survives_kills(tmp_path: Path) -> None:
-    """Law: killed again and again in the middle of forty entries it shows each of them, and leaves none pending.
+    """A consumer killed repeatedly shows each of forty entries and leaves none pending.
 
-    Two consumers of other names had died before it came: what they were given is claimed.
+    It also claims the entries of two consumers that died before it started.
     """
     subjects = [f"K{number:02}" for number in range(40)]
     with running("valkey", tmp_path, tcp=True) as server, Redis.from_url(server.url) as store:
@@ -163,14 +163,14 @@ def test_the_consumer_survives_kills(tmp_path: Path) -> None:
                 seen += [line.split()[1] for line in until_killed(consumer, min(9, 40 - len(set(seen))))]
         assert set(seen) == set(subjects)
         with program(sys.executable, str(file)):
-            blocking_until(lambda: store.xpending(STREAM, "rostering")["pending"] == 0, "all to be acknowledged")
+            blocking_until(lambda: store.xpending(STREAM, "rostering")["pending"] == 0, "every acknowledgement")
 
 
 FORMS: Final = ("one", "many")
 
 
 def test_faststream_reads_the_stream(tmp_path: Path) -> None:
-    """Law: each of the two forms gets every event that comes after it, killed twice in the middle."""
+    """Each of the two forms gets every later event, although it is killed twice."""
     subjects = {f"K{number:02}" for number in range(40)}
     with running("valkey", tmp_path, tcp=True) as server, Redis.from_url(server.url) as store:
         file = tmp_path / "faststream_app.py"
@@ -195,7 +195,7 @@ def test_faststream_reads_the_stream(tmp_path: Path) -> None:
 
 
 def test_the_traces(tmp_path: Path) -> None:
-    """What is to show spans shows them; a round that cannot even ask has one."""
+    """The documented command prints a span for each round, even for one that cannot send a request."""
     command = block("tracing").splitlines()[0].partition("#")[0]
     with running("valkey", tmp_path, tcp=True) as server:
         environ = {"REDIS_URL": server.url, "POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_TOKEN_FILE": "/nowhere"}
@@ -211,7 +211,7 @@ def test_the_traces(tmp_path: Path) -> None:
 
 
 async def test_the_request() -> None:
-    """A webhook has the headers that are shown, in their order."""
+    """A webhook has the documented headers, in order."""
     shown = [line.partition(":")[0] for line in block("request").partition("\n\n")[0].splitlines()[1:]]
     async with receiving() as sink:
         await answer_to(f"{sink.url}/hooks", SECRET)
@@ -219,7 +219,7 @@ async def test_the_request() -> None:
 
 
 def test_the_page() -> None:
-    """It is a list envelope with everything that one may have, and its record can be used."""
+    """The documented page is a valid list envelope with both tokens, and its record is usable."""
     page = at_once(decode_page(block("page").encode()))
     assert page.page_token
     assert page.delta_token
@@ -229,7 +229,7 @@ def test_the_page() -> None:
 
 
 def test_the_configuration(tmp_path: Path) -> None:
-    """The tables are one valid configuration."""
+    """The documented tables form one valid configuration."""
     file = tmp_path / "poller.toml"
     file.write_text(block("poller.toml") + block("subscription.toml"), "utf-8")
     assert [one.id for one in load(file, {}).subscriptions] == ["rostering"]
@@ -237,7 +237,7 @@ def test_the_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables(name: str) -> None:
-    """They say what the code says; ``python -m tests.document_tables`` writes them."""
+    """The generated tables are up to date; ``python -m tests.document_tables`` writes them."""
     assert table(name) == TABLES[name]()
 
 
@@ -246,22 +246,22 @@ _CODE_SPAN: Final = re.compile(r"`([^`\n]+)`")
 _PATH: Final = re.compile(r"\w[\w.-]*(?:/[\w.-]+)*\.(?:py|md|yml|yaml|toml|json|conf|acl|lua|service)")
 _LONGEST_README: Final = 300
 _NOT_OURS: Final = {"trial/poller.toml", "cli/tools.py"}
-"""A file that the reader makes, and a module that the architecture has and the program has not yet."""
+"""A file that the reader makes, and a module path of the architecture."""
 
 
 def links(file: Path) -> list[str]:
-    """Where the links of a document lead."""
+    """The targets of a document's links."""
     return _LINK.findall(_CODE_SPAN.sub("code", prose(file)))
 
 
 def test_the_readme_is_short() -> None:
-    """Law: it is for users; what operators and developers need stands in their own documents."""
+    """The README is short, because operators and developers have documents of their own."""
     assert len(README.read_text("utf-8").splitlines()) <= _LONGEST_README
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_the_links(file: Path) -> None:
-    """Law: a link within the checkout leads to a file that is there, and to a heading that the document has."""
+    """A link within the checkout leads to an existing file and an existing heading."""
     found = links(file)
     assert found
     for link in found:
@@ -275,17 +275,17 @@ def test_the_links(file: Path) -> None:
 
 
 def test_the_readme_can_be_read_on_a_package_index() -> None:
-    """Law: it links within itself or to absolute URLs, and each of its anchors is there once it is rendered."""
+    """The README has only internal and absolute links, and its anchors exist once it is rendered."""
     assert [link for link in links(README) if not link.startswith(("#", "https://"))] == []
     markdown = pytest.importorskip("readme_renderer.markdown", reason="needs readme_renderer, of the extra test")
     html = markdown.render(README.read_text("utf-8"))
     wanted = set(re.findall(r'href="#([^"]+)"', html))
-    assert len(wanted) > len({link for link in links(README) if link.startswith("#")})  # and those of the headings
+    assert len(wanted) > len({link for link in links(README) if link.startswith("#")})  # and the headings' own
     assert wanted <= set(re.findall(r'id="([^"]+)"', html))
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_the_files_that_are_named(file: Path) -> None:
-    """Law: a file of the project that a document names by its path is there, from the root or beside the document."""
+    """Every project file that a document names exists, relative to the root or to the document."""
     named = {span for span in _CODE_SPAN.findall(prose(file)) if "/" in span and _PATH.fullmatch(span)}
     assert {name for name in named - _NOT_OURS if not any((at / name).exists() for at in (ROOT, file.parent))} == set()

@@ -1,4 +1,4 @@
-"""Laws of the program's structure: see :mod:`tests.house`, which also says what is not reached yet."""
+"""Laws of the program's structure, measured by :mod:`tests.house`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def house(program: House) -> House:
 
 @pytest.mark.parametrize("figure", sorted(figure for figure in HELD if not figure.startswith("files: ")))
 def test_a_goal_that_was_reached_is_kept(house: House, figure: str) -> None:
-    """What the program has become it stays; `python -m tests.house --words` lists what is at fault."""
+    """A reached goal stays met; `python -m tests.house --words` lists the faults."""
     faults = [str(fault) for name, found in house.faults() if name == figure for fault in found]
     counted = house.figures()[figure]
     assert counted is not None
@@ -33,7 +33,7 @@ def test_a_goal_that_was_reached_is_kept(house: House, figure: str) -> None:
 
 @pytest.mark.thorough
 def test_the_paths_lead_from_end_to_end() -> None:
-    """Each path is measured where it has to pass, and is no longer than its goal once that is held."""
+    """Each path is measured through its folders, and stays within its goal once that is enforced."""
     paths = measured()
     assert set(paths) == set(PATHS)
     for path, folders in {
@@ -47,7 +47,7 @@ def test_the_paths_lead_from_end_to_end() -> None:
 
 
 def test_each_figure_with_a_goal_is_counted(program: House) -> None:
-    """A goal that no figure has would be kept by nothing."""
+    """Every goal has a figure that is measured."""
     assert set(GOALS) <= {*program.figures(), *(f"files: {path}" for path in PATHS.values())}
     assert set(GOALS) >= HELD
 
@@ -63,7 +63,7 @@ def _house(directory: Path, **files: str) -> House:
 
 
 def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
-    """At the top, in a function, for types alone, of a module or a name in it; each pair counts once."""
+    """Imports are found at the top, in a function or for types, of a module or a name; each pair counts once."""
     house = _house(
         tmp_path,
         store__in_keys="KEY = 1\n",
@@ -109,7 +109,7 @@ def test_a_circle_is_found_over_several_steps(tmp_path: Path) -> None:
     ],
 )
 def test_imports_go_one_way(tmp_path: Path, importer: str, imported: str, *, allowed: bool) -> None:
-    """A module imports what stands below it or beside it; a folder that is not in the order is at fault itself."""
+    """A module imports only what is below or beside it in the order; an unknown folder is a fault."""
     target = imported.replace("__in_", ".")
     house = _house(tmp_path, **{imported: "", importer: f"import poller.{target}\n"})
     assert (not house.against_order) is allowed
@@ -131,7 +131,7 @@ def test_names_at_fault_are_found(tmp_path: Path) -> None:
 
 
 def test_private_words_are_found_where_people_read(tmp_path: Path) -> None:
-    """In docstrings, comments, messages and documents, over a line's end too; not in code and not in plain English."""
+    """Private words are found in docstrings, comments, messages and documents, even across lines, but not in code."""
     (tmp_path / "README.md").write_text("Whoever reads. `poller resync --anew` sends two at once.\n")
     house = _house(
         tmp_path,
@@ -148,7 +148,7 @@ def test_private_words_are_found_where_people_read(tmp_path: Path) -> None:
 
 
 def test_the_frame_is_no_part_of_a_path() -> None:
-    """Folders and modules of the frame are recognised by their whole name."""
+    """Folders and modules of the frame are recognized by their whole name."""
     assert is_frame("redis/client.py")
     assert is_frame("clock.py")
     assert not is_frame("source/client.py")

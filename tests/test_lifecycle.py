@@ -1,4 +1,4 @@
-"""What is told to stop stops: by signal, by cancellation, and when a cancellation is swallowed."""
+"""Tasks and processes stop: on signals, on cancellation, and when a cancellation is swallowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.harness.waiting import within
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_sets_the_event(number: signal.Signals) -> None:
-    """Law: the first SIGTERM, SIGINT or SIGHUP asks to stop, and more of them change nothing."""
+    """The first SIGTERM, SIGINT or SIGHUP sets the event, and further ones change nothing."""
     with stopped_by_signals() as stopped:
         assert not stopped.is_set()
         os.kill(os.getpid(), number)
@@ -24,7 +24,7 @@ async def test_a_signal_sets_the_event(number: signal.Signals) -> None:
 
 
 async def test_a_hangup_that_is_ignored_stays_ignored() -> None:
-    """Law: under ``nohup`` the end of the terminal ends nothing."""
+    """Under ``nohup`` the hangup stays ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stopped_by_signals() as stopped:
@@ -37,7 +37,7 @@ async def test_a_hangup_that_is_ignored_stays_ignored() -> None:
 
 
 async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
-    """Law: cancelled until it has ended, for libraries lose a cancellation now and then."""
+    """A task is cancelled until it has ended, because libraries sometimes swallow a cancellation."""
     swallowed = 0
 
     async def stubborn() -> None:
@@ -58,7 +58,7 @@ async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
 
 
 async def test_what_is_to_finish_is_not_disturbed_by_repeated_cancellations() -> None:
-    """Law: an owner that is cancelled again and again still sees its work to the end."""
+    """An owner that is cancelled repeatedly still waits for its work to finish."""
     work, started = asyncio.Event(), asyncio.Event()
 
     async def owner(task: asyncio.Task[bool]) -> None:
@@ -78,7 +78,7 @@ async def test_what_is_to_finish_is_not_disturbed_by_repeated_cancellations() ->
 
 
 async def test_what_does_not_finish_in_time_is_ended() -> None:
-    """Law: finishing has a bound."""
+    """Work that does not finish in time is cancelled."""
     task = asyncio.create_task(asyncio.Event().wait())
     await finished(task, within=0.05)
     with suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.limits`: bounds that change hold for those, too, who have waited since before."""
+"""Laws of :mod:`poller.limits`: a changed limit also applies to those already waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HALF = Fraction(1, 2)
 
 
 async def starting(pace: RateLimiter, count: int) -> float:
-    """Seconds from the first to the last of so many starts, all waited for at once."""
+    """Seconds from the first to the last of this many concurrent starts."""
     clock, starts = asyncio.get_running_loop().time, list[float]()
 
     async def one() -> None:
@@ -31,7 +31,7 @@ async def starting(pace: RateLimiter, count: int) -> float:
 
 
 async def test_a_part_of_the_rate() -> None:
-    """Law: n starts at a part of the rate take n - 1 longer intervals; without a rate none waits."""
+    """At a fraction of the rate, n starts take n - 1 longer intervals; without a rate none waits."""
     pace = RateLimiter(100)
     pace.change(HALF)
     assert await starting(pace, 5) >= 4 / 50 - 0.01
@@ -41,7 +41,7 @@ async def test_a_part_of_the_rate() -> None:
 
 
 async def test_who_waits_keeps_to_the_new_rate() -> None:
-    """Law: those that have waited since before the change are no faster than those that come after it."""
+    """A start that waited before the change of rate is no faster than one that comes after it."""
     pace = RateLimiter(1000)
     waiting = asyncio.create_task(starting(pace, 6))
     await turns(3)  # the first has started, the others wait
@@ -50,7 +50,7 @@ async def test_who_waits_keeps_to_the_new_rate() -> None:
 
 
 class Held:
-    """Some who hold a slot until they are let go."""
+    """Tasks that hold a slot until they are released."""
 
     def __init__(self, slots: ConcurrencyLimit, count: int) -> None:
         self.inside = 0
@@ -65,7 +65,7 @@ class Held:
             self.inside -= 1
 
     async def go(self, *numbers: int) -> int:
-        """Let these go; how many are inside then."""
+        """Release these; the number of slots then in use."""
         for number in numbers:
             self._let_go[number].set()
         await turns(8)
@@ -73,7 +73,7 @@ class Held:
 
 
 async def test_so_many_at_once_and_fewer_after_a_change() -> None:
-    """Law: slots are given in order; after a change none is given until fewer are in use than the new limit."""
+    """Slots are given in order; after a change none is given until fewer are in use than the new limit."""
     slots = ConcurrencyLimit(4)
     held = Held(slots, 8)
     assert await held.go() == 4
@@ -87,20 +87,20 @@ async def test_so_many_at_once_and_fewer_after_a_change() -> None:
 
 
 async def test_who_gives_up_waiting_takes_no_slot() -> None:
-    """Law: cancelled while it waits, or in the instant in which its turn came, it leaves the slot to the next."""
+    """A task cancelled while it waits, or as its turn comes, leaves the slot to the next one."""
     slots = ConcurrencyLimit(1)
     held = Held(slots, 4)
     await held.go()
     await ended(held.tasks[1])
     held._let_go[0].set()
-    await turns()  # the first is about to leave: the turn of the next comes in the same breath
+    await turns()  # the first is about to leave, and the next gets its turn in the same step
     held.tasks[2].cancel()
     assert await held.go() == 1
     assert await held.go(3) == 0
 
 
 def test_one_at_least() -> None:
-    """Law: a part is rounded down, and is never nothing."""
+    """A fraction of a limit is rounded down, and is at least one."""
     assert [part_of(8, Fraction(part, 10)) for part in (1, 2, 5, 10)] == [1, 1, 4, 8]
 
 
@@ -110,7 +110,7 @@ Allows = Callable[[float], bool]
 
 
 def bucket(rate: float, burst: float) -> Allows:
-    """A token bucket: ``rate`` a second, and at most ``burst`` saved up."""
+    """A token bucket: ``rate`` tokens a second, at most ``burst`` saved."""
     tokens, last = burst, 0.0
 
     def allows(now: float) -> bool:
@@ -125,7 +125,7 @@ def bucket(rate: float, burst: float) -> Allows:
 
 
 def window(most: int, seconds: float) -> Allows:
-    """So many in any so many seconds."""
+    """At most this many in any span of this many seconds."""
     taken: deque[float] = deque()
 
     def allows(now: float) -> bool:
@@ -140,7 +140,7 @@ def window(most: int, seconds: float) -> Allows:
 
 
 class Scene:
-    """A sender with ``concurrency`` requests in flight and more to send than it can."""
+    """A sender with ``concurrency`` requests in flight and more to send than the sink accepts."""
 
     def __init__(self, allows: Allows, *, seed: int = 1, concurrency: int = 8) -> None:
         self.throttle = AdaptiveRate()
@@ -202,7 +202,7 @@ LIMITS: dict[str, tuple[float, Callable[[], Allows]]] = {
 def test_within_a_minute_a_sink_gets_four_fifths_of_what_it_bears(
     rate: float, made: Callable[[], Allows], seed: int
 ) -> None:
-    """Law: from knowing nothing on, in its first minute; and it refuses few, in few bursts. Later it gets more."""
+    """In its first minute a sink gets 80 % of its limit with few refusals and pauses, and more later."""
     scene = Scene(made(), seed=seed)
     scene.run(60)
     assert len(scene.taken) >= 0.8 * 60 * rate
@@ -215,7 +215,7 @@ def test_within_a_minute_a_sink_gets_four_fifths_of_what_it_bears(
 
 @pytest.mark.parametrize("first", [2.0, 20.0])
 def test_a_sink_that_bears_more_or_less_than_before_is_followed(first: float) -> None:
-    """Law: ten times as much, or a tenth: within a minute it gets most of it."""
+    """When a sink's limit changes tenfold, it gets at least 80 % of the new limit after a minute."""
     then = {2.0: 20.0, 20.0: 2.0}[first]
     scene = Scene(bucket(first, first))
     scene.run(60)
@@ -228,7 +228,7 @@ def test_a_sink_that_bears_more_or_less_than_before_is_followed(first: float) ->
 
 
 def test_a_sink_that_refuses_everything_is_asked_less_and_less() -> None:
-    """Law: pauses double to their limit, and after each one request finds out."""
+    """Pauses double up to their limit, and after each a single request tries the sink."""
     scene = Scene(lambda _: False)
     scene.run(600)
     assert [pause for _, pause in scene.pauses[:7]] == [FIRST_PAUSE * 2**nth for nth in range(6)] + [LONGEST_PAUSE]
@@ -242,7 +242,7 @@ def test_a_sink_that_refuses_everything_is_asked_less_and_less() -> None:
 
 
 def test_a_burst_counts_once() -> None:
-    """Law: what was sent before the rate was halved changes nothing, however late it is refused."""
+    """A refusal of a request sent before the rate was halved changes nothing, however late it comes."""
     throttle = AdaptiveRate()
     for moment in range(10):
         throttle.taken(100 + moment / 100)
@@ -255,7 +255,7 @@ def test_a_burst_counts_once() -> None:
 
 
 def test_each_refusal_halves_the_rate() -> None:
-    """Law: whether the limit is still looked for or known; then the pause is short."""
+    """Each refusal halves the rate, and every later pause is short."""
     throttle = AdaptiveRate()
     throttle.refused(0, sent=0)
     now, pauses = 10.0, []
@@ -273,7 +273,7 @@ def test_each_refusal_halves_the_rate() -> None:
 
 
 def test_a_bound_that_is_not_met_for_long_is_dropped() -> None:
-    """Law: it never falls between two refusals, and after some minutes nothing is left of it."""
+    """Without refusals the rate never falls, and after some minutes it is unlimited."""
     throttle = AdaptiveRate()
     throttle.refused(0, sent=0)
     throttle.taken(2)

@@ -1,4 +1,4 @@
-"""A newcomer's paths: what the README tells to paste leads to the first event and to the first webhook."""
+"""The introductions of the README lead to the first event and to the first webhook."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.servers import free_port
 
 
 def installed(route: Route) -> Route:
-    """The route without its first command, which installs."""
+    """The route without its first command, the installation."""
     first, _, rest = route.script.partition("\n")
     assert "pip install" in first
     return replace(route, script=rest)
 
 
 def checkout(directory: Path) -> Path:
-    """The README and what runs these tests, as if it had been installed there."""
+    """The README and the test environment, as if the program had been installed there."""
     programs = Path(sys.executable).parent
     here = directory / ".venv" / "bin"
     here.mkdir(parents=True)
@@ -38,16 +38,16 @@ def checkout(directory: Path) -> Path:
 
 
 async def test_the_first_event(tmp_path: Path) -> None:
-    """The second of two commands shows it."""
+    """The second of the two commands shows an event."""
     route = installed(to_the_first_event())
     async with shell(checkout(tmp_path), bare_environ()) as terminal:
         assert len(await walk(terminal, route)) == 1
 
 
 async def test_the_first_webhook(tmp_path: Path) -> None:
-    """But for its ports it leads to an event whose signature the receiver that the demo left has verified.
+    """With other ports the route leads to an event whose signature the demo's receiver has verified.
 
-    A second terminal, to which nothing was exported, sees the same world.
+    Commands in a second terminal, without exported variables, use the same store.
     """
     directory, route = checkout(tmp_path), installed(to_the_first_webhook())
     demo, *others = route.commands()
@@ -71,7 +71,7 @@ async def test_the_first_webhook(tmp_path: Path) -> None:
 
 
 def with_ports(text: str, ports: Mapping[str, str]) -> str:
-    """The text with these ports in place of those of the route, each of which it names."""
+    """The text with these ports in place of the route's ports, each of which must occur."""
     for usual, port in ports.items():
         assert f":{usual}" in text
         text = text.replace(f":{usual}", f":{port}")
@@ -80,7 +80,7 @@ def with_ports(text: str, ports: Mapping[str, str]) -> str:
 
 @pytest.mark.thorough
 async def test_what_is_pasted_again_does_no_harm(tmp_path: Path) -> None:
-    """Nothing but one directory comes, what it keeps is its owner's, and what is there stays as it is."""
+    """The demo creates one directory, private to its owner, and a second run changes nothing."""
     directory, demo = checkout(tmp_path), installed(to_the_first_webhook()).commands()[0]
     demo = demo.replace("--seconds 5", "--seconds 0")
     there, kept = sorted(one.name for one in directory.iterdir()), directory / "trial"
@@ -96,7 +96,7 @@ async def test_what_is_pasted_again_does_no_harm(tmp_path: Path) -> None:
 
 
 async def test_what_fails_ends_the_walk(tmp_path: Path) -> None:
-    """What comes after it is not run."""
+    """A failing command ends the route, and later commands do not run."""
     async with shell(tmp_path, bare_environ()) as terminal:
         with pytest.raises(AssertionError, match="false"):
             await walk(terminal, Route("false\ntouch ran\ntrue", re.compile("never"), "never"))
@@ -104,7 +104,7 @@ async def test_what_fails_ends_the_walk(tmp_path: Path) -> None:
 
 
 async def test_an_address_that_is_taken_is_not_walked_to(tmp_path: Path) -> None:
-    """An address in use is not walked to, because another sandbox would answer there."""
+    """A route whose port is in use is not started, because another sandbox would answer there."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         async with shell(tmp_path, bare_environ()) as terminal:
@@ -114,6 +114,6 @@ async def test_an_address_that_is_taken_is_not_walked_to(tmp_path: Path) -> None
 
 
 def test_the_table_has_the_commands_as_they_are() -> None:
-    """``python -m tests.newcomer`` writes it: what is pasted today has been walked."""
+    """The table written by ``python -m tests.newcomer`` has the present commands of both routes."""
     rows = [row.split(" | ")[0].removeprefix("| ") for row in documents.table("newcomer").splitlines()[2:]]
     assert rows == [*to_the_first_event().cells(), *to_the_first_webhook().cells()]

@@ -1,4 +1,4 @@
-"""Laws of :mod:`tests.receiver`: what a test is told by it is what happened."""
+"""Laws of :mod:`tests.receiver`: what it records and answers is what happened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.receiver_process import logged, receiver_process
 
 
 def sent(url: str, *bodies: bytes) -> list[int]:
-    """The statuses of these bodies, one after the other on one connection, by another library than the program's."""
+    """The statuses of these bodies, sent in turn on one connection by an independent HTTP client."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20 * strain())
     try:
         statuses = []
@@ -30,7 +30,7 @@ def sent(url: str, *bodies: bytes) -> list[int]:
 
 
 async def test_what_arrives_is_recorded_as_it_was_sent() -> None:
-    """Method, target, headers as written and in order, the raw body, the connection."""
+    """The record has the method, target, headers as sent and in order, raw body and connection."""
     async with receiving() as receiver:
         assert await asyncio.to_thread(sent, receiver.url, b"\x00\xff", b"second") == [204, 204]
         first, second = await receiver.received(2)
@@ -41,7 +41,7 @@ async def test_what_arrives_is_recorded_as_it_was_sent() -> None:
 
 
 async def test_answers_are_given_in_their_order() -> None:
-    """The last again and again; or by a function of the request."""
+    """Answers are given in order, the last one repeatedly, or by a function of the request."""
     async with receiving([Reply(503), Reply(200, body=b"x")]) as receiver:
         assert await asyncio.to_thread(sent, receiver.url, b"1", b"2", b"3") == [503, 200, 200]
         receiver.answer = lambda request: Reply(410 if request.body == b"gone" else 202)
@@ -50,7 +50,7 @@ async def test_answers_are_given_in_their_order() -> None:
 
 
 async def test_an_answer_waits_for_its_event() -> None:
-    """It is not given before."""
+    """A held answer is not sent before its event is set."""
     event = asyncio.Event()
     async with receiving(Held(event, Reply(200))) as receiver:
         sending = asyncio.create_task(asyncio.to_thread(sent, receiver.url, b"1"))
@@ -62,7 +62,7 @@ async def test_an_answer_waits_for_its_event() -> None:
 
 @pytest.mark.parametrize("answer", [CLOSE, Raw(b"", Then.RESET)])
 async def test_connections_end_as_they_are_told(answer: Raw) -> None:
-    """Closed or reset."""
+    """The connection is closed or reset, as the answer says."""
     async with receiving(answer) as receiver:
         with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
             await asyncio.to_thread(sent, receiver.url, b"1")
@@ -70,7 +70,7 @@ async def test_connections_end_as_they_are_told(answer: Raw) -> None:
 
 
 def test_the_process_logs_before_it_answers(tmp_path: Path) -> None:
-    """What has been answered is in the file, and every third one fails where that is asked for."""
+    """Every answered request is in the log, and every third one fails if that is requested."""
     log = tmp_path / "requests"
     assert logged(log) == []
     with receiver_process(log, every=3) as url:

@@ -1,7 +1,7 @@
-"""Every JSON Schema that is given out, by the opinion of other people's validators: Ajv and check-jsonschema.
+"""Every published JSON Schema is checked by independent validators: Ajv and check-jsonschema.
 
-They read ``pattern`` as ECMA-262 has it, with the flag u, and not as Python does. Without Node and its packages the
-tests of Ajv are skipped, see :mod:`tests.node`.
+They read ``pattern`` by ECMA-262 with the flag u, unlike Python. Without Node and its packages the tests of Ajv are
+skipped, see :mod:`tests.node`.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ console.log(JSON.stringify(wrong));
 
 
 def _components(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Each schema of a document's components, with what it refers to."""
+    """Each schema of a document's components, with the schemas it refers to."""
     schemas = document["components"]["schemas"]
     moved = json.loads(json.dumps(schemas).replace('"#/components/schemas/', '"#/$defs/'))
     return {name: {"$schema": DIALECT, "$defs": moved, "$ref": f"#/$defs/{name}"} for name in schemas}
 
 
 def given_out() -> dict[str, Any]:
-    """All schemas, by where they come from."""
+    """All published schemas, by origin."""
     events = schemas_of(SETTINGS)
     parts = {
         "event": {name: {"$schema": DIALECT} | schema for name, schema in events.items()},
@@ -70,7 +70,7 @@ def given_out() -> dict[str, Any]:
 
 
 def configurations() -> dict[str, Any]:
-    """The files of deploy and the blocks of the documents, parsed; a block of one table stands with the first."""
+    """The files of deploy and the blocks of the documents, parsed; a partial block is added to the first one."""
     files = {str(path.relative_to(DEPLOY.parent)): tomllib.loads(path.read_text("utf-8")) for path in FILES}
     whole = [block if "[[sources]]" in block else f"{BLOCKS[0]}\n{block}" for block in BLOCKS]
     return files | {f"document {number}": tomllib.loads(text) for number, text in enumerate(whole, 1)}
@@ -90,14 +90,14 @@ def _check_jsonschema(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @needs_node("ajv", "ajv-formats")
 def test_ajv_compiles_every_schema_and_accepts_what_we_show() -> None:
-    """Law: each is taken whole, its patterns too; files of deploy and blocks of the documents are valid by it."""
+    """Ajv compiles every schema, and accepts the files of deploy and the documents' blocks."""
     assert len(configurations()) >= 5
     assert _ajv(given_out(), configurations()) == []
 
 
 @needs_node("ajv", "ajv-formats")
 def test_ajv_refuses_what_is_wrong() -> None:
-    """Law: the test above can fail: a pattern that Python alone takes, and a key that is unknown."""
+    """Control: Ajv refuses a pattern that only Python accepts, and an unknown key."""
     [pattern] = _ajv({"config": {"type": "string", "pattern": '^[!-\\"]$'}}, {})
     assert "Invalid" in pattern
     [key] = _ajv({"config": config_schema()}, {"one": next(iter(configurations().values())) | {"htpp": {}}})
@@ -115,15 +115,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.thorough  # ten seconds, for what Ajv says of the same schemas
+@pytest.mark.thorough  # takes ten seconds, and Ajv checks the same schemas
 def test_check_jsonschema_takes_every_schema(written: Path) -> None:
-    """Law: each is a schema by its own dialect, whose patterns are ECMA-262's."""
+    """Each schema is valid by its own dialect, with patterns of ECMA-262."""
     done = _check_jsonschema("--check-metaschema", *sorted(written.glob("*.schema.json")))
     assert done.returncode == 0, done.stdout
 
 
 def test_check_jsonschema_accepts_what_we_show(written: Path, tmp_path: Path) -> None:
-    """Law: files of deploy and blocks of the documents are valid by the schema of the configuration; others are not."""
+    """The schema accepts the files of deploy and the documents' blocks, and refuses an unknown table."""
     schema = written / "000.schema.json"  # of the configuration
     done = _check_jsonschema("--schemafile", schema, *FILES, *sorted(written.glob("*.value.json")))
     assert done.returncode == 0, done.stdout

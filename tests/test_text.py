@@ -15,7 +15,7 @@ from tests.harness.growth import LINEAR, growth
 
 
 def test_known_secrets_are_taken_out_wherever_they_stand() -> None:
-    """Every place of each, the longer first, for one may be a part of another; nothing is no secret."""
+    """Every occurrence of each secret is redacted, longer ones first; an empty secret redacts nothing."""
     assert hidden("abc x abc", "abc") == "[redacted] x [redacted]"
     assert hidden("abcdef abc", "abc", "abcdef") == "[redacted] [redacted]"
     assert hidden("abc", None, "") == "abc"
@@ -45,21 +45,21 @@ SECRET = "Zq8x+Lm3/Rt7k&Yh9 <é>\U0001f600cD4f=="  # noqa: S105 -- of no use any
     ],
 )
 def test_known_secrets_are_taken_out_as_frameworks_spell_them(echo: str) -> None:
-    """An answer that echoes a credential in JSON, HTML, a URL or UTF-16 shows no part of it; the rest stays."""
+    """A secret echoed in JSON, HTML, a URL or UTF-16 is redacted completely, and the rest stays."""
     told = hidden(f"no such token: {echo}, sorry", SECRET)
     assert re.fullmatch(r'no such token: [\\"]*\[redacted\][\\"]*, sorry', told)
 
 
 @pytest.mark.parametrize("text", ["%5B\u200b", "a\\/b &amp; c", "=3D", "\x1b[31mred"])
 def test_what_is_no_secret_stays_as_it_is_spelled(text: str) -> None:
-    """A text that holds no secret stays as it is, characters that are not seen included."""
+    """A text without a secret is unchanged, including invisible characters."""
     assert hidden(text, SECRET) == text
     assert hidden(text) == text
 
 
 @pytest.mark.parametrize("repeated", [SECRET[:-1], SECRET[0], "\x00", "%5C", "\\"])
 def test_looking_for_a_secret_takes_time_by_the_length_of_the_text_alone(repeated: str) -> None:
-    """An answer of nothing but beginnings of the secret costs no more than another."""
+    """The search for a secret is linear in the text, even one made of the secret's beginnings."""
     assert growth(lambda size: hidden(repeated * (size // len(repeated)), SECRET), 64 * 1024) < LINEAR
 
 
@@ -77,18 +77,18 @@ def test_looking_for_a_secret_takes_time_by_the_length_of_the_text_alone(repeate
     ],
 )
 def test_what_looks_like_a_secret_is_taken_out_of_foreign_text(text: str, shown: str) -> None:
-    """By its form; two addresses that nothing parts are one."""
+    """Credentials are redacted by their form; URLs without a separator count as one."""
     assert without_credentials(text) == shown
 
 
 @pytest.mark.parametrize("text", ["vault: permission denied", "no such file: /etc/poller/print-token.d/acme.json"])
 def test_plain_words_stay(text: str) -> None:
-    """An operator still reads what is wrong."""
+    """Plain words are not redacted, so an operator can read the reason."""
     assert without_credentials(text) == text
 
 
 def test_a_line_is_one_line_and_short() -> None:
-    """White space is joined, what cannot be printed goes, the end is marked where it is cut."""
+    """White space is joined, unprintable characters are dropped, and a cut is marked."""
     assert one_line(" a\n\tb\x00\x1b[1m ") == "a b[1m"
     assert one_line("y" * 10_000) == "y" * SHOWN + "…"
 
@@ -102,23 +102,23 @@ def test_a_line_is_one_line_and_short() -> None:
     ],
 )
 def test_of_a_page_of_markup_the_title_alone_is_told(body: str, shown: str) -> None:
-    """The rest is for a browser."""
+    """Of an HTML page only the title is shown."""
     assert gist(body) == ("an HTML page, " + shown if shown else "an HTML page")
 
 
 @pytest.mark.parametrize("begins", ["a", "a://", "a://b", "bearer ", "whsec_", "whsk_", "a://b?", "basic \t", "a://b@"])
 def test_hiding_takes_time_by_the_length_of_the_text_alone(begins: str) -> None:
-    """A sink that answers with one long word costs no more than one that answers with many short ones."""
+    """Redacting by form is linear in the text, even in one long word."""
     assert growth(lambda size: without_credentials(begins * (size // len(begins))), 2 * 1024) < LINEAR
 
 
 @pytest.mark.parametrize("repeated", ["<title>", "<title", "<title>x", "<title " + "x" * 100])
 def test_a_title_takes_time_by_the_length_of_the_page_alone(repeated: str) -> None:
-    """A page of nothing but beginnings of titles has none, and costs no more than another."""
+    """The search for a title is linear in the page, even one made of title beginnings."""
     assert growth(lambda size: gist("<html>" + repeated * (size // len(repeated))), 64 * 1024) < LINEAR
 
 
 @pytest.mark.parametrize("body", ['{"error":"<html>"}', "<?xml version='1.0'?><Error><Code>Gone</Code></Error>", ""])
 def test_what_is_no_page_is_told_as_it_is(body: str) -> None:
-    """An error in JSON, in XML or in words says what is wrong."""
+    """An error in JSON, XML or words is shown as it is."""
     assert gist(body) == one_line(body)

@@ -1,4 +1,4 @@
-"""Every test has a time limit, so that a mistake that makes one hang is a failure with a name."""
+"""Every test has a time limit, so that a hanging test fails by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_that_ends():
 
 
 def test_a_test_that_hangs_fails(tmp_path: Path) -> None:
-    """Law: a test that waits for ever, in a loop or in a thread, fails at the limit, and the run goes on."""
+    """A test that waits forever, in a loop or in a thread, fails at the limit, and the run goes on."""
     (tmp_path / "test_hangs.py").write_text(_HANGS, "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest"]
     done = subprocess.run(
@@ -54,5 +54,5 @@ def test_a_test_that_hangs_fails(tmp_path: Path) -> None:
 
 
 def test_the_limit_is_set(request: pytest.FixtureRequest) -> None:
-    """Law: it holds for every test of the suite."""
+    """The suite has a time limit for every test."""
     assert 0 < float(request.config.getini("timeout")) <= 300
