@@ -174,10 +174,10 @@ class DeliveryTracker:
         if not behind or not wants(self._subscription, envelope, entry, event, reset_entry=reset_entry):
             self._batch.acked.append(entry)
             return None
-        tried = self.queues.tried(key)
+        is_stored = self.queues.is_stored(key)
         waiting = QueuedEntry(entry, key, (envelope, event), fresh=True, size=len(event) + 1)  # and a comma
         self.queues.add(waiting)
-        if tried:
+        if is_stored:  # never one behind a fresh entry: that would count as settled when it is read again
             self._park(waiting, Delivery(key))
         return None
 

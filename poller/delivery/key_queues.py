@@ -239,10 +239,10 @@ class KeyQueues(Generic[T]):
         queue = self._queues.get(key)
         return queue[0].id if queue else None
 
-    def tried(self, key: str) -> bool:
-        """Whether this queue's first entry is a retry, or was stranded behind one."""
+    def is_stored(self, key: str) -> bool:
+        """Whether this queue has entries, and all of them are retries, stranded behind one, or of a replay."""
         queue = self._queues.get(key)
-        return not queue[0].fresh if queue else False
+        return bool(queue) and not any(entry.fresh for entry in queue or ())
 
     def last(self, key: str) -> str | None:
         """The last entry of this queue."""

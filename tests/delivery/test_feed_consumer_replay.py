@@ -155,6 +155,35 @@ async def test_a_letter_goes_behind_what_is_on_its_way(client: Redis) -> None:
         assert await sink.until_count(5) == [2, 4, 5, 1, 3]
 
 
+async def test_a_letter_before_what_waits_for_its_turn_loses_nothing(client: Redis) -> None:
+    """Law: events that wait behind a redelivered one of their record arrive after a crash, whatever was read since."""
+    async with delivering(client, Scripted(lambda _: failing()), schedule=SOON):
+        await publish(client, "K")
+        await letters(client, 1)
+    never = asyncio.Event()
+
+    async def held(_: int) -> Outcome:
+        await never.wait()
+        return TAKEN
+
+    first, second = Scripted(held), Scripted()
+    await publish(client, "L", "M", "N", "O", start=2)  # as many as are sent at once, so that the next ones wait
+    await publish(client, "K", "K", start=6)
+    async with delivering(client, first) as pair:
+        await first.until_count(4)
+        assert await redeliver(client, "1-0") is Moved.MOVED
+        pair.reload()
+        queues = pair._queues
+        await until(lambda: queues.foremost("K") == "1-0", "the letter to be in its queue")
+        for key, number in (("K", 8), ("P", 9)):  # with the second one, what the first one led to is written
+            await publish(client, key, start=number)
+            pair.news()
+            await until(lambda: queues.last(key) == f"{number}-0", "it to be read")  # noqa: B023 -- awaited here
+    async with delivering(client, second):
+        await until(lambda: settled(client), "all to be settled")
+    assert of_key_k(second.sent) == [1, 6, 7, 8]
+
+
 async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
     """Law: a replay sends each wanted event of its span once more, in order per record, and schedules no retry."""
     count = 5 * WINDOW
@@ -298,6 +327,10 @@ async def failing() -> Outcome:
 
 async def taking() -> Outcome:
     return TAKEN
+
+
+def of_key_k(numbers: list[int]) -> list[int]:
+    return [number for number in numbers if number in {1, 6, 7, 8}]
 
 
 def of_record(numbers: list[int], key: int) -> list[int]:

@@ -144,9 +144,10 @@ def test_nothing_behind_what_has_to_be_fetched_is_taken() -> None:
     """An entry that must be fetched is claimed without the later entries of its record, as it may be gone."""
     queues: KeyQueues[str] = KeyQueues()
     queues.restore("a", [entry(1, "a", item=None)], due=0)
+    assert queues.is_stored("a")
     queues.add(entry(2, "a"))
+    assert not queues.is_stored("a")
     queues.wake(0)
-    assert queues.tried("a")
     assert (queues.last("a"), queues.last("b")) == ("2-0", None)
     assert taken(queues) == ["1-0"]
 
