@@ -1,11 +1,11 @@
-"""How the program is built, in figures: ``python -m tests.house [--paths] [--words] [--json] [--static]``.
+"""Measures the structure of the program: ``python -m tests.house [--paths] [--words] [--json] [--static]``.
 
     modules                               140   goal: at most 150
     ...
 
 Figures have goals (:data:`GOALS`); ``tests/test_house.py`` checks those of :data:`HELD`. ``--paths`` lists the files of
-the three paths and what ran of them, ``--words`` everything that a figure counts, by file and line. ``--static`` leaves
-the paths out, which need servers and take half a minute. The exit code is always 0.
+the three paths with the functions that ran, ``--words`` everything that a figure counts, by file and line. ``--static``
+leaves out the paths, which need servers and take half a minute. The exit code is always 0.
 
 A module is a ``.py`` file of the program. An ``__init__`` counts where it holds more than a docstring; as a target of
 imports it counts in any case. Lines are those of the file. An import edge is a pair of modules of which one imports the

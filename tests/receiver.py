@@ -1,14 +1,14 @@
-"""A sink of a test's own: records what arrives, answers as it is told, and misbehaves when asked to.
+"""A sink for tests: records requests, answers as a test sets it, and misbehaves on request.
 
     async with receiving() as sink:                      # 204 for everything
-        sink.answer = [Reply(503), Reply(200)]           # one after the other, the last again and again
+        sink.answer = [Reply(503), Reply(200)]           # in turn, the last one repeatedly
         sink.answer = lambda request: Reply(410) if b"x" in request.body else Reply()
         sink.answer = Held(event, Reply())               # not before the event is set
         await sink.received(3)                           # wait until three requests have arrived
 
-An answer says what is written (:class:`Reply`, :class:`Raw`, :class:`Pieces`, :class:`Drip`, :class:`Flood`) and, by
-its ``then``, what becomes of the connection. Connections are kept alive. It runs in the test's loop and takes some ten
-thousand requests a second; :mod:`tests.receiver_process` has it in a process of its own.
+An answer defines the bytes written (:class:`Reply`, :class:`Raw`, :class:`Pieces`, :class:`Drip`, :class:`Flood`) and,
+by its ``then``, what happens to the connection. Connections are kept alive. The sink runs in the test's loop and
+handles about ten thousand requests a second; :mod:`tests.receiver_process` runs it in a process of its own.
 """
 
 from __future__ import annotations

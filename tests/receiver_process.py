@@ -4,8 +4,8 @@
         ...
     for request in logged(tmp_path / "requests"): ...
 
-Each request is in the log before it is answered, one JSON object a line, so whatever was acknowledged can be read
-there. ``at`` is CLOCK_MONOTONIC, which all processes of the machine share.
+Each request is logged as a line of JSON before it is answered, so the log has every acknowledged request. ``at`` is
+CLOCK_MONOTONIC, which all processes of the machine share.
 """
 
 from __future__ import annotations

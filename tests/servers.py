@@ -80,6 +80,14 @@ def running(
     """A server for the duration of the ``with``. ``appendfsync="no"`` means no append-only file at all.
 
     Started again in the same directory it finds its former data.
+
+    Args:
+        kind: the kind of server.
+        directory: made if missing. Keep it short: a unix socket's path has at most 107 bytes.
+        appendfsync: durability.
+        tcp: use a loopback port instead of the unix socket.
+        options: further settings as in the configuration file, a tuple for several words; they take precedence.
+        environ: additions to this process's environment.
     """
     directory.mkdir(parents=True, exist_ok=True)
     settings: dict[str, str | tuple[str, ...]] = {

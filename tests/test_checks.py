@@ -65,7 +65,7 @@ _OWN_TIME = {
     "cli/demo.py": {"random.Random", "secrets.token_bytes"},  # generated records; the secret of the demo
     "cli/options.py": {"datetime.now"},  # a command is a process of its own
     "cli/subscriptions.py": {"secrets.token_bytes"},  # a signing secret
-    "cli/tools.py": {"secrets.token_bytes"},  # likewise
+    "cli/tools.py": {"secrets.token_bytes"},  # a signing secret, too
 }
 """The modules that use the system's clock or randomness directly: a clock, a command, or a secret."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 async def play(chapter: Chapter, fault: Fault, directory: Path, cast: Cast | None = None) -> Outcome:
     """Run it in a directory of its own, which is removed if everything held."""
-    directory.mkdir(parents=True)  # noqa: ASYNC240 -- a local directory, and nobody else waits
+    directory.mkdir(parents=True)  # noqa: ASYNC240 -- a local directory, and no other task waits
     began, outcome = time.monotonic(), Outcome(chapter, fault.row)
     try:
         outcome = await _played(outcome, fault, directory, cast or Cast())

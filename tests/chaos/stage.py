@@ -179,7 +179,7 @@ class Stage:
 
     async def keep(self, directory: Path) -> None:
         """Write the evidence: logs, source history and streams."""
-        directory.mkdir(exist_ok=True)  # noqa: ASYNC240 -- a local directory, and nobody else waits
+        directory.mkdir(exist_ok=True)  # noqa: ASYNC240 -- a local directory, and no other task waits
         self.replicas.keep_logs(directory)
         (directory / "source.jsonl").write_text("\n".join(json.dumps(line, default=str) for line in await self.log()))
         for feed in self.scene.feeds:

@@ -158,7 +158,7 @@ async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
             assert await started.ended() == dict.fromkeys(NAMES, "0"), started.said
         before = await published(store)
         async with honcho(tmp_path, environ | {"POLLER_READ_TOKEN": READ}, port) as started:
-            await until(lambda: all_ready(http, port), "all three to be ready again")
+            await until(lambda: all_ready(http, port), "all three processes to be ready again")
             assert await who_reads(http, port, None) == {401}
             assert await who_reads(http, port, READ) == {200}
             await until(lambda: len(set(GOOD_ROUND.findall(started.said))) == len(RESOURCES), "a round of each feed")

@@ -24,7 +24,7 @@ def _happenings(kind: Store, stores: Stores) -> list[Callable[[], object]]:
         first, second = map(stream, RESOURCES[:2])
         cluster = stores.cluster
         return [lambda: cluster.fail_over(first), lambda: cluster.move_slot(second), lambda: cluster.fail_over(second)]
-    pytest.skip("one server alone does not fail over")
+    pytest.skip("a single server does not fail over")
 
 
 async def test_through_failovers_the_stream_is_the_source(several_kind: Store, tmp_path: Path, stores: Stores) -> None:

@@ -42,12 +42,12 @@ def judge_after_loss(
     """Compare the requests at a sink with the streams and the source's log.
 
     Args:
-        log: of one sink, in its order; of requests with whole events.
-        streams: each feed's entries in the end, under the name of its resource.
+        log: the log of one sink, in order; requests with whole events.
+        streams: each feed's entries at the end, by the name of its resource.
         history: the source's log.
         secret: signs the requests.
-        begun_anew: the resources of which all was lost. Their baselines tell the sink nothing new, so it is to get
-            none; and revisions begin where it was not told, and are not looked at.
+        begun_anew: the resources whose data was lost. The sink should not get their baselines, and their revisions
+            are not checked.
     """
     judge = _Judge(pasts(history), secret, begun_anew)
     for resource, entries in streams.items():

@@ -70,11 +70,11 @@ def judge(
     upto: int,
     begun_anew: Container[str] = (),
 ) -> Verdict:
-    """Compare.
+    """Compare the streams with the source's log.
 
     Args:
         log: the lines of the source's log, from its first version to one after the streams were read.
-        streams: for each resource its events in order, as they stand in the field ``data``.
+        streams: for each resource its events in order, as in the field ``data``.
         upto: the version number up to which everything must be published.
         begun_anew: the resources whose data the store has lost. Their streams' first numbers are not 1, and
             achievements of a qualification that nothing published names cannot be found again.

@@ -46,7 +46,7 @@ def judge_deliveries(
     """Compare the requests at a sink with the streams.
 
     Args:
-        log: of one sink, in its order.
+        log: the log of one sink, in order.
         streams: each feed's entries, read after the log.
         asked: see there.
     """

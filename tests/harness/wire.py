@@ -171,7 +171,7 @@ async def wired(end: str) -> AsyncIterator[Wire]:
 async def _whole(
     connecting: asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection; given up meanwhile it is closed once it is there, for nobody else would."""
+    """A new connection; if the caller is cancelled, it is closed as soon as it exists."""
     try:
         return await asyncio.shield(connecting)
     except asyncio.CancelledError:

@@ -511,7 +511,7 @@ async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
         await until(lambda: connections(client), "the read to block")
         assert await connections(client) == 1
         await client.xadd(KEYS[1], {"data": b"{}"})
-        async with patience("both to be woken"):
+        async with patience("both readers to wake up"):
             await asyncio.gather(*waiting)
         assert news.since(mark, KEYS) == [KEYS[1]]
         assert news.since(news.mark, KEYS) == []

@@ -92,10 +92,10 @@ class Scene:
                 waiting = await client.hlen(parked)
                 return hooked >= self.records <= waiting and bool(await client.hexists(healths, f"refused {self.feed}"))
 
-            await until(done, "all to be delivered, or to wait")
+            await until(done, "every event to be delivered or to wait for a retry")
 
     async def says(self, wanted: Key, least: float) -> dict[Key, float]:
-        """Wait until a sample is at least ``least``; all samples."""
+        """Wait until a sample is at least ``least``; all samples then."""
 
         async def enough() -> dict[Key, float] | None:
             found = await self.metrics()
