@@ -1,6 +1,6 @@
 """The scene of a chapter: a changing source, a store, two processes of the program, two sinks, and the verdict.
 
-Everything but the load is a process of its own, and so is whatever a fault puts between them.
+All of these are separate processes; only the load and the wires and proxies that a fault needs run in the test itself.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ OF_A_KIND: Final = {
     *("delta-empty-string", "expire-400", "expire-412", "fields-comma", "limit-400", "limit-422"),
     *(COMPOSED[4], COMPOSED[6]),
 }
-"""Cases that others cover in part, or that differ from another in one status or letter: thorough too."""
+"""Cases whose parts others cover, or that differ from another in one status or letter: thorough too."""
 
 ASKED: Final = {
     "expire-pages": "limit = 20",  # fewer than ten pages, else no round would end

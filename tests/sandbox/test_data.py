@@ -37,7 +37,7 @@ def mutated(at: datetime, count: int) -> History:
 
 
 def test_a_call_is_one_version_of_now(at: datetime) -> None:
-    """Each call adds one version that is no removal, has the current time, and changes one or two fields."""
+    """Each call adds a version with the current time: a new record, or a change of one or two fields."""
     history = mutated(at, 0)
     rng = Random(5)
     for number in range(500):
