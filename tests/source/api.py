@@ -1,4 +1,4 @@
-"""An API of a test's own on a loopback socket: each connection brings one request and gets the bytes the test chose."""
+"""A test API on a loopback socket: each connection carries one request and gets the bytes that the test chose."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What arrived: the target as on the wire, headers by lower-case name, the loop's time, method and body."""
+    """A received request: target as on the wire, headers by lower-case name, the loop's time, method and body."""
 
     target: str
     headers: dict[str, str]
@@ -38,7 +38,7 @@ Answer = Callable[[Request, asyncio.StreamWriter], Awaitable[bytes | None]]
 
 
 class Api:
-    """The requests so far, and where to send more."""
+    """The URL of the API and the requests so far."""
 
     def __init__(self, answer: Answer) -> None:
         self.url = ""
@@ -74,7 +74,7 @@ class Api:
 
 @asynccontextmanager
 async def serving(answer: Answer | bytes | list[bytes], *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Api]:
-    """The API, answering always the same, one after the other (the last again and again), or as the function says."""
+    """Run the API. It gives one fixed answer, the answers of a list (the last one repeatedly), or a function's."""
     api = Api(_constant(answer) if isinstance(answer, (bytes, list)) else answer)
     server = await asyncio.start_server(api.connected, "127.0.0.1", 0, ssl=tls)
     host, port = server.sockets[0].getsockname()
@@ -83,7 +83,7 @@ async def serving(answer: Answer | bytes | list[bytes], *, tls: ssl.SSLContext |
         yield api
     finally:
         server.close()
-        await api.close()  # before what follows, which from Python 3.12 on waits for the connections
+        await api.close()  # before wait_closed, which from Python 3.12 on waits for the connections
         await server.wait_closed()
 
 
@@ -97,14 +97,14 @@ def _constant(answers: bytes | list[bytes]) -> Answer:
 
 
 def http(status: int, body: bytes = b"", *headers: str, length: int | None = None) -> bytes:
-    """An answer of HTTP/1.1; ``length`` lies about the body's."""
+    """An HTTP/1.1 answer; ``length`` overrides the Content-Length."""
     length = len(body) if length is None else length
     lines = (f"HTTP/1.1 {status} Some Reason", f"Content-Length: {length}", "Connection: close", *headers)
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
 class Flying:
-    """Answers 200 to so many requests at once, when they are all there; counts how many were in flight together."""
+    """Answers 200 once this number of requests is in flight; ``most`` is the highest number in flight so far."""
 
     def __init__(self, together: int) -> None:
         self.most = 0

@@ -1,4 +1,4 @@
-"""A client for tests of one, and its errors held to what is promised of each."""
+"""A client for tests, and the checks that hold for each of its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})
 
 
 class _Even(random.Random):
-    """Draws that leave every pause as it is, unless a test says otherwise."""
+    """Random factors that leave each pause unchanged, unless a test sets another factor."""
 
     def __init__(self, factor: float) -> None:
         super().__init__(0)
@@ -34,7 +34,7 @@ class _Even(random.Random):
 
 
 class Time(Clock):
-    """The clock of a client: it stands still but for its sleeps, which take no time and are kept."""
+    """The clock of a client: it moves only by its sleeps, which return at once and are recorded."""
 
     def __init__(self, *, jitter: float = 1.0) -> None:
         self.random = _Even(jitter)
@@ -59,14 +59,14 @@ class Time(Clock):
 
 @asynccontextmanager
 async def client_of(url: str, time: Time | None = None, **options: Any) -> AsyncIterator[ApiClient]:
-    """An open client that lives in a time of its own."""
+    """An open client with a clock of its own."""
     given = {"credential": CREDENTIAL, "clock": time or Time(), **options}
     async with ApiClient(url, **given) as client:
         yield client
 
 
 async def failure_of(client: ApiClient, path: str = "/x", **options: Any) -> SourceError:
-    """The error that a request ends in, with what holds for each: one line, and no part of the token."""
+    """The error of a request, after the checks that hold for each error: one line, and no part of the token."""
     with pytest.raises(SourceError) as failed:
         await client.get(path, **options)
     text = str(failed.value)
@@ -78,7 +78,7 @@ async def failure_of(client: ApiClient, path: str = "/x", **options: Any) -> Sou
 
 
 def keep(path: Path, secret: str | bytes, *, mode: int = 0o600) -> Path:
-    """A file with a secret in it, as it has to be unless told otherwise: for its owner alone."""
+    """A file that holds a secret, readable by its owner alone unless the test sets another mode."""
     path.write_bytes(secret if isinstance(secret, bytes) else secret.encode())
     path.chmod(mode)
     return path

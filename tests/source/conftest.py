@@ -1,4 +1,4 @@
-"""What the tests of rounds share."""
+"""Fixtures that the tests of rounds share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.source.round_sides import Round, Script, records
 
 @pytest.fixture
 async def read() -> Round:
-    """A feed after its baseline, confirmed: records a and b, delta token d1."""
+    """A feed after a confirmed baseline: records a and b, delta token d1."""
     feed = Round()
     result = await feed(Script().on(records("a"), further="p", delta="d1").on(records("b"), page="p", delta="d2"))
     assert result.ok

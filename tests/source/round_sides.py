@@ -1,4 +1,4 @@
-"""The other side of a round: an API of scripted answers, and a store that is a plain dict."""
+"""The two sides of a round: an API with scripted answers, and a store in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FEED = Feed(
     event_source="https://api.example.org/v1",
     type_prefix="org.example.api",
     reconcile=DAY,
-    apart=timedelta(0),  # how long confirmations wait is its own law, in test_removing
+    apart=timedelta(0),  # tests of removals set the time between confirmations
 )
 ACHIEVEMENTS = msgspec.structs.replace(
     FEED, id="acme/achievements", resource=RESOURCES["achievements"], delta=False, qualifications=("q1", "q2")
@@ -43,11 +43,11 @@ ACHIEVEMENTS = msgspec.structs.replace(
 
 
 def _integer(digits: str) -> int | Decimal:
-    return int(digits) if len(digits) < 4300 else Decimal(digits)  # beyond that Python refuses
+    return int(digits) if len(digits) < 4300 else Decimal(digits)  # Python refuses longer integers
 
 
 class MemoryStore:
-    """What a feed's store promises, in memory: a commit is written whole, on the state it was planned on, or not."""
+    """A feed's store in memory: a commit is written whole, on the state it was planned on, or not at all."""
 
     def __init__(self) -> None:
         self.fields = {b"generation": b"g", b"sequence": b"0"}
@@ -61,7 +61,7 @@ class MemoryStore:
         self.failing: Callable[[Commit], StoreError | None] = lambda _: None
         self.unreachable: StoreError | None = None
         self.unreadable: StoreError | None = None
-        self.now_ms = 1_000_000_000_000  # the server's clock; stands still until it is moved
+        self.now_ms = 1_000_000_000_000  # the server's clock; only the test moves it
         self.before_commit: Callable[[Commit], Any] | None = None
 
     @property
@@ -69,11 +69,11 @@ class MemoryStore:
         return msgspec.structs.replace(state_of(self.fields), now_ms=self.now_ms)
 
     def mark(self, name: str, value: str) -> None:
-        """Set a field of the state, as if an earlier round had."""
+        """Set a field of the state, as an earlier round may have done."""
         self.fields[name.encode()] = value.encode()
 
     def unmark(self, name: str) -> None:
-        """Take a field of the state away, likewise."""
+        """Remove a field of the state."""
         self.fields.pop(name.encode(), None)
 
     async def open_round(self) -> FeedState | HeldElsewhere:
@@ -124,7 +124,7 @@ class MemoryStore:
 
 
 class Script:
-    """Answers by path, page token and delta token, the likeness of an API; what was asked is kept, in order."""
+    """An API that answers by path, page token and delta token, and records the requests in order."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -141,7 +141,7 @@ class Script:
         further: str | None = None,
         delta: str | None = None,
     ) -> Script:
-        """Answer this request with these records and tokens, or with this error, whenever it comes."""
+        """Answer this request with these records and tokens, or with this error, each time."""
         body = {"results": answer, "pageToken": further, "deltaToken": delta}
         self._answers[path, page, since] = answer if isinstance(answer, PollerError) else json.dumps(body).encode()
         return self
@@ -171,7 +171,7 @@ class Script:
         return answer
 
     async def until(self, count: int) -> None:
-        """Wait until so many requests were made."""
+        """Wait until this number of requests was made."""
         while len(self.asked) < count:
             self.more.clear()
             await self.more.wait()
@@ -200,7 +200,7 @@ def records(*subjects: str, value: int = 1) -> list[dict[str, Any]]:
 
 
 class Round:
-    """A feed with its store, API and clock; call it for a round."""
+    """A feed with its store, API and clock; a call runs one round."""
 
     def __init__(self, feed: Feed = FEED) -> None:
         self.feed = feed

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.client`, over real sockets: what is sent, and what each answer leads to."""
+"""Laws of :mod:`poller.source.client`, over real sockets: what is sent, and what follows each answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.telemetry.recording import parent, recorded, told, traceparent
 
 
 async def test_a_request_is_what_the_reference_asks_for() -> None:
-    """GET below the base URL, with the bearer token, JSON accepted, the source's headers, and who is asking."""
+    """A request is a GET below the base URL with bearer token, Accept, User-Agent and the source's headers."""
     async with (
         serving(http(200, b'{"results":[]}')) as api,
         client_of(api.url + "/v1", transport=Transport(headers=(("X-Tenant", "t"),))) as client,
@@ -52,7 +52,7 @@ async def test_a_request_is_what_the_reference_asks_for() -> None:
         assert headers["accept"] == "application/json"
         assert headers["user-agent"].startswith("poller/")
         assert headers["x-tenant"] == "t"
-        assert headers["cache-control"] == "no-cache"  # a cache on the way may know less than what is known here
+        assert headers["cache-control"] == "no-cache"  # a cache on the way may hold an older answer
 
 
 async def test_parameters_survive_the_wire() -> None:
@@ -71,7 +71,7 @@ async def test_parameters_survive_the_wire() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 422, 204, 301, 302, 307])
 async def test_a_refusal_is_final_and_says_its_status(status: int) -> None:
-    """A final refusal is not retried; the error has the status and the body's beginning."""
+    """A final refusal is not retried; the error has the status and the start of the body."""
     body = b"no \n\x00such\tthing " + b"y" * 1000 if status != 204 else b""
     async with serving(http(status, body, "Location: /elsewhere")) as api, client_of(api.url) as client:
         refused = await failure_of(client)
@@ -96,7 +96,7 @@ async def test_a_transient_failure_is_tried_again_with_growing_pauses(status: in
 
 
 async def test_an_attempt_that_succeeds_ends_the_trying() -> None:
-    """After two failures of different kinds the third attempt's body is the answer."""
+    """After two different failures, the third attempt's body is the answer."""
     async with serving([http(503), http(200, b"cut", length=9), http(200, b"ok")]) as api, client_of(api.url) as client:
         assert await client.get("/x") == b"ok"
         assert len(api.requests) == 3
@@ -125,7 +125,7 @@ async def test_an_answer_that_is_cut_or_broken_is_no_answer(answer: bytes) -> No
 
 
 async def test_nobody_there_is_unavailable() -> None:
-    """A refused connection and a name that cannot be are errors of one line, not tracebacks."""
+    """A refused connection is a one-line error after all attempts."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     async with client_of(f"http://127.0.0.1:{port}") as client:
@@ -135,7 +135,7 @@ async def test_nobody_there_is_unavailable() -> None:
 
 
 async def test_a_replaced_token_is_used_at_the_next_request(tmp_path: Path) -> None:
-    """A token file is looked at for each request."""
+    """A token file is read for each request."""
     path, fresh = tmp_path / "token", tmp_path / "fresh"
     keep(path, "one\n")
     keep(fresh, "two\n")
@@ -147,7 +147,7 @@ async def test_a_replaced_token_is_used_at_the_next_request(tmp_path: Path) -> N
 
 
 async def test_without_a_usable_token_nothing_is_sent(tmp_path: Path) -> None:
-    """A missing file is an error that names it; the API is not asked."""
+    """A missing token file is an error, and no request is sent."""
     async with serving(http(200)) as api, client_of(api.url, credential=FileToken(tmp_path / "none")) as client:
         assert isinstance(await failure_of(client), CredentialUnusable)
         assert api.requests == []
@@ -179,14 +179,14 @@ def test_certificates_that_cannot_be_used_are_named(
     assert "None" not in str(refused.value)
 
 
-# Laws of :mod:`poller.source.client` that need connections which are kept, and of repetitions on the wire.
+# Kept connections and retries on the wire.
 
 SECOND = timedelta(seconds=1)
 KEPT = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Keeping:
-    """A server that keeps connections: the start of each request, by the loop's clock, and of which connection."""
+    """A server that keeps connections alive; records the connection number and start time of each request."""
 
     def __init__(self, answered: int) -> None:
         self.starts: list[tuple[int, float]] = []
@@ -194,7 +194,7 @@ class Keeping:
         self._connections = 0
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """So many requests of each connection are answered; then it is closed in answer to a request."""
+        """Answer this number of requests on each connection; close it at the next request."""
         self._connections += 1
         connection, left = self._connections, self._answered
         try:
@@ -234,7 +234,7 @@ async def test_a_kept_connection_that_was_closed_costs_no_pause_but_its_turn() -
 
 
 async def test_a_server_that_only_closes_is_asked_as_often_as_there_are_attempts() -> None:
-    """A server that only closes gets one immediate retry, then retries with pauses, no more than the policy counts."""
+    """If a server only closes connections, one retry is immediate and the others wait, up to the limit."""
     time = Time()
     async with keeping(0, time, ClientLimits()) as (keeps, client):
         assert f"({ATTEMPTS} attempts)" in str(await failure_of(client))
@@ -244,7 +244,7 @@ async def test_a_server_that_only_closes_is_asked_as_often_as_there_are_attempts
 
 @pytest.mark.parametrize("patience", [timedelta(0), SECOND / 10, SECOND / 4])
 async def test_no_attempt_begins_when_the_patience_is_over(patience: timedelta) -> None:
-    """No attempt begins when the caller's patience ends before the pause."""
+    """No retry begins if the caller's patience ends before the pause does."""
     time = Time()
     async with serving(http(500)) as api, client_of(api.url, time) as client:
         assert "(1 attempt)" in str(await failure_of(client, patience=patience))
@@ -252,7 +252,7 @@ async def test_no_attempt_begins_when_the_patience_is_over(patience: timedelta) 
 
 
 async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
-    """The first attempt has its whole timeout; a further one ends with the patience, in the error of the first."""
+    """The first attempt has its whole timeout; a retry ends with the patience, in the first error."""
     hanging = asyncio.Event()
 
     async def answer(_: Request, __: asyncio.StreamWriter) -> bytes | None:
@@ -271,7 +271,7 @@ async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
 
 
 async def test_two_feeds_of_a_source_share_its_rate() -> None:
-    """By the loop's clock: together they ask no faster than one may, repetitions included."""
+    """Two feeds of a source together stay within its rate, retries included."""
     async with serving([http(500), http(500), http(200)]) as api:
         async with client_of(api.url, limits=ClientLimits(rate=100, concurrency=8)) as client:
             await asyncio.gather(*(client.get(path) for path in ("/one", "/other") for _ in range(6)))
@@ -282,14 +282,14 @@ async def test_two_feeds_of_a_source_share_its_rate() -> None:
 
 
 async def test_two_feeds_of_a_source_share_its_places() -> None:
-    """Together they have as many requests in flight as one may, and never one more."""
+    """Two feeds of a source together stay within its limit of requests in flight."""
     flying = Flying(2)
     async with serving(flying.answer) as api, client_of(api.url, limits=ClientLimits(concurrency=2)) as client:
         await asyncio.gather(*(client.get(path) for path in ("/one", "/other") for _ in range(4)))
     assert flying.most == 2
 
 
-# Laws of :mod:`poller.source.client`: what is unpacked is bounded before it exists.
+# Decoding of bodies, within a limit.
 
 MIB = 1024 * 1024
 
@@ -308,7 +308,7 @@ def test_pieces_make_the_body(body: bytes, step: int, cuts: list[int], padded: b
 
 
 def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
-    """A piece that stands for hundreds of megabytes gives one byte more than is of interest, and takes no memory."""
+    """A body of hundreds of megabytes is decoded to one byte above the limit, in little memory."""
     bomb = gzip.compress(bytes(300 * MIB), compresslevel=1)
     tracemalloc.start()
     try:
@@ -321,7 +321,7 @@ def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
 
 
 def test_what_is_cut_off_or_broken_is_said_to_be() -> None:
-    """A body that ends within its encoding is not a shorter body."""
+    """A compressed body that is cut off or broken is an error, not a shorter body."""
     decoder = BodyDecoder("gzip", most=100)
     decoder.decode(gzip.compress(b"whole")[:-6])
     with pytest.raises(httpx.DecodingError, match="cut off"):
@@ -341,14 +341,14 @@ def test_what_is_cut_off_or_broken_is_said_to_be() -> None:
     ids=["zstd", "twice", "deflate"],
 )
 async def test_only_what_was_asked_for_is_unpacked(encoding: str, packed: Callable[[], bytes]) -> None:
-    """Other and stacked encodings are refused without being unpacked."""
+    """Other and stacked encodings are refused without being decoded."""
     async with serving(http(200, packed(), f"Content-Encoding: {encoding}")) as api, client_of(api.url) as client:
         failure = await failure_of(client)
     assert isinstance(failure, SourceNonsense)
     assert encoding in str(failure)
 
 
-# What rounds and requests tell of themselves, and what the events of a traced round carry.
+# Spans of rounds and requests, and the trace context of events.
 
 SECRET = (("sinceDeltaToken", "s3cret"),)
 
@@ -361,7 +361,7 @@ async def traced(feed: Round, script: Script) -> RoundResult:
 
 
 async def test_a_round_tells_what_it_did() -> None:
-    """Law: feed, mode and every count of its result."""
+    """The span of a round has its feed, mode and counts."""
     with recorded() as spans:
         await traced(Round(), Script().on([*records("a", "b"), 7], delta="d1"))
     span = spans.one("round")
@@ -376,7 +376,7 @@ async def test_a_round_tells_what_it_did() -> None:
 
 
 async def test_a_round_that_failed_says_why() -> None:
-    """Law: its error is the span's."""
+    """The span of a failed round has the round's error."""
     with recorded() as spans:
         result = await traced(Round(), Script().on(DOWN))
     span = spans.one("round")
@@ -385,7 +385,7 @@ async def test_a_round_that_failed_says_why() -> None:
 
 
 async def test_its_events_carry_it() -> None:
-    """Law: events carry traceparent as in CloudEvents' extension, removed ones, too, and remain valid."""
+    """Events carry ``traceparent`` as the CloudEvents extension defines it, and stay valid."""
     feed = Round()
     with recorded() as spans:
         await traced(feed, Script().on(records("a", "b")))
@@ -398,7 +398,7 @@ async def test_its_events_carry_it() -> None:
 
 
 async def test_it_is_carried_where_it_is_not_sampled() -> None:
-    """Law: with the flag that says so, for W3C Trace Context hands on the decision along with the name."""
+    """The ``traceparent`` of a round that is not sampled has the sampled flag unset."""
     feed = Round()
     with recorded(ALWAYS_OFF):
         await traced(feed, Script().on(records("a")))
@@ -407,7 +407,7 @@ async def test_it_is_carried_where_it_is_not_sampled() -> None:
 
 
 async def test_ids_and_commits_are_the_same_without() -> None:
-    """Law: ids of events and commits are the same with and without tracing."""
+    """Ids of events and digests of commits are the same with and without tracing."""
     plain, seen, again = Round(), Round(), Round()
     await traced(plain, Script().on(records("a", "b")))
     with recorded():
@@ -423,7 +423,7 @@ async def test_ids_and_commits_are_the_same_without() -> None:
 
 
 async def test_requests_are_told_one_by_one() -> None:
-    """Law: each request has a span with its number and status, without query and credential."""
+    """Each request has a span with its number and status, without query and credential."""
     async with serving([http(503), http(404), http(200, b"ok")]) as api, client_of(api.url) as client:
         with recorded() as spans, round_span(FEED.id):
             with pytest.raises(SourceRefused):
@@ -443,7 +443,7 @@ async def test_requests_are_told_one_by_one() -> None:
 
 
 async def test_a_repetition_with_a_fresh_token_is_a_request_of_its_own() -> None:
-    """Law: the repetition of a refused request is a span of its own."""
+    """A request repeated with a fresh token has a span of its own."""
     async with (
         serving(accepting("t2")) as api,
         client_of(api.url, credential=IssuedToken(Numbered(), clock=Clock())) as client,
@@ -456,7 +456,7 @@ async def test_a_repetition_with_a_fresh_token_is_a_request_of_its_own() -> None
 
 
 async def test_no_answer_is_told_as_one() -> None:
-    """Law: without a status there is a word for the failure, and the line that the log has."""
+    """The span of a request without an answer has an error type and the text of the log line."""
     async with serving(b"") as api, client_of(api.url) as client:
         with recorded() as spans, round_span(FEED.id), pytest.raises(SourceUnavailable) as failed:
             await client.get("/x")
@@ -466,7 +466,7 @@ async def test_no_answer_is_told_as_one() -> None:
 
 
 async def test_outside_a_round_requests_are_no_traces() -> None:
-    """Law: what ``check`` asks, say, begins none."""
+    """Requests outside a round, such as those of ``check``, start no trace."""
     async with serving(http(200, b"ok")) as api, client_of(api.url) as client:
         with recorded() as spans:
             await client.get("/x")
@@ -474,7 +474,7 @@ async def test_outside_a_round_requests_are_no_traces() -> None:
 
 
 async def test_the_sources_own_word_to_caches_is_the_only_one() -> None:
-    """A Cache-Control among the source's headers replaces that of the client."""
+    """A Cache-Control header of the source replaces the client's own."""
     transport = Transport(headers=(("cache-control", "max-age=5"),))
     async with serving(http(200, b"{}")) as api, client_of(api.url, transport=transport) as client:
         await client.get("/contractTypes")
@@ -486,7 +486,7 @@ async def test_the_sources_own_word_to_caches_is_the_only_one() -> None:
     [((), 0), (("Age: 14",), 14), (("Age: -1",), 0), (("Age: soon",), 0), (("Age: 99999999999",), 0)],
 )
 async def test_a_refusal_says_how_long_a_cache_has_kept_it(header: tuple[str, ...], age: int) -> None:
-    """A cached refusal has its age by the header Age; without one it counts as fresh."""
+    """A refusal has the age of the header Age; without a valid one it is 0."""
     async with serving(http(404, b"", *header)) as api, client_of(api.url) as client:
         with pytest.raises(SourceRefused) as refused:
             await client.get("/contractTypes/a")

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.client`, over real sockets: the bounds of an exchange, and what it keeps to itself."""
+"""Laws of :mod:`poller.source.client`, over real sockets: limits of an exchange, and secrets that stay hidden."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.source.clients import TOKEN, Time, client_of, failure_of
 
 @pytest.mark.parametrize("where", ["before the head", "in the head", "in the body"])
 async def test_a_server_that_drips_is_given_up_in_time(where: str) -> None:
-    """The timeout is that of the whole exchange: bytes that keep coming do not prolong it."""
+    """The timeout covers the whole exchange: bytes that keep arriving do not prolong it."""
     loop = asyncio.get_running_loop()
 
     async def drip(_: Request, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +45,7 @@ async def test_a_server_that_drips_is_given_up_in_time(where: str) -> None:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip bomb"])
 async def test_a_body_beyond_the_limit_is_refused(packed: bool) -> None:
-    """The limit is that of the decoded body; the limit itself is within it. Asking again would not help."""
+    """A decoded body above ``max_page_bytes`` is refused without a retry; one of exactly the limit is read."""
     limits = ClientLimits(max_page_bytes=100_000)
 
     def answer(size: int) -> bytes:
@@ -87,7 +87,7 @@ async def test_nothing_is_taken_from_the_environment(monkeypatch: pytest.MonkeyP
 
 
 async def test_the_configured_proxy_is_used() -> None:
-    """A proxy of the source's own gets the request, with the whole URL as its target."""
+    """A source's own proxy gets the request, with the whole URL as the target."""
     async with serving(http(200, b"by proxy")) as proxy:
         async with client_of("http://api.invalid", transport=Transport(proxy=proxy.url)) as client:
             assert await client.get("/x") == b"by proxy"
@@ -103,7 +103,7 @@ async def test_no_more_requests_than_allowed_are_in_flight() -> None:
 
 
 async def test_requests_start_no_faster_than_the_rate() -> None:
-    """By the loop's clock: the n-th request starts n-1 intervals after the first, whoever asks, retries included."""
+    """The n-th request starts no earlier than n-1 intervals after the first, retries included."""
     answers = [http(503), *[http(200)] * 6]
     async with serving(answers) as api, client_of(api.url, limits=ClientLimits(rate=50, concurrency=8)) as client:
         await asyncio.gather(*(client.get("/x") for _ in range(6)))
@@ -114,7 +114,7 @@ async def test_requests_start_no_faster_than_the_rate() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 503])
 async def test_a_token_that_is_echoed_is_hidden(status: int) -> None:
-    """No part of an echoed token is in the message, even if the message is cut."""
+    """An error shows no part of a token that the API echoes, even if the message is cut."""
     paddings = [*range(150, 206, 4), *range(760, 806, 4)]
     bodies = [b"y" * (padding // 2) + b" " * (padding - padding // 2) + TOKEN.encode() for padding in paddings]
     bodies += [b"y" * padding + b" Bearer " + TOKEN.encode() for padding in paddings]
@@ -126,11 +126,11 @@ async def test_a_token_that_is_echoed_is_hidden(status: int) -> None:
     async with serving(answer) as api, client_of(api.url, time) as client:
         for index in range(len(bodies)):
             assert f"answered {status}" in str(await failure_of(client, f"/{index}"))
-            time.pass_by(100)  # else one that fails so often would not be asked any more
+            time.pass_by(100)  # else the open circuit would send no further request
 
 
 async def test_a_configured_header_that_is_echoed_is_hidden() -> None:
-    """Law: the value of a source's header may be an API's key: no message repeats it; words shorter than keys stay."""
+    """An error hides the echoed value of a source's header, which may be a key; short values are shown."""
     key = TOKEN[::-1]
     transport = Transport(headers=(("X-Api-Key", key), ("X-Tenant", "hr")))
     for body in (b"bad key " + key.encode() + b" of hr", b"z" * 190 + key.encode()):

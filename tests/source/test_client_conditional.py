@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.client`: rounds over real sockets, against an API that knows entity tags."""
+"""Laws of :class:`poller.source.client.ConditionalReader`: rounds over real sockets, and an API with entity tags."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MINUTE = timedelta(minutes=1)
 
 
 class Lists:
-    """An API whose lists have versions: change ``pages`` and the entity tag is another one."""
+    """An API whose lists have entity tags: changing ``pages`` changes the tag."""
 
     def __init__(self) -> None:
         self.pages: list[list[Any]] = [records("a", "b")]
-        self.by_path: dict[str, list[Any]] = {}  # lists of one page that are not as the others
+        self.by_path: dict[str, list[Any]] = {}  # one-page lists that replace ``pages`` for a path
         self.delta: str | None = None
         self.status = 200
         self.gone = ""
@@ -59,7 +59,7 @@ class Lists:
 
     @property
     def conditional(self) -> list[bool]:
-        """Of the requests since the last look, which were on condition."""
+        """For each request since the last look, whether it was conditional."""
         found = [condition is not None for condition in self.conditions]
         self.conditions.clear()
         return found
@@ -99,7 +99,7 @@ async def rounds_of(feed: Feed = FULL) -> AsyncIterator[Rounds]:
 
 
 async def test_an_unchanged_list_costs_one_request_and_writes_the_rounds_end_only() -> None:
-    """A 304 is a good round of no pages: no event, no snapshot; the marks say that it was read."""
+    """A 304 is a good round of no pages: one commit that marks the round and the reading."""
     async with rounds_of() as rounds:
         assert (await rounds()).mode is RoundMode.BASELINE
         assert rounds.lists.conditional == [False]
@@ -113,7 +113,7 @@ async def test_an_unchanged_list_costs_one_request_and_writes_the_rounds_end_onl
 
 
 async def test_a_change_is_found_and_its_version_is_the_next_ones_condition() -> None:
-    """Another version is read as ever; so is the one before it when it comes back."""
+    """A changed list is read, also one that returns to an earlier version; its tag is the next condition."""
     async with rounds_of() as rounds:
         await rounds()
         for value in (2, 1, 3):
@@ -123,7 +123,7 @@ async def test_a_change_is_found_and_its_version_is_the_next_ones_condition() ->
 
 
 async def test_a_list_of_several_pages_is_never_asked_for_on_condition() -> None:
-    """Its first page may be as it was while another is not. Grown, a list is not any more; shrunk, it is again."""
+    """A list is requested conditionally only while its last full reading had one page."""
     async with rounds_of() as rounds:
         rounds.lists.pages = [records("a"), records("b")]
         await rounds()
@@ -142,7 +142,7 @@ async def test_a_list_of_several_pages_is_never_asked_for_on_condition() -> None
 
 @pytest.mark.parametrize("feed", [FULL, ACHIEVEMENTS], ids=["one listing", "many"])
 async def test_a_version_that_is_held_back_is_shown_by_a_reading(feed: Feed) -> None:
-    """A listing with an older version is read again until that is published, though it stays as it was meanwhile."""
+    """A listing with a held version is read unconditionally until that version is published."""
     async with rounds_of(msgspec.structs.replace(feed, newest=True)) as rounds:
         rounds.lists.pages = [[{"id": "a", "n": 2, "lastModifiedAt": "2025-03-01T09:00:00Z"}]]
         await rounds()
@@ -170,7 +170,7 @@ async def test_a_reconcile_is_on_condition_and_a_delta_is_not() -> None:
 
 @pytest.mark.parametrize("marks", [{"generation": "h"}, {"sequence": "7"}, {"read_at": "2025-03-01T11:00:00.000Z"}])
 async def test_a_state_that_another_has_written_is_read_without_condition(marks: dict[str, str]) -> None:
-    """Another process took over for a while, or the store was flushed or rolled back: whatever there is, is read."""
+    """If another process or a restore changed the state, the list is read unconditionally."""
     async with rounds_of() as rounds:
         await rounds()
         for name, value in marks.items():
@@ -181,7 +181,7 @@ async def test_a_state_that_another_has_written_is_read_without_condition(marks:
 
 
 async def test_a_flushed_store_is_filled_again() -> None:
-    """A first reading is a first reading, though this process remembers an earlier one."""
+    """After a flush of the store the baseline is unconditional, though the process knows the tag."""
     async with rounds_of() as rounds:
         await rounds()
         rounds.store = MemoryStore()
@@ -200,7 +200,7 @@ async def test_another_query_is_another_list() -> None:
 
 @pytest.mark.parametrize("where", ["event", "end"])
 async def test_a_version_that_was_not_committed_is_no_condition(where: str) -> None:
-    """The read was good and the write was not: the next round reads the same again, and writes it."""
+    """If the commit fails, the next round reads the list again and writes it."""
     async with rounds_of() as rounds:
         await rounds()
         rounds.lists.pages = [records("a", "b", value=2)]
@@ -238,7 +238,7 @@ async def test_a_304_that_nobody_asked_for_is_a_refusal() -> None:
 
 
 async def test_each_listing_of_a_feed_has_a_version_of_its_own() -> None:
-    """One listing for each qualification: those that are unchanged cost a request each, the others are read."""
+    """Each substream has its own tag: unchanged ones cost one request each, the others are read."""
     async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, removals=False)) as rounds:
         await rounds()
         assert (await rounds()).pages == 0
@@ -251,14 +251,14 @@ async def test_a_record_that_is_missing_is_looked_for_in_a_whole_reading() -> No
     async with rounds_of(LISTED) as rounds:
         await rounds()
         await rounds()
-        assert rounds.lists.conditional == [False, False]  # the first reading compared with nothing
+        assert rounds.lists.conditional == [False, False]  # the baseline has nothing to compare with
         rounds.lists.pages = [records("a")]
         assert [(await rounds()).removed for _ in range(4)] == [0, 1, 0, 0]
         assert rounds.lists.conditional == [True, False, True, True]
 
 
 async def test_a_record_that_is_there_and_not_listed_is_looked_for_in_each_round() -> None:
-    """The list says nothing of it: it stays as it was when the record goes at last, and the round finds out."""
+    """While a list omits an existing record, each round is unconditional, so that its removal is found."""
     async with rounds_of(REMOVING) as rounds:
         await rounds()
         rounds.lists.pages = [records("a")]
@@ -270,7 +270,7 @@ async def test_a_record_that_is_there_and_not_listed_is_looked_for_in_each_round
 
 
 async def test_what_an_unchanged_listing_holds_is_known_without_reading_it() -> None:
-    """One of several listings changes: it alone is read, what it lost is found missing and then gone."""
+    """Only a changed substream is read; the records that it lost are found missing and removed."""
     async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=RemovalGuard(None))) as rounds:
         rounds.lists.by_path = {"/qualifications/q2/achievements": records("c")}
         for _ in range(3):
@@ -284,7 +284,7 @@ async def test_what_an_unchanged_listing_holds_is_known_without_reading_it() -> 
 
 
 async def test_a_listing_that_nobody_asks_for_any_more_keeps_its_records() -> None:
-    """That a qualification is not named any more says nothing of its records: they are not taken for gone."""
+    """Records of a substream whose qualification is no longer named are not removed."""
     async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=RemovalGuard(None))) as rounds:
         rounds.lists.by_path = {"/qualifications/q2/achievements": records("c")}
         for _ in range(3):
@@ -293,7 +293,7 @@ async def test_a_listing_that_nobody_asks_for_any_more_keeps_its_records() -> No
 
 
 async def test_a_release_is_a_whole_reading() -> None:
-    """A release reads the whole list, even if it may be unchanged."""
+    """A release reads the whole list unconditionally."""
     async with rounds_of() as rounds:
         await rounds()
         rounds.store.mark(RELEASED, "1")
@@ -333,5 +333,5 @@ MODIFIED = {"Last-Modified": CHANGED, "Date": MINUTE_LATER}
     ],
 )
 def test_what_an_answer_says_of_its_version(sent: dict[str, str], condition: dict[str, str]) -> None:
-    """An entity tag as it is; else a date that is long past; else nothing, for a 304 may never hide a change."""
+    """The condition is the entity tag, else a Last-Modified well before Date, else none, so no change is hidden."""
     assert validators_of(httpx.Headers(sent)).headers == condition

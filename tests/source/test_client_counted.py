@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.client` and :mod:`poller.source.client`: every request is counted once, by its end."""
+"""Laws of :mod:`poller.source.client`: every request is counted once, by its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHORT = ClientLimits(timeout=timedelta(seconds=0.3), max_page_bytes=100)
 
 
 def counts(source: str) -> dict[str, float]:
-    """How many requests ended in each way."""
+    """How many requests had each outcome."""
     ways = ("200", "404", "429", "503", "connect", "timeout", "body", "other")
     found = {way: grown("poller_source_requests_total", source=source, status=way) for way in ways}
     return {way: n for way, n in found.items() if n}
@@ -39,7 +39,7 @@ def counts(source: str) -> dict[str, float]:
     ],
 )
 async def test_each_end_has_a_word(answer: bytes, way: str, times: int) -> None:
-    """A status, or why there is no usable answer: a body that is cut, too large, or not what it claims to be."""
+    """A request counts by its status, or by why the answer is unusable: cut, too large, or wrongly encoded."""
     source = f"{way}-{answer[:40]!r}-{len(answer)}"
     async with serving(answer) as api, client_of(api.url, limits=SHORT, series=SourceSeries(source)) as client:
         if way == "200":
@@ -69,7 +69,7 @@ async def test_no_connection_and_no_answer_in_time() -> None:
 
 
 async def test_a_source_that_asks_for_rest_is_said_to_have_it() -> None:
-    """While its gate is shut, or its circuit open; and what a round has spent is the round's."""
+    """A source counts as paused while it asks for a pause; requests and retries count for their round."""
     time = Time()
     answers = [http(429, b"", "Retry-After: 7"), http(200, gzip.compress(b"ok"), "Content-Encoding: gzip")]
     async with serving(answers) as api, client_of(api.url, time, series=SourceSeries("busy")) as client:
@@ -88,7 +88,7 @@ async def test_a_source_that_asks_for_rest_is_said_to_have_it() -> None:
 
 
 async def test_what_is_asked_again_is_a_retry() -> None:
-    """Of three requests two repeated one that had failed."""
+    """Of three requests for one page, two count as retries."""
     async with serving([http(503), http(503), http(200, b"ok")]) as api, client_of(api.url) as client:
         with counted() as costs:
             await client.get("/x")

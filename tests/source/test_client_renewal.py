@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.client`, over real sockets: what a 401 in the middle of a round leads to."""
+"""Laws of :mod:`poller.source.client`, over real sockets: what follows a 401 during a round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = timedelta(hours=1)
 
 
 class Numbered(Issuer):
-    """Makes t1, t2, …; fails with the error that it was given, from the second one on."""
+    """Issues t1, t2, …; with an error given, raises it from the second token on."""
 
     origin = "a test"
 
@@ -74,7 +74,7 @@ async def test_concurrent_refusals_cause_one_renewal() -> None:
 
 
 async def test_a_refused_fresh_token_is_a_refusal_that_says_so() -> None:
-    """Two requests, no more: the credential is not the trouble, or cannot be helped."""
+    """If a fresh token is refused too, the request fails after two attempts and says so."""
     issuer = Numbered()
     async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer, clock=Clock())) as client:
         refused = await failure_of(client)
@@ -85,7 +85,7 @@ async def test_a_refused_fresh_token_is_a_refusal_that_says_so() -> None:
 
 
 async def test_a_refused_file_is_only_tried_again_where_it_changed(tmp_path: Path) -> None:
-    """The same content would be refused again."""
+    """A refused token of a file is not sent again while the file is unchanged."""
     path = keep(tmp_path / "token", "t1")
     async with serving(accepting("t2")) as api, client_of(api.url, credential=FileToken(path)) as client:
         refused = await failure_of(client)
@@ -95,7 +95,7 @@ async def test_a_refused_file_is_only_tried_again_where_it_changed(tmp_path: Pat
 
 
 async def test_a_file_that_is_replaced_in_mid_round_is_used(tmp_path: Path) -> None:
-    """The rotation happens while the old token is on its way."""
+    """If the token file is replaced during the request, the request is repeated with the new token."""
     path = keep(tmp_path / "token", "t1")
 
     async def answer(request: Request, writer: asyncio.StreamWriter) -> bytes | None:
@@ -108,7 +108,7 @@ async def test_a_file_that_is_replaced_in_mid_round_is_used(tmp_path: Path) -> N
 
 
 async def test_without_a_credential_nothing_is_renewed() -> None:
-    """The message says that none was sent."""
+    """Without a credential a 401 is not retried, and the error says that none was sent."""
     async with serving(http(401)) as api, client_of(api.url, credential=None) as client:
         assert "does not accept a request without a credential" in str(await failure_of(client))
         assert len(api.requests) == 1
@@ -145,7 +145,7 @@ class QueryKey(EnvironmentToken):
 
 
 async def test_a_credential_says_how_it_is_sent() -> None:
-    """In the query just as well as in a header; an answer that repeats the URL shows nothing of it."""
+    """A credential may be sent in the query; an answer that repeats the URL does not show it."""
     key = "k3y/with+signs=&'and-more"
 
     async def echo(request: Request, _: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.drain`: a feed is read again in full to be confirmed, and its deltas beside that."""
+"""Laws of :mod:`poller.source.drain`: a feed of several pages is read again to confirm it, with deltas in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def confirmation(feed: Round) -> Confirmation | None:
 
 
 def listed(first: list[Any], second: list[Any], *deltas: tuple[str, Any, str | None]) -> Script:
-    """A listing of two pages, tokens r1 and r2, and deltas: from which token, what they bring, the new token."""
+    """A listing of two pages, tokens r1 and r2, and deltas: old token, records, new token."""
     script = Script().on(first, further="p", delta="r1").on(second, page="p", delta="r2")
     for since, brought, token in deltas:
         script.on(brought, since=since, delta=token)
@@ -37,7 +37,7 @@ async def slipped() -> Round:
 
 
 async def test_what_slipped_over_an_edge_comes_with_the_next_round(slipped: Round) -> None:
-    """The next round reads in full, publishes it as reconciled, and one more finds nothing late; then deltas again."""
+    """Reconciles follow a first reading of several pages until one finds nothing late; then deltas."""
     result = await slipped(listed(records("a", "b"), records("c"), ("d1", [], "d2"), ("d2", [], "d3")))
     assert (result.mode, result.ok, result.created, result.unchanged) == (RoundMode.RECONCILE, True, 1, 2)
     assert slipped.causes[2:] == [("b", "created", "reconcile")]
@@ -49,7 +49,7 @@ async def test_what_slipped_over_an_edge_comes_with_the_next_round(slipped: Roun
 
 
 async def test_one_page_is_not_confirmed() -> None:
-    """A first reading of one page is not confirmed: the next round is a delta of one request."""
+    """A baseline of one page is not confirmed: the next round is a delta of one request."""
     feed = Round()
     await feed(Script().on(records("a"), delta="d1"))
     script = Script().on([], since="d1")
@@ -58,7 +58,7 @@ async def test_one_page_is_not_confirmed() -> None:
 
 
 async def test_a_feed_without_deltas_is_not_confirmed() -> None:
-    """Each of its rounds is a full reading anyway."""
+    """A feed without deltas is not confirmed: each of its rounds is a full one anyway."""
     feed = Round(msgspec.structs.replace(FEED, delta=False))
     for mode in (RoundMode.BASELINE, RoundMode.FULL, RoundMode.FULL):
         assert (await feed(listed(records("a"), records("c")))).mode is mode
@@ -67,7 +67,7 @@ async def test_a_feed_without_deltas_is_not_confirmed() -> None:
 
 @pytest.mark.parametrize("how", ["resync", "reconcile"])
 async def test_other_full_readings_of_several_pages_are_confirmed_too(read: Round, how: str) -> None:
-    """A resync and the regular reconcile begin a confirmation; a reconcile of one page does not."""
+    """A resync or a regular reconcile of several pages starts confirmations; a one-page one does not."""
     if how == "resync":
         read.store.mark("resync", "1")
     else:
@@ -82,7 +82,7 @@ async def test_other_full_readings_of_several_pages_are_confirmed_too(read: Roun
 
 
 async def test_what_changed_meanwhile_is_not_late(slipped: Round) -> None:
-    """A record that the reading brings and a delta of the round brings too has changed while it was read."""
+    """A record that a delta of the same round brings has changed meanwhile and does not count as late."""
     script = listed(
         records("a", "b"),
         [*records("c", value=2), *records("n")],
@@ -95,7 +95,7 @@ async def test_what_changed_meanwhile_is_not_late(slipped: Round) -> None:
 
 
 async def test_a_delta_is_read_before_the_reading_goes_on(slipped: Round) -> None:
-    """After the first page, not after the last: its events come first, and with the cause delta."""
+    """A delta is read after the first page; its events come first, with the cause ``delta``."""
     script = listed(records("a"), records("b", "c"), ("d1", records("z"), "d2"), ("d2", [], "d3"))
     await slipped(script)
     assert slipped.causes[2:] == [("z", "created", "delta"), ("b", "created", "reconcile")]
@@ -106,7 +106,7 @@ async def test_a_delta_is_read_before_the_reading_goes_on(slipped: Round) -> Non
 
 
 async def test_deltas_go_on_at_each_interval_while_the_pages_are_read(slipped: Round) -> None:
-    """With an interval as short as that, one after each page: nothing waits for a long reading to end."""
+    """With a very short interval, one delta is read after each page of a long full reading."""
     slipped.feed = msgspec.structs.replace(slipped.feed, slot=timedelta(microseconds=1))
     script = Script().on(records("a"), further="p").on([], page="p", further="q").on(records("c"), page="q")
     for number in range(1, 4):
@@ -117,7 +117,7 @@ async def test_deltas_go_on_at_each_interval_while_the_pages_are_read(slipped: R
 
 
 async def test_the_token_moves_with_its_own_delta_and_never_by_the_full_reading(slipped: Round) -> None:
-    """What changed before a full reading and slipped over an edge in it still comes with the delta after it."""
+    """The delta token moves only by deltas, so a change that slipped out of the full reading still comes."""
     script = listed(records("a"), [], ("d1", [], "d2"), ("d2", records("c", value=2), "d3"))
     await slipped(script)
     assert slipped.causes[2:] == [("c", "modified", "delta")]
@@ -139,7 +139,7 @@ async def test_a_record_that_slips_while_it_is_confirmed_is_not_removed(slipped:
 
 
 async def test_a_refused_token_makes_a_resync_of_it(slipped: Round) -> None:
-    """A refused token makes the reading a resync, with its own token and new confirmations."""
+    """A refused delta token makes the round a resync, with its own token and new confirmations."""
     result = await slipped(listed(records("a", "b"), records("c"), ("d1", GONE, None)))
     assert (result.mode, result.ok, result.created) == (RoundMode.RESYNC, True, 1)
     assert (slipped.kept, slipped.store.state.refusals, confirmation(slipped)) == ("r1", 1, Confirmation())
@@ -156,7 +156,7 @@ async def test_deltas_that_fail_do_not_fail_the_reading(slipped: Round, failure:
 
 
 async def test_after_five_readings_deltas_go_on(slipped: Round) -> None:
-    """Each of them brought a record late: the feed is given up, and the state says how many there were."""
+    """After five full rounds with late records the confirmation is given up, and the state counts the late ones."""
     for number in range(1, 6):
         every = [f"b{known}" for known in range(number)]
         tokens = (f"d{2 * number - 1}", f"d{2 * number}", f"d{2 * number + 1}")
@@ -175,7 +175,7 @@ async def test_a_reading_that_breaks_off_confirms_nothing(slipped: Round) -> Non
 
 
 async def test_a_page_that_was_on_its_way_does_not_undo_a_delta(slipped: Round) -> None:
-    """The page after a delta was asked for before it: what the delta brought of a record without a time counts."""
+    """A page requested before a delta does not undo the delta's version of a record without a time."""
     script = listed(records("a"), records("c"), ("d1", records("c", value=2), "d2"), ("d2", [], "d3"))
     result = await slipped(script)
     assert result.ok
@@ -183,7 +183,7 @@ async def test_a_page_that_was_on_its_way_does_not_undo_a_delta(slipped: Round) 
 
 
 async def test_a_page_token_that_dies_in_a_delta_is_no_refused_delta_token(slipped: Round) -> None:
-    """Law: an API that has answered the first page of a delta takes its token; the reading stays what it is."""
+    """If a later page of a delta is refused, the delta token stays valid and the round's mode stays."""
     script = listed(records("a", "b"), records("c")).on([], since="d1", further="q").on(GONE, page="q", since="d1")
     result = await slipped(script.on(GONE, page="q"))
     assert (result.mode, result.ok, result.created) == (RoundMode.RECONCILE, True, 1)

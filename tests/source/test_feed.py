@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.feed`: another API's records do not take the place of the known ones by themselves."""
+"""Laws of :mod:`poller.source.feed`: a changed origin, the limit of a round, resources, and results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def known(feed: Feed = HERE) -> Round:
 
 @pytest.mark.parametrize("other", [MOVED, RENAMED])
 async def test_another_origin_is_held_and_nothing_is_asked_or_published(other: Feed) -> None:
-    """Law: the round reads nothing, publishes nothing, moves no token, says why, and is announced once."""
+    """With a changed origin the round requests and publishes nothing, says why, and reports it once."""
     read = await known()
     before = len(read.store.events), read.kept
     script = listing("c", "d")
@@ -57,7 +57,7 @@ async def test_another_origin_is_held_and_nothing_is_asked_or_published(other: F
 
 
 async def test_the_reason_names_what_differs_and_what_to_do() -> None:
-    """Law: both addresses, both ways out; an event source that only follows base_url is not a second difference."""
+    """The error names both base URLs and both commands; an event source that follows base_url is not named."""
     read = await known(msgspec.structs.replace(HERE, event_source=HERE.base_url))
     error = (await read(listing("c"), MOVED)).error or ""
     assert f'base_url was "{HERE.base_url}" and is "{MOVED.base_url}" now: nothing is published' in error
@@ -67,7 +67,7 @@ async def test_the_reason_names_what_differs_and_what_to_do() -> None:
 
 
 async def test_a_release_publishes_what_differs_and_nothing_else() -> None:
-    """Law: the API has moved: what is as it was is silent; a round that fails meanwhile leaves the release standing."""
+    """After a release only differing records are published; a round that fails in between keeps the release."""
     read = await known()
     await read(listing(), MOVED)
     read.store.mark("released", "1")
@@ -86,11 +86,11 @@ async def test_a_release_publishes_what_differs_and_nothing_else() -> None:
     assert (state.held, state.held_at, state.held_origin, state.released) == (None, None, None, False)
     assert state.origin == MOVED.origin.mark
     assert (await read(listing("a", "b", "c"), MOVED)).mode is RoundMode.DELTA
-    assert (await read(listing("a", "b", "c"), HERE)).ok is False  # and back is a change as well
+    assert (await read(listing("a", "b", "c"), HERE)).ok is False  # the former origin is a change as well now
 
 
 async def test_the_old_value_put_back_ends_it() -> None:
-    """Law: with the known origin again the feed goes on from its token, and nothing is held any more."""
+    """With the former origin back, the feed goes on from its token and nothing is held."""
     read = await known()
     await read(listing("c"), MOVED)
     result = await read(listing("a", "b"))
@@ -99,7 +99,7 @@ async def test_the_old_value_put_back_ends_it() -> None:
 
 
 async def test_a_release_of_something_else_does_not_count() -> None:
-    """Law: what an operator has released is what was held then; another origin that comes after it is held itself."""
+    """A release covers only what was held when it was given; a further origin is held again."""
     read = await known()
     read.store.mark("held", "60 of 301 known records are missing")
     read.store.mark("released", "1")
@@ -114,7 +114,7 @@ async def test_a_release_of_something_else_does_not_count() -> None:
 
 
 async def test_a_feed_that_knows_no_record_has_no_origin_yet() -> None:
-    """Law: a feed that knows no record has no origin, so a corrected base_url is not held."""
+    """A feed that knows no record has no origin, so a corrected base_url is not held."""
     read = Round(HERE)
     read.store.mark("kept", "0 0 0")
     assert (await read(listing())).ok
@@ -124,7 +124,7 @@ async def test_a_feed_that_knows_no_record_has_no_origin_yet() -> None:
 
 
 async def test_the_origin_is_written_with_the_first_records() -> None:
-    """Law: a first reading that breaks off after its first page is held as well, should it go on at another API."""
+    """The origin is stored with the first page, so an interrupted baseline cannot go on at another API."""
     read = Round(HERE)
     read.store.mark("kept", "0 0 0")
     broken = Script().on(records("a"), further="p").on(SourceUnavailable("down"), page="p")
@@ -136,7 +136,7 @@ async def test_the_origin_is_written_with_the_first_records() -> None:
 
 
 async def test_a_store_of_an_older_version_is_read_on() -> None:
-    """Law: where no origin is kept the one that is read now becomes known, by the next round that reads something."""
+    """A store without an origin takes the present one with the next complete round."""
     read = await known()
     del read.store.fields[ORIGIN.encode()]
     assert (await read(listing("a", "b"))).ok
@@ -148,7 +148,7 @@ async def test_a_store_of_an_older_version_is_read_on() -> None:
 
 
 async def test_a_held_round_leaves_the_marks_of_reading_alone() -> None:
-    """Law: a held round is no reading: query, token and the moment of the last reading stay."""
+    """A held round leaves query, token and the times of the last reading unchanged."""
     read = await known()
     await read(listing("c"), MOVED)
     marks = read.store.commits[-1].marks
@@ -156,11 +156,11 @@ async def test_a_held_round_leaves_the_marks_of_reading_alone() -> None:
     assert not {DELTA_TOKEN, ORIGIN, "query", "read_at", "good_at"} & marks.keys()
 
 
-# Laws of :mod:`poller.source.feed`: a round that takes long says how far it has come, and ends in time.
+# Long rounds: progress and the limit of a round.
 
 
 class Endless:
-    """An API whose listings never end and whose pages always differ; or end after so many pages."""
+    """An API whose listings have this number of differing pages, or never end."""
 
     def __init__(self, pages: int | None = None) -> None:
         self.store = MemoryStore()
@@ -196,7 +196,7 @@ async def test_a_round_that_takes_too_long_is_given_up_and_what_it_read_is_kept(
 
 
 async def test_one_listing_without_an_end_takes_the_time_of_the_round() -> None:
-    """Of a feed with many: the round fails by it, those read before are kept as read, and the next round goes on."""
+    """An endless substream fails the round at its limit; it counts as tried, the full round as not done."""
     api = Endless()
     result = await api.round(ACHIEVEMENTS)
     assert not result.ok
@@ -217,7 +217,7 @@ async def test_many_listings_that_take_too_long_are_given_up_between_two() -> No
 
 
 async def test_confirming_readings_that_take_too_long_are_counted_and_come_to_an_end() -> None:
-    """Law: each counts as one of the five; after them deltas go on, and the feed is not read in full for ever."""
+    """Confirmations that exceed the round limit count; after five of them deltas go on."""
     api = Endless(3)
     assert (await api.round(FEED, longest=3600)).ok
     assert confirmation_of(api.store.state.confirmation) == Confirmation()
@@ -232,7 +232,7 @@ async def test_confirming_readings_that_take_too_long_are_counted_and_come_to_an
 
 
 async def test_the_confirming_readings_of_one_listing_that_take_too_long_are_counted() -> None:
-    """Law: of a feed with many, each counts as one of the five of that listing, and an ordinary one as none."""
+    """Confirmations of one substream that exceed the round limit count, up to five of them."""
     api = Endless(3)
     one = msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1",))
     assert (await api.round(one, longest=3600)).ok
@@ -244,13 +244,13 @@ async def test_the_confirming_readings_of_one_listing_that_take_too_long_are_cou
 
 @pytest.mark.parametrize("feed", [FEED, ACHIEVEMENTS], ids=["one listing", "many listings"])
 async def test_a_round_that_is_given_up_says_what_to_do(feed: Feed) -> None:
-    """Law: its error names the limit and the way out."""
+    """The error of a round that was given up names the limit and the remedy."""
     result = await Endless().round(feed)
     assert "if a whole reading takes longer than that, make max_round longer" in (result.error or "")
 
 
 async def test_how_far_it_has_come_is_shown_while_it_runs_and_not_after() -> None:
-    """About once a second: mode, pages and records that are committed, and for how long it has run."""
+    """A running round stores its progress about once a second, and deletes it at its end."""
     api, shown = Endless(9), list[Progress | None]()
 
     async def look(commit: Commit) -> None:
@@ -299,7 +299,7 @@ async def test_a_short_round_writes_nothing_of_it(left: str | None) -> None:
 def test_the_four_resources_are_those_of_the_reference(
     name: str, type_name: str, path: str, detail_path: str | None, delta: bool
 ) -> None:
-    """Names, paths, event types and delta tokens are as the reference and the contract have them."""
+    """Names, paths, event types and delta support of the resources match the reference."""
     found = resource_of(name)
     assert found is not None
     assert (found.name, found.type_name, found.path) == (name, type_name, path)
@@ -315,7 +315,7 @@ def test_only_achievements_have_a_listing_for_each_qualification() -> None:
 
 
 def test_any_other_list_endpoint_can_be_described() -> None:
-    """A name of one's own needs a path; its type is the name without a plural s unless said otherwise."""
+    """Another resource needs a path; its type is its name without a plural s unless configured."""
     assert resource_of("positions", path="/positions").type_name == "position"
     assert resource_of("staff", path="/staff").type_name == "staff"
     named = resource_of("staff", path="/v2/staff", detail_path="/v2/staff/{id}", type_name="person")
@@ -326,7 +326,7 @@ def test_any_other_list_endpoint_can_be_described() -> None:
 
 @pytest.mark.parametrize("subject", [".", "..", "a/..", "../a", "a/./b", "a\\..", "%2e", "%2E%2e", "a%2F.."])
 def test_an_id_that_leads_to_another_path_has_none_of_its_own(subject: str) -> None:
-    """Law: what a URL parser takes for a step to another path, now or after it has decoded it, is not asked for."""
+    """An id that a URL parser would resolve to another path, also once decoded, has no record path."""
     assert RESOURCES["contractTypes"].record_path(subject) is None
     assert resource_of("staff", path="/staff", detail_path="/staff/{id}/all").record_path(subject) is None
 
@@ -335,7 +335,7 @@ def test_an_id_that_leads_to_another_path_has_none_of_its_own(subject: str) -> N
     ("subject", "path"), [("a", "a"), ("...", "..."), (".a", ".a"), ("a..b", "a..b"), ("a/b", "a%2Fb"), ("?", "%3F")]
 )
 def test_any_other_id_is_one_segment_of_the_path(subject: str, path: str) -> None:
-    """Law: dots beside other characters are an id like any other; where there is no such endpoint, none has a path."""
+    """Any other id is one escaped path segment; a resource without a detail path has none."""
     assert RESOURCES["contractTypes"].record_path(subject) == f"/contractTypes/{path}"
     assert RESOURCES["achievements"].record_path(subject) is None
 
@@ -350,7 +350,7 @@ def test_a_known_resource_can_be_overridden_in_part() -> None:
 
 
 def test_a_result_has_the_fields_of_the_contract() -> None:
-    """What is printed has exactly the contract's names, in its order, as JSON."""
+    """A printed result has exactly the contract's fields, in its order."""
     result = RoundResult(2, 15, 1, 2, 3, 4, 5, 0.123, feed="acme/f", mode=RoundMode.DELTA, ok=True)
     assert msgspec.json.decode(msgspec.json.encode(result.public)) == {
         "feed": "acme/f",
@@ -372,6 +372,6 @@ def test_a_result_has_the_fields_of_the_contract() -> None:
 
 
 def test_what_is_internal_to_a_result_is_not_printed() -> None:
-    """Law: how long another process still has the lease is shown to no user."""
+    """A printed result does not show the remaining time of another process's lease."""
     skipped = RoundResult(feed="acme/f", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=3))
     assert "wait" not in skipped.public

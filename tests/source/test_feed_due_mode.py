@@ -51,13 +51,13 @@ READ = FeedState("g", 5, delta_token="d", query=FEED.fingerprint, read_at=NOON -
 def test_the_state_says_which_reading_is_due(
     feed: dict[str, object], state: dict[str, object], expected: tuple[RoundMode, str | None]
 ) -> None:
-    """Never read: baseline. Another query: resync. No token: full. Too long ago: reconcile. Else a delta."""
+    """Never read: baseline. Another query: resync. No token: full. Last full round too old: reconcile. Else: delta."""
     assert due_mode(msgspec.structs.replace(FEED, **feed), msgspec.structs.replace(READ, **state), NOON) == expected
 
 
 @pytest.mark.parametrize("mode", [mode for mode in RoundMode if mode is not RoundMode.SKIPPED])
 def test_events_say_where_they_come_from(mode: RoundMode) -> None:
-    """Source, type and cause of an event are the listing's, the resource's and the round's."""
+    """An event's source, type and cause come from its listing, its resource and its round."""
     frame = event_frame(FEED, generation="g", mode=mode, path="/contractTypes")
     change = Change(ChangeKind.CREATED, "k", "k", None, b"{}", b"{}", None, (), 1)
     event = json.loads(frame.encode(change, event_id="0" * 32, sequence=1, recorded="2025-03-01T12:00:00.000Z"))
@@ -67,5 +67,5 @@ def test_events_say_where_they_come_from(mode: RoundMode) -> None:
 
 
 def test_every_reading_is_a_cause_and_nothing_else_is() -> None:
-    """The modes but ``skipped`` are the causes of the contract."""
+    """The causes of the contract are the modes except ``skipped``."""
     assert {str(mode) for mode in RoundMode} - {"skipped"} == {str(cause) for cause in Cause}

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.paging`: what the API refuses is found, left out and remembered; nothing else is."""
+"""Laws of :mod:`poller.source.paging`: detected capabilities, page and delta tokens, and reading of pages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FIELDS = st.sampled_from([(), ("id", "n")])
 async def test_the_nearest_query_that_is_taken_is_found(
     limit: int | None, fields: tuple[str, ...], most: int, takes_fields: bool, takes_all: bool
 ) -> None:
-    """As many of the parameters as the API takes, a limit no less than half of what it would take; few requests."""
+    """The query found has all accepted parameters and at least half of the accepted limit, in few requests."""
     asked: list[ListQuery] = []
 
     async def takes(query: ListQuery) -> bool:
@@ -101,7 +101,7 @@ def test_what_was_learnt_is_applied_kept_and_bound_to_its_query() -> None:
     ],
 )
 def test_where_the_delta_token_stands_is_seen(tokens: str, place: str) -> None:
-    """From a listing of several pages; one page later on takes nothing back."""
+    """The place of the delta token is detected from a listing of several pages; one page changes nothing."""
     drain = ListingReader(ListQuery())
     for number, stands in enumerate(tokens, start=1):
         more = str(number) if number < len(tokens) else None
@@ -115,7 +115,7 @@ def test_where_the_delta_token_stands_is_seen(tokens: str, place: str) -> None:
 
 
 class Picky:
-    """An API that takes limits up to some number, and fields or not."""
+    """An API that accepts limits up to a number, and fields or not."""
 
     def __init__(self, *, most: int, fields: bool = False, status: int = 400) -> None:
         self.most, self.fields, self.status = most, fields, status
@@ -148,7 +148,7 @@ ASKED = ListQuery(limit=1_000, fields=("id", "n"))
 
 @pytest.mark.parametrize("status", [400, 413, 414, 422])
 async def test_a_limit_that_is_too_large_is_halved_and_remembered(status: int) -> None:
-    """The first round finds out, says so, and reads; later ones ask in the way that is taken, with their token."""
+    """A refused limit is halved until it is accepted; later rounds use that limit with their token."""
     api, store = Picky(most=300, fields=True, status=status), MemoryStore()
     result = await rounds(api, store, query=ASKED)
     assert (result.ok, result.mode, result.created) == (True, RoundMode.BASELINE, 1)
@@ -159,7 +159,7 @@ async def test_a_limit_that_is_too_large_is_halved_and_remembered(status: int) -
 
 
 async def test_what_was_learnt_is_forgotten_by_a_resync_and_with_another_query() -> None:
-    """The API may have changed its mind; an operator, or the configuration, has it asked again."""
+    """A resync or another query tries the configured parameters again."""
     api, store = Picky(most=300), MemoryStore()
     assert (await rounds(api, store, query=ASKED)).learnt.refused == ("limit (taken: 250)", "fields")
     api.most, api.fields = 5_000, True
@@ -175,7 +175,7 @@ async def test_what_was_learnt_is_forgotten_by_a_resync_and_with_another_query()
 
 
 async def test_a_refusal_for_another_reason_is_an_error_and_teaches_nothing() -> None:
-    """Where the bare request is refused too, the parameters are not to blame: the error is that of the first."""
+    """If the bare request is refused too, the first error is the round's and nothing is detected."""
     api, store = Picky(most=-1, fields=True), MemoryStore()
     result = await rounds(api, store, query=ListQuery(limit=10))
     assert (result.ok, result.error, result.learnt) == (False, "GET /contractTypes: no", None)
@@ -191,7 +191,7 @@ async def test_an_api_that_goes_away_during_the_search_fails_the_round() -> None
 
 
 async def test_all_listings_of_a_feed_share_what_one_has_taught() -> None:
-    """The first finds out; those that were on their way are asked for again, the search is not."""
+    """Substreams share detected capabilities: requests in flight are repeated, the search is not."""
     api, store = Picky(most=300), MemoryStore()
     names = tuple(f"q{number}" for number in range(9))
     result = await rounds(api, store, achievements=True, query=ASKED, qualifications=names, at_once=3)
@@ -211,7 +211,7 @@ def page(page_token: str | None = None, delta_token: str | None = None) -> Page:
     "end", [b'{"results":[]}', b'{"results":[],"pageToken":null}', b'{"results":[],"pageToken":""}']
 )
 def test_a_page_without_a_page_token_is_the_last(end: bytes) -> None:
-    """Absent, null and empty end the listing; how many records a page holds never does."""
+    """An absent, null or empty page token ends the listing, whatever the number of records."""
     drain = ListingReader(ListQuery())
     assert drain.next_request(page("p")) == (("pageToken", "p"),)
     assert drain.next_request(at_once(decode_page(end))) is None
@@ -232,7 +232,7 @@ def test_a_page_without_a_page_token_is_the_last(end: bytes) -> None:
 def test_the_first_or_the_last_delta_token_is_kept(
     keep: Literal["first", "last"], tokens: list[str | None], kept: str | None
 ) -> None:
-    """Of the tokens that are there, the one that the configuration says; none where there was none."""
+    """The first or last delta token of the pages is kept, as configured; pages without one do not count."""
     drain = ListingReader(ListQuery(keep=keep))
     for number, token in enumerate(tokens):
         drain.next_request(page(f"p{number}", token))
@@ -250,14 +250,14 @@ def test_the_first_or_the_last_delta_token_is_kept(
 def test_fields_are_written_in_the_style_asked_for(
     style: Literal["repeat", "comma", "brackets"], fields: Params
 ) -> None:
-    """The reference does not say how an array stands in a query string, so the configuration does."""
+    """Fields are written in the configured style, since the reference defines none for arrays."""
     query = ListQuery(limit=5, fields=("id", "name"), style=style)
     assert query.first(None) == (("limit", "5"), *fields)
     assert query.first("d") == (("limit", "5"), *fields, ("sinceDeltaToken", "d"))
 
 
 def test_further_pages_repeat_the_parameters_or_not() -> None:
-    """With ``all`` a further page is asked for like the first, and by its token; with ``token-only`` by that alone."""
+    """A further page repeats the first parameters with ``all``, and has only its token with ``token-only``."""
     repeating, alone = ListQuery(limit=5, fields=("id",)), ListQuery(limit=5, fields=("id",), page_params="token-only")
     assert repeating.further("d", "p") == (*repeating.first("d"), ("pageToken", "p"))
     assert alone.first("d") == repeating.first("d")
@@ -267,7 +267,7 @@ def test_further_pages_repeat_the_parameters_or_not() -> None:
 
 
 def test_a_circle_is_an_error() -> None:
-    """A page token that comes a second time leads nowhere, however many pages lie between."""
+    """A page token that comes a second time is an error, however many pages lie between."""
     drain = ListingReader(ListQuery())
     for token in ("a", "b", "c"):
         drain.next_request(page(token))
@@ -276,7 +276,7 @@ def test_a_circle_is_an_error() -> None:
 
 
 def test_a_listing_has_an_end() -> None:
-    """As many pages as allowed are fine; if the last of them names a further one, that is an error."""
+    """A listing may have ``max_pages`` pages; a token on the last of them is an error."""
     fine, endless = ListingReader(ListQuery(max_pages=3)), ListingReader(ListQuery(max_pages=3))
     for drain in (fine, endless):
         assert drain.next_request(page("a")) is not None
@@ -300,7 +300,7 @@ def test_a_listing_has_an_end() -> None:
     ],
 )
 def test_the_fingerprint_is_of_what_a_token_may_be_bound_to(change: dict[str, Any], differs: bool) -> None:
-    """Limit, fields and path change it; how this side goes about reading does not."""
+    """Limit, fields and path change the fingerprint; settings of the reader do not."""
     query = ListQuery(limit=5, fields=("id", "name"))
     other = msgspec.structs.replace(query, **change)
     assert (other.fingerprint("/a") != query.fingerprint("/a")) == differs
@@ -312,7 +312,7 @@ def test_the_fingerprint_is_of_what_a_token_may_be_bound_to(change: dict[str, An
 
 
 def test_a_last_page_that_repeats_itself_ends_the_listing() -> None:
-    """An API that never leaves the token out: the same records under the token they were asked with are the end."""
+    """If a page repeats its records under its own token, the listing ends; other records are a circle."""
     drain = ListingReader(ListQuery())
     assert drain.next_request(Page([b"1"], None, "a")) is not None
     assert drain.next_request(Page([b"2"], None, "a")) == (("pageToken", "a"),)
@@ -325,7 +325,7 @@ def test_a_last_page_that_repeats_itself_ends_the_listing() -> None:
 
 
 def test_the_same_records_under_a_new_token_are_a_circle() -> None:
-    """New tokens for ever and nothing new in the pages; several empty ones in a row are allowed."""
+    """Repeated records under a new token are an error; several empty pages in a row are not."""
     drain = ListingReader(ListQuery())
     assert drain.next_request(Page([b"1"], None, "a")) is not None
     for token in ("b", "c", "d"):
@@ -338,7 +338,7 @@ def test_the_same_records_under_a_new_token_are_a_circle() -> None:
 
 
 class Listing:
-    """Pages by page token, "" for the first; each names the next. What was asked is kept."""
+    """Pages by page token, "" for the first; each names the next. Records the requests."""
 
     def __init__(self, *pages: tuple[str, str | None]) -> None:
         self.asked: list[str] = []
@@ -362,14 +362,14 @@ class Listing:
 
 
 async def read_into(seen: list[list[bytes]], listing: Listing) -> None:
-    """Read to the end; what was given out is in ``seen``, whatever is raised."""
+    """Read to the end; ``seen`` gets the records of each page, also if an error follows."""
     async with aclosing(read_pages(listing.get, "/x", ListingReader(ListQuery()))) as pages:
         async for page in pages:
             seen += [page.records]
 
 
 async def test_a_page_is_given_out_while_the_next_one_is_being_fetched() -> None:
-    """The request for page n+1 is on its way before page n is done with, and no further one is."""
+    """While a page is in use, the next one is requested, and no further one."""
     listing = Listing(("", "a"), ("a", "b"), ("b", None))
     seen = []
     async with aclosing(read_pages(listing.get, "/x", ListingReader(ListQuery()))) as pages:
@@ -384,7 +384,7 @@ async def test_a_page_is_given_out_while_the_next_one_is_being_fetched() -> None
 
 
 async def test_all_pages_before_a_failure_are_given_out() -> None:
-    """What came before the failing exchange is there; then the failure is raised as it is."""
+    """The pages before a failed request are given out; then the failure is raised unchanged."""
     listing = Listing(("", "a"), ("a", "gone"))
     seen: list[list[bytes]] = []
     with pytest.raises(SourceUnavailable, match="no page gone"):
@@ -403,7 +403,7 @@ async def test_the_page_that_closes_a_circle_is_given_out() -> None:
 
 
 async def test_closing_ends_the_page_that_is_on_its_way() -> None:
-    """A reader that stops leaves no task."""
+    """Closing the reader cancels the request in flight and leaves no task."""
     listing = Listing(("", "never"))
     async with aclosing(read_pages(listing.get, "/x", ListingReader(ListQuery()))) as pages:
         await anext(pages)

@@ -20,7 +20,7 @@ from tests.harness.growth import LINEAR, growth
 
 
 def test_records_are_the_bytes_they_came_in() -> None:
-    """Each record is kept as it stands between the commas, whatever it is; unknown keys of the envelope are ignored."""
+    """Each record is kept byte for byte, of any JSON type; unknown keys of the envelope are ignored."""
     body = b'{"more":1,"results":[ {"n": 1.0} ,{"n":12345678901234567890123},null,[1],"\xff"],"pageToken":"p"}'
     records = [b'{"n": 1.0}', b'{"n":12345678901234567890123}', b"null", b"[1]", b'"\xff"']
     assert at_once(decode_page(body)) == Page(records, None, "p")
@@ -73,7 +73,7 @@ def test_tokens_are_opaque(token: str) -> None:
     ids=lambda value: repr(value[:24]),
 )
 def test_what_is_not_the_envelope_is_nonsense(body: bytes, reason: str) -> None:
-    """Cut, not JSON, another shape, a token that cannot be sent back: an error of one short line that says which."""
+    """Any other body is an error of one short line that says what is wrong."""
     with pytest.raises(SourceNonsense, match=reason) as refused:
         at_once(decode_page(body))
     assert str(refused.value).isprintable()
@@ -81,7 +81,7 @@ def test_what_is_not_the_envelope_is_nonsense(body: bytes, reason: str) -> None:
 
 
 def test_a_mark_of_utf_8_is_passed_over() -> None:
-    """RFC 8259 allows a reader to ignore it; some frameworks write one. A second one is no JSON."""
+    """A UTF-8 byte order mark is skipped, as RFC 8259 allows; a second one is an error."""
     page = at_once(decode_page(b'\xef\xbb\xbf{"results":[{"id":"a"}],"deltaToken":"d"}'))
     assert (page.records, page.delta_token) == ([b'{"id":"a"}'], "d")
     with pytest.raises(SourceNonsense, match="not JSON"):
@@ -89,7 +89,7 @@ def test_a_mark_of_utf_8_is_passed_over() -> None:
 
 
 def test_what_stands_around_the_records_is_none_of_ours() -> None:
-    """Keys that are not the envelope's may stand twice, hold colons and nest; what records hold is theirs."""
+    """Unknown keys may repeat, hold colons and nest; the content of records is not checked."""
     deep = b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1)
     records = [b'{"results":1,"results":2,"deltaToken":":"}', b"[" * 500 + b"]" * 500]
     body = b'{"x":1,"a\\u003ab":":","x":{"results":[]},"results":[%b],"deltaToken":"d","y":%b}' % (
@@ -116,7 +116,7 @@ def test_an_error_repeats_nothing_of_the_body(body: bytes) -> None:
 
 
 def test_a_token_within_the_limit_is_taken() -> None:
-    """The limit itself is within the limit."""
+    """A token of exactly the longest length is accepted."""
     found: Any = at_once(decode_page(b'{"results":[],"pageToken":"%b"}' % (b"x" * MAX_TOKEN_LENGTH)))
     assert len(found.page_token) == MAX_TOKEN_LENGTH
 
@@ -143,13 +143,13 @@ def test_a_token_within_the_limit_is_taken() -> None:
     ids=lambda value: repr(value[:24]) if value else "None",
 )  # fmt: skip
 def test_the_keys_that_came(body: bytes, words: str | None) -> None:
-    """The common ones by their names, at most six, the others by their number; nothing where there is none."""
+    """The error names at most six common keys and counts the others; no keys give no text."""
     assert keys_instead(body, "results") == words
 
 
 @given(st.dictionaries(st.text(max_size=40), st.integers(), max_size=20))
 def test_nothing_else_of_the_body_is_said(found: dict[str, int]) -> None:
-    """An error is one short printable line that names known keys only."""
+    """The text is one short printable line that names known keys only."""
     words = keys_instead(msgspec.json.encode({**found, "s3cret-" * 3: 1}), "results")
     if "results" not in found:
         assert words is not None
@@ -170,7 +170,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(JSON, max_size=5), st.dictionaries(st.text(max_size=5), JSON, max_size=3), st.booleans())
 def test_the_parts_are_those_of_the_envelope(results: list[Any], others: dict[str, Any], indented: bool) -> None:
-    """Law: for any envelope the elements are those that a JSON reader finds, and what is left is the rest of it."""
+    """For any envelope, the elements equal those of a JSON parser, and the remainder is the rest of it."""
     envelope = {**others, "results": results, "after": [1, {"results": [2]}]}
     parts = at_once(split_results(json.dumps(envelope, indent=2 if indented else None).encode()))
     assert parts is not None
@@ -191,7 +191,7 @@ def test_the_parts_are_those_of_the_envelope(results: list[Any], others: dict[st
     ids=["NaN", "lone surrogate", "deep", "surrogates the wrong way round", "nothing"],
 )
 def test_a_bad_record_leaves_the_others_of_its_page(bad: bytes, reason: str) -> None:
-    """Law: the records around it are read, its own bytes are refused with the reason, the tokens count."""
+    """A bad record is rejected with its bytes and reason; the other records and the tokens are read."""
     body = b'{"results":[{"id":"a"}, ' + bad + b' ,{"id":"c","t":"],{"}],"deltaToken":"d","pageToken":"p"}'
     page = at_once(decode_page(body))
     read = record_reader("id")
@@ -206,7 +206,7 @@ def test_a_bad_record_leaves_the_others_of_its_page(bad: bytes, reason: str) -> 
 
 @pytest.mark.parametrize("start", [b'{"results":[', b'{"x":'])
 def test_marks_without_end_take_no_time(start: bytes) -> None:
-    """Law: the time that a page takes grows with its length, not with the square of it (that would be hours here)."""
+    """The time for a page grows linearly with its length; quadratic growth would take hours here."""
     assert at_once(split_results(start + b'\\"' * 2_000_000)) is None
 
 
@@ -223,7 +223,7 @@ def test_marks_without_end_take_no_time(start: bytes) -> None:
     ],
 )
 def test_what_is_no_envelope_stays_none(body: bytes) -> None:
-    """Law: a page that was cut off, or is something else, fails as a whole."""
+    """A page that is cut off or has another shape fails as a whole."""
     with pytest.raises(SourceNonsense):
         at_once(decode_page(body))
 
@@ -232,7 +232,7 @@ FEW = 50_000  # records, in place of MAX_RECORDS
 
 
 def steps(body: bytes) -> tuple[int, Page | SourceNonsense]:
-    """How often reading an answer gave way to others, and what came of it."""
+    """How often decoding the body yielded to other tasks, and its result."""
     reading, count = decode_page(body, most=FEW), 0
     try:
         while True:
@@ -246,7 +246,7 @@ def steps(body: bytes) -> tuple[int, Page | SourceNonsense]:
 
 @pytest.mark.parametrize("element", [b"0", b"{}", b'{"id":1}', b"[[]]"])
 def test_a_page_has_a_bounded_number_of_records(element: bytes) -> None:
-    """Law: as many as are allowed are read; one more is refused with what to do, and gives way all the while."""
+    """The limit of records is accepted; one more is an error with the remedy, and decoding yields meanwhile."""
     body = b'{"results":[%b],"deltaToken":"d"}' % b",".join([element] * FEW)
     _, page = steps(body)
     assert isinstance(page, Page)
@@ -269,7 +269,7 @@ def test_a_page_has_a_bounded_number_of_records(element: bytes) -> None:
     ],
 )
 def test_what_is_no_page_takes_no_memory_by_its_commas(body: bytes) -> None:
-    """Law: what has more commas than a page may have records is never read into as many values before it is refused."""
+    """A body with more commas than the limit of records is refused without parsing them into values."""
     whole = body.replace(b"%b", b",".join([b"0"] * (2 * FEW)))
     tracemalloc.start()
     try:
@@ -278,11 +278,11 @@ def test_what_is_no_page_takes_no_memory_by_its_commas(body: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert isinstance(refused, SourceNonsense)
-    assert peak < 10 * len(whole)  # as values each takes more than fifty bytes for its two
+    assert peak < 10 * len(whole)  # parsed values would take more than fifty bytes for each two
 
 
 def test_a_large_page_of_few_records_is_read_as_any_other() -> None:
-    """Law: commas within records are no records, be there more of them than a page may have records."""
+    """Commas within records do not count as records, even above the limit of records."""
     record = b'{"id":"%d","x":[%b],"n":{"t":"],[\\""}}'
     records = [record % (number, b",".join([b"0"] * 300)) for number in range(400)]
     _, page = steps(b'{"deltaToken":"d","results":[ %b ]}' % b" ,\n".join(records))
@@ -294,6 +294,6 @@ def test_a_large_page_of_few_records_is_read_as_any_other() -> None:
     "text", [b'\\"', b'"', b'["', b"[", b"{}", b'{"a":"', b'"results":', b'"results":[', b"{[", b'{"a\\"']
 )
 def test_cutting_takes_time_by_the_length_alone(text: bytes) -> None:
-    """Law: whatever a stranger repeats where records should stand costs time by its length."""
+    """Decoding takes linear time, whatever text is repeated in place of the records."""
     for start in (b'{"results":[', b"{"):
         assert growth(lambda size, start=start: steps(start + text * (size // len(text))), 8 * 1024) < LINEAR  # type: ignore[misc]

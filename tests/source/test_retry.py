@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.retry`."""
+"""Laws of :mod:`poller.source.retry`: retries, pauses and the circuit of a source."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECOND = timedelta(seconds=1)
 
 
 def opened(jitter: float = 1.0) -> Circuit:
-    """A circuit that opened at 0."""
+    """A circuit that opened at time 0."""
     circuit = Circuit()
     for _ in range(THRESHOLD):
         circuit = circuit.failed(NONE, probe=False, jitter=jitter)
@@ -61,7 +61,7 @@ def test_so_many_failures_in_a_row_open_it() -> None:
 
 
 def test_a_probe_goes_alone_as_soon_as_it_is_due() -> None:
-    """A probe starts exactly when it is due, and no other while it is in flight."""
+    """A probe is admitted exactly when it is due, and no other request while it is in flight."""
     circuit = opened()
     assert not circuit.admits(SECOND - timedelta(microseconds=1))
     assert circuit.admits(SECOND)
@@ -73,7 +73,7 @@ def test_a_probe_goes_alone_as_soon_as_it_is_due() -> None:
 
 @given(st.lists(st.floats(0.5, 1.5), min_size=1, max_size=20))
 def test_pauses_double_up_to_the_longest(jitters: list[float]) -> None:
-    """1, 2, 4 … 60 seconds from each failed probe, times the jitter, never beyond the longest."""
+    """Each failed probe doubles the pause, from 1 to 60 seconds, times the jitter, never above the longest."""
     circuit, at = opened(), SECOND
     for count, jitter in enumerate(jitters, start=1):
         circuit = circuit.started().failed(at, probe=True, jitter=jitter)
@@ -85,7 +85,7 @@ def test_pauses_double_up_to_the_longest(jitters: list[float]) -> None:
 
 @given(st.integers(1, 30))
 def test_stragglers_change_nothing(count: int) -> None:
-    """Requests sent before it opened fail after: the probe is due when it was, and stays the only one."""
+    """Failures of requests sent before the circuit opened change neither the next probe nor its pause."""
     circuit = opened()
     for turn in range(count):
         circuit = circuit.failed(turn * SECOND, probe=False, jitter=1.0)
@@ -109,7 +109,7 @@ BUSY = http(429, b"slow down", "Retry-After: 20")
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_a_pause_is_waited_for_where_there_is_patience(status: int) -> None:
-    """What the API asks for is kept to, and then the request is made again: one attempt of several."""
+    """A pause that the API asks for is waited for, and then the request is repeated."""
     time = Time()
     answers = [http(status, b"", "Retry-After: 20"), OK]
     async with serving(answers) as api, client_of(api.url, time) as client:
@@ -118,7 +118,7 @@ async def test_a_pause_is_waited_for_where_there_is_patience(status: int) -> Non
 
 
 async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None:
-    """No feed of the source sends a request during a pause; after it all do."""
+    """During a pause requests without enough patience fail unsent; after it they are sent."""
     time = Time()
     async with serving([BUSY, OK]) as api, client_of(api.url, time) as client:
         until = "the API asked to be left alone until 2025-03-01T12:00:20Z"
@@ -136,7 +136,7 @@ async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None
 
 @pytest.mark.parametrize("limits", [ClientLimits(concurrency=1), ClientLimits(rate=8)], ids=["place", "rate"])
 async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: ClientLimits) -> None:
-    """If one request is answered with a pause, all others wait, too, and none starts before its end."""
+    """A pause also applies to requests that wait for a slot or the rate."""
     over, waiting, changed = asyncio.Event(), 0, asyncio.Event()
 
     class Held(Time):
@@ -167,7 +167,7 @@ async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: C
 
 
 async def test_a_pause_ends_the_attempts_as_failures_do() -> None:
-    """An API that asks for a second's pause again and again is asked so often, within the patience, and no more."""
+    """A request answered 429 again and again counts as many attempts as a failing one."""
     time = Time()
     async with serving(http(429)) as api, client_of(api.url, time) as client:
         failed = await failure_of(client)
@@ -198,7 +198,7 @@ async def test_a_later_and_shorter_pause_does_not_shorten_an_earlier_one() -> No
 
 
 async def broken(client: ApiClient) -> None:
-    """Let a source fail until its circuit is open."""
+    """Let requests fail until the circuit of the source is open."""
     for feed in range(THRESHOLD):
         await failure_of(client, f"/{feed}", patience=SECOND / 10)
 
@@ -225,7 +225,7 @@ async def test_failures_of_any_feeds_open_the_circuit() -> None:
 
 @pytest.mark.parametrize("answer", [OK, http(404), http(429)], ids=["ok", "refused", "busy"])
 async def test_any_answer_to_the_probe_closes_the_circuit(answer: bytes) -> None:
-    """Good or not, an answer is one; the next failures are tried again as ever."""
+    """Any answer to the probe closes the circuit; later failures are retried again."""
     time = Time()
     async with serving([*[http(500)] * THRESHOLD, answer, http(500)]) as api, client_of(api.url, time) as client:
         await broken(client)
@@ -260,7 +260,7 @@ async def test_one_probe_at_a_time_goes_through() -> None:
 
 
 async def test_listings_that_always_fail_do_not_keep_the_others_waiting() -> None:
-    """A listing's first failures may open the circuit; after an answer of another one, its further ones do not."""
+    """A path that never answered does not open the circuit again once another path has answered."""
     time, well = Time(), ["/well"]
 
     async def answer(request: Request, _: Any) -> bytes:
@@ -286,7 +286,7 @@ async def test_listings_that_always_fail_do_not_keep_the_others_waiting() -> Non
 
 
 async def test_an_api_that_refuses_or_is_busy_is_there() -> None:
-    """However often it says no, it is asked."""
+    """Refusals and 429 never open the circuit."""
     time = Time()
     for answer in (http(403), http(429)):
         async with serving(answer) as api, client_of(api.url, time) as client:
@@ -302,7 +302,7 @@ NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
 
 def at(seconds: float, start: datetime = NOON) -> str:
-    """An HTTP date so many seconds after the start."""
+    """An HTTP date this number of seconds after the start."""
     return format_datetime(start + timedelta(seconds=seconds), usegmt=True)
 
 
@@ -391,20 +391,20 @@ def step(outcome: ExchangeOutcome, *, attempt: int = 1, jitter: float = 1.0) -> 
     ],
 )
 def test_the_table(outcome: ExchangeOutcome, expected: Step, answering: bool) -> None:
-    """What each outcome leads to, and whether it shows an API that is there."""
+    """The step that follows each outcome, and whether the outcome shows that the API answers."""
     assert (step(outcome), outcome.answering) == (expected, answering)
 
 
 @given(st.integers(100, 999), st.integers(1, 50), st.floats(0.5, 1.5))
 def test_only_what_may_pass_is_tried_again(status: int, attempt: int, jitter: float) -> None:
-    """408, 425, 429 and 5xx, and nothing else."""
+    """Only 408, 425, 429 and 5xx are retried."""
     stands = isinstance(step(ExchangeOutcome(status), attempt=attempt, jitter=jitter), NoRetry)
     assert stands == (status not in {408, 425, 429} and status < 500)
 
 
 @given(st.integers(1, 20), st.floats(0.5, 1.5))
 def test_pauses_double_and_are_jittered(attempt: int, jitter: float) -> None:
-    """Each is twice the one before, up to a bound; so is that after a connection that was closed a second time."""
+    """Each pause is twice the one before, up to a limit, also after a second closed connection."""
     for outcome in (ExchangeOutcome(502), ExchangeOutcome()):
         expected = FIRST_PAUSE * 2 ** min(attempt - 1, DOUBLINGS) * jitter
         assert step(outcome, attempt=attempt, jitter=jitter) == RetryLater(expected)
@@ -415,7 +415,7 @@ def test_pauses_double_and_are_jittered(attempt: int, jitter: float) -> None:
 
 @given(st.sampled_from([429, 500, 503]), st.integers(1, 20), st.floats(0.0, 1.5))
 def test_the_jitter_never_shortens_what_was_asked_for(status: int, attempt: int, jitter: float) -> None:
-    """Ten seconds are ten seconds."""
+    """The jitter does not change a pause that the API asked for."""
     assert step(ExchangeOutcome(status, retry_after="10"), attempt=attempt, jitter=jitter) == PauseSource(10 * SECOND)
 
 
@@ -425,5 +425,5 @@ def test_the_jitter_never_shortens_what_was_asked_for(status: int, attempt: int,
     st.timedeltas(timedelta(hours=-1), timedelta(hours=2)),
 )
 def test_attempts_and_waiting_stay_within_their_bounds(attempt: int, wait: timedelta, left: timedelta) -> None:
-    """No attempt too many, and none that would begin when the patience is over."""
+    """No attempt exceeds the limit, and none begins after the patience has ended."""
     assert is_affordable(wait, attempt=attempt, left=left) == (attempt < ATTEMPTS and wait < left)

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.round`: what is read, in which mode, and what is committed when."""
+"""Laws of :mod:`poller.source.round`: the mode of a round, its requests, and when it commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, NOON, Round, Scrip
 
 
 async def test_a_baseline_publishes_all_and_keeps_the_token() -> None:
-    """The first reading: every record created with the cause baseline, the token of its first page kept."""
+    """The baseline publishes each record as created and keeps the first page's token."""
     feed = Round()
     script = Script().on(records("a", "b"), further="p", delta="d1").on([*records("c"), 7], page="p", delta="d2")
     result = await feed(script)
@@ -42,7 +42,7 @@ async def test_a_baseline_publishes_all_and_keeps_the_token() -> None:
 
 
 async def test_a_delta_starts_from_the_token_and_moves_it(read: Round) -> None:
-    """With a token a round asks for what changed since, on every page; the next one starts from the new token."""
+    """A delta requests the changes since the token on every page; the next starts from the new token."""
     read.clock.pass_by(DAY / 2)
     script = (
         Script().on(records("b", value=2), since="d1", further="p", delta="d3").on(records("c"), page="p", since="d1")
@@ -54,7 +54,7 @@ async def test_a_delta_starts_from_the_token_and_moves_it(read: Round) -> None:
     assert read.store.state.read_at == NOON  # a delta is no full reading
     again = await read(Script().on(records("c"), since="d3"))
     assert (again.mode, again.unchanged, again.changes) == (RoundMode.DELTA, 1, 0)
-    assert read.kept == "d3"  # no new one came, the old one stays good
+    assert read.kept == "d3"  # without a new token the old one stays valid
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ async def test_a_delta_starts_from_the_token_and_moves_it(read: Round) -> None:
 async def test_each_kind_of_reading_is_silent_where_nothing_changed(
     read: Round, change: dict[str, Any], passed: timedelta, mode: RoundMode
 ) -> None:
-    """Whatever makes the feed be read again, records that are the same give no event; full ones renew the date."""
+    """In each mode unchanged records give no event; full rounds renew the time of the last full round."""
     read.clock.pass_by(passed)
     since = "d1" if mode is RoundMode.DELTA else None
     script = Script().on(records("a", "b"), since=since, delta="d9")
@@ -84,7 +84,7 @@ async def test_each_kind_of_reading_is_silent_where_nothing_changed(
 
 
 async def test_without_a_token_each_round_is_a_full_reading() -> None:
-    """An API that gives none is read in full each time, and an empty token is none."""
+    """Without a delta token, or with an empty one, each round is a full one."""
     feed = Round()
     modes = [(await feed(Script().on(records("a"), delta=""))).mode for _ in range(3)]
     assert modes == [RoundMode.BASELINE, RoundMode.FULL, RoundMode.FULL]
@@ -92,7 +92,7 @@ async def test_without_a_token_each_round_is_a_full_reading() -> None:
 
 
 async def test_the_token_is_committed_after_the_last_page_and_never_before() -> None:
-    """No commit before the last one has a token or a date in it, and that one has no records."""
+    """Only the last commit has the token and the times, and it has no records."""
     feed = Round()
     script = Script().on(records("a"), further="p", delta="d1").on(records("b"), page="p", further="q", delta="d2")
     await feed(script.on(records("c"), page="q", delta="d3"))
@@ -103,7 +103,7 @@ async def test_the_token_is_committed_after_the_last_page_and_never_before() -> 
 
 
 async def test_the_next_page_is_asked_for_before_this_one_is_committed() -> None:
-    """While a page is being committed the next one is on its way, and never more than that one."""
+    """While a page is committed the next page is requested, and no further one."""
     feed = Round()
     asked: list[int] = []
     script = Script().on(records("a"), further="p").on(records("b"), page="p", further="q").on(records("c"), page="q")
@@ -119,7 +119,7 @@ async def test_the_next_page_is_asked_for_before_this_one_is_committed() -> None
 
 
 async def test_a_large_page_is_committed_in_slices() -> None:
-    """No commit is larger than a slice; together they are the page, numbered without gaps."""
+    """A large page is committed in slices, numbered without gaps."""
     feed, count = Round(), 2 * SLICE_RECORDS + 1
     result = await feed(Script().on(records(*map(str, range(count)))))
     assert [len(commit.events) for commit in feed.store.commits] == [SLICE_RECORDS, SLICE_RECORDS, 1, 0]
@@ -128,7 +128,7 @@ async def test_a_large_page_is_committed_in_slices() -> None:
 
 
 async def test_a_silent_baseline_publishes_nothing_until_something_changes() -> None:
-    """The first reading is counted and kept, not published; a resync later is as loud as ever."""
+    """A silent baseline is counted and stored, not published; a later resync publishes."""
     feed = Round(msgspec.structs.replace(FEED, silent_baseline=True, strip=without(("/at",))))
     result = await feed(Script().on(records("a", "b"), delta="d1"))
     assert (result.created, feed.store.events) == (2, [])
@@ -140,7 +140,7 @@ async def test_a_silent_baseline_publishes_nothing_until_something_changes() -> 
 
 
 async def test_achievements_are_read_listing_by_listing() -> None:
-    """Each qualification once, those configured and those seen where that is asked for; the event says which."""
+    """Each configured or seen qualification is read once, and the event's source names it."""
     feed = Round(msgspec.structs.replace(ACHIEVEMENTS, discover=True))
     feed.seen = ("q2", "q3")
     script = Script()
@@ -157,7 +157,7 @@ async def test_achievements_are_read_listing_by_listing() -> None:
 
 
 async def test_a_qualification_that_is_gone_lists_nothing() -> None:
-    """404 for one listing is no error; the others are read, and the reading is complete."""
+    """A 404 of one substream is no error; the others are read, and the round is complete."""
     feed = Round(ACHIEVEMENTS)
     script = Script().on(SourceRefused("no", status=404), path="/qualifications/q1/achievements")
     result = await feed(script.on(records("x"), path="/qualifications/q2/achievements"))
@@ -165,7 +165,7 @@ async def test_a_qualification_that_is_gone_lists_nothing() -> None:
 
 
 async def test_another_refusal_of_a_listing_fails_the_round() -> None:
-    """What is not 404 is an error; what came before it is kept, and the first reading of the feed is over."""
+    """Any other refusal of a substream fails the round; the others are kept and the baseline is over."""
     feed = Round(ACHIEVEMENTS)
     script = Script().on(records("x"), path="/qualifications/q1/achievements")
     result = await feed(script.on(SourceRefused("no", status=403), path="/qualifications/q2/achievements"))
@@ -173,7 +173,7 @@ async def test_another_refusal_of_a_listing_fails_the_round() -> None:
 
 
 async def test_achievements_without_a_qualification_are_not_read_yet() -> None:
-    """As long as no qualification is known nothing is asked, and the first reading is still to come."""
+    """Without a known qualification nothing is requested, and the baseline is still due."""
     feed = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=(), discover=True))
     result = await feed(Script())
     assert (result.ok, result.pages, result.mode) == (True, 0, RoundMode.BASELINE)
@@ -181,7 +181,7 @@ async def test_achievements_without_a_qualification_are_not_read_yet() -> None:
 
 
 async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
-    """Asking for fewer or more fields publishes nothing; what really changed meanwhile is published, once."""
+    """Other fields cause a resync that publishes only the records that changed meanwhile."""
 
     def asking(*fields: str) -> Feed:
         return msgspec.structs.replace(FEED, query=ListQuery(fields=fields))
@@ -195,7 +195,7 @@ async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
     fewer = await read(api("id", "n"), asking("id", "n"))
     assert (fewer.mode, fewer.changes, fewer.unchanged) == (RoundMode.RESYNC, 0, 2)
     assert {bytes(snapshot.raw) for snapshot in read.store.snapshots.values()} == {
-        b'{"id":"a","n":1,"m":2}',  # what is not asked for any more is kept beneath
+        b'{"id":"a","n":1,"m":2}',  # fields that are no longer requested are kept
         b'{"id":"b","n":1,"m":2}',
     }
     other = await read(api("id", "m"), asking("id", "m"))
@@ -208,7 +208,7 @@ async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
 
 
 async def test_what_changed_while_it_was_not_asked_for_is_published_once_it_is(read: Round) -> None:
-    """Fewer fields hide a change; all of them again show it, against what was last published."""
+    """A change in a field that was not requested is published once the field is requested again."""
     fewer = msgspec.structs.replace(FEED, query=ListQuery(fields=("id", "m")))
     whole = [{"id": subject, "n": 1, "m": 2} for subject in ("a", "b")]
     await read(Script().on(whole, since="d1", delta="d1"))
@@ -222,7 +222,7 @@ async def test_what_changed_while_it_was_not_asked_for_is_published_once_it_is(r
 
 @pytest.mark.parametrize("before", [("id", "n", "m"), ()])
 async def test_a_requested_field_that_a_record_has_no_more_is_published_once(before: tuple[str, ...]) -> None:
-    """The records that hold it no more stay as they are in all further readings; so where the fields change."""
+    """A requested field that a record loses is published once, also when the fields change."""
     feed = msgspec.structs.replace(FEED, delta=False, query=ListQuery(fields=before))
     read = Round(feed)
     await read(Script().on([{"id": "a", "n": 1, "m": 2}]), feed)
@@ -236,7 +236,7 @@ async def test_a_requested_field_that_a_record_has_no_more_is_published_once(bef
 
 
 async def test_a_field_that_went_while_all_were_requested_again_is_published_once(read: Round) -> None:
-    """It was known from a former choice of fields; the reading that misses it says so, and only that one."""
+    """A field that went while it was not requested is published once, by the first round that requests it."""
     feed = msgspec.structs.replace(FEED, delta=False, query=ListQuery(fields=("id", "n")))
     await read(Script().on([{"id": "a", "n": 1}, {"id": "b", "n": 1}]), feed)
     everything = msgspec.structs.replace(feed, query=ListQuery())
@@ -256,7 +256,7 @@ async def test_another_id_field_is_refused(read: Round) -> None:
 
 
 async def test_of_two_versions_in_one_page_the_later_one_counts() -> None:
-    """Paging showed the newer before the older: one event, of the newer; reading the page again is silent."""
+    """Of two versions in one page only the newer is published; reading the page again publishes nothing."""
     older = {"id": "a", "n": 1, "lastModifiedAt": "2026-01-01T00:00:00Z"}
     newer = {"id": "a", "n": 2, "lastModifiedAt": "2026-01-01T01:00:00+00:30"}
     feed = Round(msgspec.structs.replace(FEED, delta=False))
@@ -268,7 +268,7 @@ async def test_of_two_versions_in_one_page_the_later_one_counts() -> None:
 
 
 async def test_of_two_versions_on_two_pages_of_a_round_the_later_one_counts() -> None:
-    """The older one comes on a later page of the same round: passed over. In a later round it would be a change."""
+    """An older version on a later page of the round is skipped; in a later round it is a change."""
     older = {"id": "a", "n": 1, "lastModifiedAt": "2026-01-01T00:00:00Z"}
     newer = {"id": "a", "n": 2, "lastModifiedAt": "2026-01-02T00:00:00Z"}
     feed = Round()
@@ -280,7 +280,7 @@ async def test_of_two_versions_on_two_pages_of_a_round_the_later_one_counts() ->
 
 
 async def test_two_versions_without_times_end_with_the_last_seen() -> None:
-    """Where nothing says which is later, the order of the page does."""
+    """Of two versions without times the last one in the page counts."""
     feed = Round()
     await feed(Script().on([*records("a", value=2), *records("a", value=1)], delta="d1"))
     assert [event["data"]["record"]["n"] for event in feed.store.events] == [1]

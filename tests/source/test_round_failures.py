@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.round` where something fails: what is kept, what moves, how the round ends."""
+"""Laws of :mod:`poller.source.round` for failures: what is kept, what moves, and how the round ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.source.round_sides import ACHIEVEMENTS, DOWN, FEED, GONE, NOON, Round
 
 @pytest.mark.parametrize("failure", [DOWN, SourceNonsense("the answer is not JSON"), SourceRefused("no", status=403)])
 async def test_a_page_that_fails_keeps_what_was_committed_and_moves_nothing(read: Round, failure: Any) -> None:
-    """The pages before are kept, the token stays, the result says why; the next round gets the rest and only that."""
+    """A failed page keeps the pages before it and the token; the next round publishes only the rest."""
     script = Script().on(records("c"), since="d1", further="p", delta="d9").on(failure, page="p", since="d1")
     result = await read(script)
     assert (result.mode, result.ok, result.pages, result.created, result.error) == (
@@ -42,7 +42,7 @@ async def test_a_page_that_fails_keeps_what_was_committed_and_moves_nothing(read
 
 
 async def test_a_baseline_that_fails_is_a_baseline_again() -> None:
-    """Until a first reading is complete, the next one is the first; what it has published already is not repeated."""
+    """After a failed baseline the next round is a baseline that repeats no event."""
     feed = Round()
     await feed(Script().on(records("a"), further="p", delta="d1").on(DOWN, page="p"))
     assert (feed.kept, feed.store.state.read_at) == (None, None)
@@ -52,7 +52,7 @@ async def test_a_baseline_that_fails_is_a_baseline_again() -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 409, 410, 412])
 async def test_an_expired_token_leads_to_a_resync(read: Round, status: int) -> None:
-    """The token is refused, the same request without it works: read in full, silent but for what is new."""
+    """If the token is refused and the request without it works, the round is a resync."""
     script = Script().on(SourceRefused("no", status=status), since="d1").on(records("a", "b", "c"), delta="d5")
     result = await read(script)
     assert (result.mode, result.ok, result.unchanged, result.created) == (RoundMode.RESYNC, True, 2, 1)
@@ -62,7 +62,7 @@ async def test_an_expired_token_leads_to_a_resync(read: Round, status: int) -> N
 
 
 async def test_the_resync_after_an_expired_token_removes_what_is_gone(read: Round) -> None:
-    """It is a full reading like any other: what it does not hold is asked for, and removed."""
+    """A resync after an expired token looks for missing records and removes those that are gone."""
     script = Script().on(GONE, since="d1").on(records("a"), delta="d5").on(GONE, path="/contractTypes/b")
     result = await read(script)
     assert (result.mode, result.ok, result.removed) == (RoundMode.RESYNC, True, 1)
@@ -71,7 +71,7 @@ async def test_the_resync_after_an_expired_token_removes_what_is_gone(read: Roun
 
 @pytest.mark.parametrize("failure", [GONE, DOWN, SourceRefused("no", status=403)])
 async def test_a_token_is_kept_where_the_request_fails_without_it_too(read: Round, failure: Any) -> None:
-    """Then it was not the token: an error of its own, and the next round tries the token again."""
+    """If the request without the token fails too, the token stays and the next round uses it."""
     result = await read(Script().on(GONE, since="d1").on(failure))
     assert (result.ok, result.error, read.kept) == (False, str(failure), "d1")
     assert (await read(Script().on([], since="d1"))).ok
@@ -89,7 +89,7 @@ async def test_other_refusals_do_not_cast_doubt_on_the_token(read: Round, status
 async def test_a_token_that_is_refused_in_an_unknown_way_is_left_out_in_the_third_round(
     read: Round, status: int
 ) -> None:
-    """The request without it works: read in full; and from then on this status means that a token has expired."""
+    """An unknown refusal leads to a resync in the third round; from then on it means an expired token."""
     script = Script().on(SourceRefused("no", status=status), since="d1").on(records("a", "b", "c"), delta="d2")
     results = [await read(script) for _ in range(3)]
     assert [(one.mode, one.ok) for one in results] == [(RoundMode.DELTA, False)] * 2 + [(RoundMode.RESYNC, True)]
@@ -118,7 +118,7 @@ async def test_a_source_that_refuses_with_and_without_the_token_is_asked_without
 
 @pytest.mark.parametrize("status", [401, 429])
 async def test_refusals_that_are_about_something_else_never_cast_doubt_on_the_token(read: Round, status: int) -> None:
-    """A missing credential and a limit of the rate are waited out, however often they come."""
+    """A 401 or 429 never leads to a request without the token, however often it comes."""
     script = Script().on(SourceRefused("no", status=status), since="d1")
     for _ in range(7):
         assert not (await read(script)).ok
@@ -126,7 +126,7 @@ async def test_refusals_that_are_about_something_else_never_cast_doubt_on_the_to
 
 
 async def test_a_circle_keeps_the_records_and_not_the_token(read: Round) -> None:
-    """Pages that lead back to each other: what they hold counts, the round fails, the token stays."""
+    """If pages lead in a circle, their records are kept, the round fails and the token stays."""
     script = Script().on(records("c"), since="d1", further="p", delta="d9")
     script.on(records("d"), page="p", since="d1", further="q").on(records("e"), page="q", since="d1", further="p")
     result = await read(script)
@@ -135,7 +135,7 @@ async def test_a_circle_keeps_the_records_and_not_the_token(read: Round) -> None
 
 
 async def test_a_feed_that_another_process_has_is_skipped() -> None:
-    """No request, no commit; the result is fine and says how long the other's lease lasts."""
+    """A feed whose lease another process holds is skipped without request or commit, with the remaining time."""
     feed, script = Round(), Script()
     feed.store.held_elsewhere = HeldElsewhere(timedelta(seconds=7))
     result = await feed(script)
@@ -144,7 +144,7 @@ async def test_a_feed_that_another_process_has_is_skipped() -> None:
 
 
 async def test_a_store_that_cannot_be_reached_is_the_rounds_error() -> None:
-    """Before anything was read the round is a skipped one that failed."""
+    """If the store is unavailable at the start, the round fails as skipped."""
     feed, script = Round(), Script()
     feed.store.unreachable = StoreUnavailable("no connection")
     result = await feed(script)
@@ -152,7 +152,7 @@ async def test_a_store_that_cannot_be_reached_is_the_rounds_error() -> None:
 
 
 async def test_a_commit_that_is_refused_ends_the_round(read: Round) -> None:
-    """Fenced in the middle: nothing more is written, not even the result; counted is what was committed."""
+    """A fenced commit ends the round: nothing more is written, and only committed records are counted."""
     read.store.failing = lambda commit: Fenced("the lease is another's") if len(commit.events) == 2 else None
     before = len(read.store.commits)
     script = Script().on(records("c"), since="d1", further="p", delta="d9").on(records("d", "e"), page="p", since="d1")
@@ -162,7 +162,7 @@ async def test_a_commit_that_is_refused_ends_the_round(read: Round) -> None:
 
 
 async def test_a_conclusion_that_cannot_be_written_is_a_failed_round(read: Round) -> None:
-    """All pages are committed, the token is not: the round says so, and the next one reads the same in silence."""
+    """If the last commit fails, the round fails; the next one publishes nothing again."""
     read.store.failing = lambda commit: StoreUnavailable("no answer") if commit.marks else None
     script = Script().on(records("c"), since="d1", delta="d9")
     result = await read(script)
@@ -174,7 +174,7 @@ async def test_a_conclusion_that_cannot_be_written_is_a_failed_round(read: Round
 
 @pytest.mark.parametrize("where", ["fetch", "commit"])
 async def test_a_cancelled_round_leaves_no_task_behind(where: str) -> None:
-    """Cancelled at any await, the round ends, the page on its way with it, and the token is where it was."""
+    """A cancelled round leaves no task and no request, and the token stays."""
     feed, reached, stuck = Round(), asyncio.Event(), asyncio.Event()
     script = Script().on(records("a"), further="p", delta="d1").on(records("b"), page="p")
     ended = []
@@ -210,7 +210,7 @@ async def test_a_cancelled_round_leaves_no_task_behind(where: str) -> None:
 
 
 def jumbled(*subjects: str, value: int = 1) -> bytes:
-    """A page with a quotation mark too many in its first and last record, so that all of them look like one."""
+    """A page with an extra quotation mark in its first and last record, so that all look like one."""
     objects = [json.dumps(record) for record in records(*subjects, value=value)]
     ends = (0, len(objects) - 1)
     broken = [f'{raw[:-1]}, "t": "5" pipe"}}' if at in ends else raw for at, raw in enumerate(objects)]
@@ -246,7 +246,7 @@ async def test_a_reading_whose_records_cannot_be_told_apart_is_not_the_last(read
 
 
 async def test_a_page_token_that_dies_on_the_way_starts_the_round_once_more() -> None:
-    """Refused in mid-round: once more from the first request; refused again: the round fails and the token stays."""
+    """A refused page token restarts the round once; refused again, the round fails and the token stays."""
     script = Script().on(records("a"), further="p", delta="d1").on(GONE, page="p")
     feed = Round()
     failed = await feed(script)
@@ -255,7 +255,7 @@ async def test_a_page_token_that_dies_on_the_way_starts_the_round_once_more() ->
 
 
 async def test_a_listing_that_is_refused_does_not_starve_the_others() -> None:
-    """Of three qualifications the first answers 403: the others are read, and the round says that one failed."""
+    """If one of three substreams is refused, the others are read, and the round fails with its error."""
     feed = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1", "q2", "q3")))
     script = Script().on(SourceRefused("not yours", status=403), path="/qualifications/q1/achievements")
     for name in ("q2", "q3"):
@@ -266,7 +266,7 @@ async def test_a_listing_that_is_refused_does_not_starve_the_others() -> None:
 
 
 async def test_a_first_reading_goes_on_as_long_as_no_listing_could_be_read() -> None:
-    """Where all are refused nothing is known of the feed, and what is read first is its baseline."""
+    """While no substream could be read, the next round is still the baseline."""
     feed = Round(ACHIEVEMENTS)
     paths = [f"/qualifications/{name}/achievements" for name in ("q1", "q2")]
     refused = SourceRefused("not yours", status=403)
@@ -308,7 +308,7 @@ async def test_a_delta_that_is_always_refused_is_given_up() -> None:
 
 
 async def test_a_feed_that_cannot_be_read_from_the_store_says_so(read: Round) -> None:
-    """A snapshot that cannot be read fails the round, and the state shows it; silence would look like health."""
+    """An unreadable snapshot fails the round, and the state shows the failure."""
     read.store.unreadable = StoreError("holds a snapshot that cannot be read")
     result = await read(Script().on(records("c"), since="d1", delta="d2"))
     assert (result.ok, read.kept) == (False, "d1")
@@ -316,7 +316,7 @@ async def test_a_feed_that_cannot_be_read_from_the_store_says_so(read: Round) ->
 
 
 async def test_listings_that_are_all_unknown_are_a_failure() -> None:
-    """404 for one qualification among others is a qualification that is gone; for all of them it is a wrong address."""
+    """A 404 for one of several qualifications means that it is gone; a 404 for all fails the round."""
     gone = SourceRefused("no such thing", status=404)
     feed = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1", "q2")))
     paths = [f"/qualifications/{name}/achievements" for name in ("q1", "q2")]

@@ -1,4 +1,4 @@
-"""Laws of ``versions = "newest"``: an older version of a known record waits until two full readings have shown it."""
+"""Laws of ``versions = "newest"``: an older version of a record is held until two full rounds have shown it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def known(feed: Feed = FULL) -> Round:
 
 
 async def shown(read: Round, *records: dict[str, Any], later: int = 0) -> RoundResult:
-    """A full reading that shows these, so many milliseconds after the one before."""
+    """A full round that lists these records, this number of milliseconds after the one before."""
     read.store.now_ms += later
     result = await read(Script().on(list(records), delta="d1"))
     assert result.ok
@@ -39,12 +39,12 @@ async def shown(read: Round, *records: dict[str, Any], later: int = 0) -> RoundR
 
 
 def values(read: Round) -> list[int]:
-    """What was published, in order."""
+    """The published values, in order."""
     return [event["data"]["record"]["n"] for event in read.store.events]
 
 
 async def test_versions_that_go_backwards_are_published_and_counted() -> None:
-    """Without the setting a restored record is an event like any other, and the state says how many went back."""
+    """Without the setting an older version is published, and the state counts it."""
     read = await known(msgspec.structs.replace(FULL, newest=False))
     results = [await shown(read, version(at, n)) for at, n in ((OLD, 1), (NEW, 2), (NEWER, 3), (None, 4), (OLD, 5))]
     assert [result.backwards for result in results] == [1, 0, 0, 0, 0]
@@ -52,7 +52,7 @@ async def test_versions_that_go_backwards_are_published_and_counted() -> None:
 
 
 async def test_an_older_version_is_published_when_two_readings_a_minute_apart_have_shown_it() -> None:
-    """A record that was restored gets through; until then it is held back, counted once, and a full reading is due."""
+    """An older version is held and counted once; a full round a minute later publishes it."""
     read = await known()
     results = [await shown(read, version(OLD), later=later) for later in (MINUTE, MINUTE // 2, MINUTE // 3)]
     assert [(result.changes, result.unchanged, result.backwards) for result in results] == [
@@ -73,7 +73,7 @@ async def test_an_older_version_is_published_when_two_readings_a_minute_apart_ha
     ("between", "published"), [(version(NEW, 2), []), (version(NEWER, 3), [3]), (version(None, 4), [4])]
 )
 async def test_any_other_version_in_between_ends_the_wait(between: dict[str, Any], published: list[int]) -> None:
-    """The known one, a newer one, one without a time: what was held back is as if it had never been seen."""
+    """The known version, a newer one, or one without a time ends a held version."""
     read = await known()
     await shown(read, version(OLD))
     await shown(read, between, later=LONG)
@@ -83,7 +83,7 @@ async def test_any_other_version_in_between_ends_the_wait(between: dict[str, Any
 
 
 async def test_another_older_version_begins_anew() -> None:
-    """The two readings have to show the very same one; each of the others is counted too."""
+    """Both rounds have to show the same older version; each other one is counted too."""
     read = await known()
     for value in (5, 6, 5):
         assert (await shown(read, version(OLD, value), later=LONG)).changes == 0
@@ -92,7 +92,7 @@ async def test_another_older_version_begins_anew() -> None:
 
 
 async def test_a_reading_without_the_record_ends_the_wait() -> None:
-    """What is not listed at all is looked for, and its older version is seen for the first time when it comes again."""
+    """A full round without the record ends its held version; the next one is held from then on."""
     read = await known()
     await shown(read, version(OLD), version(NEW, 7, "b"))
     script = Script().on([version(NEW, 7, "b")], delta="d1").on([], path="/contractTypes/a")
@@ -103,7 +103,7 @@ async def test_a_reading_without_the_record_ends_the_wait() -> None:
 
 
 async def test_two_backends_in_turn_publish_nothing_old() -> None:
-    """One shows the record as it is and one as it was, for hours: no event, and the count says how often."""
+    """If two backends alternate between a version and an older one, no event is published; each is counted."""
     read = await known()
     for _ in range(20):
         await shown(read, version(OLD), later=LONG)
@@ -112,7 +112,7 @@ async def test_two_backends_in_turn_publish_nothing_old() -> None:
 
 
 async def test_of_two_versions_in_one_reading_the_newer_counts() -> None:
-    """An older one on one page and the known or a newer one on another: nothing is held back at the end."""
+    """Of two versions in one full round the newer counts, and nothing is held."""
     read = await known()
     for first, second in ((OLD, NEWER), (NEWER, OLD)):
         script = Script().on([version(first, 1 if first == OLD else 3)], further="p", delta="d1")
@@ -123,7 +123,7 @@ async def test_of_two_versions_in_one_reading_the_newer_counts() -> None:
 
 
 async def test_what_a_delta_shows_asks_for_full_readings() -> None:
-    """Its token moves on, so it is noted; the next round is a full reading, and the second a minute after that."""
+    """An older version in a delta is held; the next round is a full one, and a second follows a minute later."""
     read = await known(NEWEST)
     delta = Script().on([version(OLD)], since="d1", delta="d2")
     result = await read(delta)
@@ -142,7 +142,7 @@ async def test_what_a_delta_shows_asks_for_full_readings() -> None:
 
 
 async def test_full_readings_for_what_cannot_be_decided_are_a_minute_apart() -> None:
-    """The record is listed and cannot be used: it is neither shown nor gone, and no round is in a hurry for it."""
+    """While a held record is unusable, full rounds are a minute apart, with deltas in between."""
     read = await known(NEWEST)
     await read(Script().on([version(OLD)], since="d1", delta="d2"))
     for _ in range(3):
@@ -155,7 +155,7 @@ async def test_full_readings_for_what_cannot_be_decided_are_a_minute_apart() -> 
 
 
 async def test_a_reading_that_broke_off_is_made_again() -> None:
-    """As long as something is held back a full reading stays due, whatever became of the last one."""
+    """While a version is held a full round stays due, even after failed ones."""
     read = await known(NEWEST)
     await read(Script().on([version(OLD)], since="d1", delta="d2"))
     for _ in range(2):
@@ -165,7 +165,7 @@ async def test_a_reading_that_broke_off_is_made_again() -> None:
 
 
 async def test_switched_off_what_was_held_back_is_published() -> None:
-    """The delta that showed it is long past, so the feed is read in full; nothing is lost by the setting."""
+    """Without the setting, a full round publishes the held versions."""
     read = await known(NEWEST)
     await read(Script().on([version(OLD)], since="d1", delta="d2"))
     await shown(read, version(OLD))
@@ -176,7 +176,7 @@ async def test_switched_off_what_was_held_back_is_published() -> None:
 
 
 async def test_a_server_whose_clock_is_set_back_publishes_later_and_not_never() -> None:
-    """If the server's clock is set back, held versions are published later, and not never."""
+    """If the server's clock is set back, held versions are published later."""
     read = await known(NEWEST)
     await read(Script().on([version(OLD)], since="d1", delta="d2"))
     await shown(read, version(OLD))
@@ -197,7 +197,7 @@ async def test_a_removed_record_that_returns_in_an_older_version_is_created() ->
 
 
 async def test_what_is_held_back_was_not_missing() -> None:
-    """Missing, then shown in an older version, then missing: that is missing once."""
+    """A record that shows an older version is not missing; the count of missing rounds starts again."""
     feed = msgspec.structs.replace(
         ACHIEVEMENTS, newest=True, qualifications=("q1",), breaker=msgspec.structs.replace(FEED.breaker, percent=None)
     )
@@ -212,7 +212,7 @@ async def test_what_is_held_back_was_not_missing() -> None:
 
 
 async def test_held_versions_that_the_store_has_lost_ask_for_one_reading() -> None:
-    """Law: where nothing is held any more, the feed goes back to deltas after the reading that found it so."""
+    """Where nothing is held any more, the feed goes back to deltas after the reading that found it so."""
     read = Round(NEWEST)
     newer, older = ([{"id": "a", "lastModifiedAt": f"2025-01-0{day}T00:00:00Z"}] for day in (5, 3))
     await read(Script().on(newer, delta="d1"))

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.round`."""
+"""Laws of :mod:`poller.source.round`: how a round starts, and which fields of the state it writes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ FAILED = msgspec.structs.replace(GOOD, result=msgspec.structs.replace(GOOD.resul
     ],
 )
 def test_only_a_listing_that_is_whole_is_asked_for_on_condition(state: dict[str, object], *, expected: bool) -> None:
-    """Not in a first reading, a delta, one that an operator has ordered, nor while a version is held back."""
+    """A baseline, a delta, a requested resync or release, and a round with held versions are unconditional."""
     assert round_start(FEED, msgspec.structs.replace(READ, **state), NOON).on_condition is expected
 
 
@@ -77,13 +77,13 @@ def test_only_a_listing_that_is_whole_is_asked_for_on_condition(state: dict[str,
     ],
 )
 def test_a_rotation_goes_on_unless_all_is_to_be_read(state: dict[str, object], *, resumed: bool) -> None:
-    """Its beginning is then the earlier round's."""
+    """A rotation goes on from its earlier start, unless everything is to be read."""
     start = round_start(FEED, msgspec.structs.replace(READ, rotation=NOON - HOUR, **state), NOON)
     assert (start.resumed, start.begun) == (resumed, NOON - HOUR if resumed else NOON)
 
 
 def test_what_was_learnt_of_another_query_does_not_count() -> None:
-    """Neither refusals of its tokens, nor what the API took; a resync forgets it as well."""
+    """Refusals and detected capabilities of another query do not count; a resync forgets them too."""
     learnt = msgspec.json.encode(DetectedCapabilities(FEED.fingerprint, limit=5)).decode()
     known = msgspec.structs.replace(READ, learnt=learnt)
     same, ordered, another = (
@@ -98,19 +98,19 @@ def test_what_was_learnt_of_another_query_does_not_count() -> None:
 
 
 def test_a_refused_token_leads_to_a_full_reading_that_counts_it() -> None:
-    """The next one has none, and the refusal stands in the state with it."""
+    """A refused token makes the round a resync without a token, and the state counts the refusal."""
     start = round_start(FEED, READ, NOON).without_token()
     assert (start.mode, start.since, start.on_condition) == (RoundMode.RESYNC, None, False)
     assert round_marks(FEED, start, GOOD)[REFUSALS] == "2"
 
 
 def test_a_round_that_was_not_complete_leaves_its_result_alone() -> None:
-    """Nothing moves past what was not read: the next round starts where this one did."""
+    """An incomplete round writes only its result, so that the next round starts from the same state."""
     assert set(round_marks(FEED, round_start(FEED, READ, NOON), FAILED)) == {ROUND, ROUND_AT}
 
 
 def test_a_delta_moves_the_token_and_what_it_belongs_to() -> None:
-    """Not the moment of the last full reading, and no order is taken off."""
+    """A delta writes its token, query and origin, but not the time of the last full round."""
     marks = round_marks(FEED, round_start(FEED, READ, NOON), GOOD)
     assert marks.pop(ROUND)
     assert marks == {
@@ -125,7 +125,7 @@ def test_a_delta_moves_the_token_and_what_it_belongs_to() -> None:
 
 
 def test_a_delta_without_a_new_token_keeps_the_one_it_came_from() -> None:
-    """An empty token would read everything again; a full reading without one has none to keep."""
+    """A delta without a new token keeps its token; a full round without one stores none."""
     end = msgspec.structs.replace(GOOD, delta_token="")
     assert DELTA_TOKEN not in round_marks(FEED, round_start(FEED, READ, NOON), end)
     assert (
@@ -135,7 +135,7 @@ def test_a_delta_without_a_new_token_keeps_the_one_it_came_from() -> None:
 
 
 def test_a_full_reading_takes_off_the_orders_that_it_found() -> None:
-    """And no other, for one that came meanwhile is not carried out yet. What is held is shown."""
+    """A full round ends the requests present at its start, no later ones, and stores what is held."""
     state = msgspec.structs.replace(READ, resync=True)
     marks = round_marks(FEED, round_start(FEED, state, NOON), msgspec.structs.replace(GOOD, held="too many"))
     assert {name: marks.get(name, "as it was") for name in (READ_AT, HELD, RESYNC, RELEASED)} == {
@@ -147,7 +147,7 @@ def test_a_full_reading_takes_off_the_orders_that_it_found() -> None:
 
 
 def test_since_when_it_is_held_is_told_by_the_first_reading_that_held_it() -> None:
-    """Later ones that hold it leave the moment as it is; a delta touches neither; one that holds nothing ends both."""
+    """``held_at`` is set by the first round that holds, kept by later ones, and ended by one that holds nothing."""
     first = msgspec.structs.replace(READ, resync=True)
     too_many = msgspec.structs.replace(GOOD, held="too many")
     marks = round_marks(FEED, round_start(FEED, first, NOON), too_many)
@@ -160,13 +160,13 @@ def test_since_when_it_is_held_is_told_by_the_first_reading_that_held_it() -> No
 
 
 def test_a_listing_that_is_as_it_was_counts_as_read() -> None:
-    """Else it would be asked for in full before its time; all else stays."""
+    """An unchanged listing renews the time of the last full round, and nothing else of the checkpoint."""
     end = msgspec.structs.replace(GOOD, complete=False, as_before=True)
     assert set(round_marks(FEED, round_start(FEED, READ, NOON), end)) == {ROUND, ROUND_AT, GOOD_AT, READ_AT}
 
 
 def test_a_rotation_is_marked_until_it_is_over() -> None:
-    """The mark is the moment at which it began; beside it the oldest reading."""
+    """A rotation's start is stored until its end; then the time of the oldest reading is."""
     start = round_start(FEED, READ, NOON)
     assert rotation_marks(start, over=False, oldest=None) == {ROTATION: TEXT, OLDEST: None}
     assert rotation_marks(start, over=True, oldest=1_740_830_400_000) == {ROTATION: None, OLDEST: TEXT}
@@ -174,7 +174,7 @@ def test_a_rotation_is_marked_until_it_is_over() -> None:
 
 @pytest.mark.parametrize("end", [GOOD, FAILED])
 def test_when_the_next_one_is_due_is_left_where_it_is_known(end: RoundEnd) -> None:
-    """Of a round that failed, too; who runs a single round knows of no next one, and takes nothing away."""
+    """A round stores when the next one is due, also if it failed; a single round stores nothing."""
     start = round_start(FEED, READ, NOON)
     due = msgspec.structs.replace(end, next_at=NOON)
     assert round_marks(FEED, start, due)[NEXT_AT] == TEXT
@@ -182,7 +182,7 @@ def test_when_the_next_one_is_due_is_left_where_it_is_known(end: RoundEnd) -> No
 
 
 def test_a_rotation_from_what_is_still_to_come_is_not_gone_on_with() -> None:
-    """Law: where the store's clock was set back since it began, another one begins now; else it would have no end."""
+    """A rotation that began in the future (the store's clock was set back) starts again now."""
     state = msgspec.structs.replace(READ, delta_token=None, rotation=NOON + HOUR)
     start = round_start(FEED, state, NOON)
     assert (start.resumed, start.begun) == (False, NOON)

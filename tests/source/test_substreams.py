@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.substreams`: thousands of listings, each with its own state, read in turn."""
+"""Laws of :mod:`poller.source.substreams`: a feed of many substreams, each with its own state, read in turn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FEED = msgspec.structs.replace(
 
 
 class Many:
-    """A source of many listings and those who name them: each has one record, unless it is said otherwise."""
+    """A source of many substreams, and their names; each substream has one record unless the test sets others."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -57,7 +57,7 @@ class Many:
             then()
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
-        await turns()  # lets the others come this far
+        await turns()  # lets the other requests reach this point
         self.at_once -= 1
         if failure := self.failing.get(name):
             raise failure
@@ -95,7 +95,7 @@ def many() -> Many:
 
 
 async def test_all_are_read_some_at_a_time_and_committed_in_order(many: Many) -> None:
-    """Listings are requested within the limit, and committed in the order of their turns."""
+    """Substreams are requested within the limit, and committed in the order of their turns."""
     result = await many(at_once=5)
     assert (result.mode, result.pages, result.created, many.most_at_once) == (RoundMode.BASELINE, 20, 20, 5)
     assert [event["subject"] for event in many.store.events] == [f"r-{name}" for name in many.asked]
@@ -104,7 +104,7 @@ async def test_all_are_read_some_at_a_time_and_committed_in_order(many: Many) ->
 
 
 async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
-    """Each listing once in a rotation, over however many rounds; only its end counts as a full reading."""
+    """A rotation reads each substream once, over several rounds; only its end counts as a full round."""
     await many()
     read_at = many.store.state.read_at
     asked: list[str] = []
@@ -124,7 +124,7 @@ async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
 
 
 async def test_whoever_wants_all_to_be_read_begins_anew(many: Many) -> None:
-    """A rotation that was interrupted is not finished but begun again where there is no slot: each listing is read."""
+    """Without a slot an interrupted rotation starts again and reads each substream."""
     await many()
     with slow_clock(many):
         assert 0 < len((await many(slot=SECOND), many.asked)[1]) < 20
@@ -133,7 +133,7 @@ async def test_whoever_wants_all_to_be_read_begins_anew(many: Many) -> None:
 
 
 async def test_what_a_change_has_named_comes_first_even_in_the_middle(many: Many) -> None:
-    """A qualification that is named while the round runs is next but for what is on its way, a new one likewise."""
+    """A substream named during the round is read next, after the requests in flight; a new one too."""
     await many()
     with slow_clock(many):
 
@@ -149,7 +149,7 @@ async def test_what_a_change_has_named_comes_first_even_in_the_middle(many: Many
 
 
 async def test_what_is_named_for_a_time_to_come_hides_nothing_of_now(many: Many) -> None:
-    """Law: a name from before the store's clock was set back keeps none from being read that is named meanwhile."""
+    """A name dated in the future (the store's clock was set back) does not hide names of now."""
     await many()
     many.names["q05"] = many.milliseconds + 30 * 86_400_000
     with slow_clock(many):
@@ -159,7 +159,7 @@ async def test_what_is_named_for_a_time_to_come_hides_nothing_of_now(many: Many)
 
 
 async def test_one_that_cannot_be_read_costs_itself(many: Many) -> None:
-    """The others are read; its records stay, whatever is settled; it is tried again when its turn comes."""
+    """A failed substream leaves the others read; its records stay, and it is tried again at its turn."""
     await many()
     for failure in (SourceNonsense("not JSON"), SourceUnavailable("503"), SourceRefused("403", status=403)):
         many.failing = {"q05": failure, "q11": failure}
@@ -171,7 +171,7 @@ async def test_one_that_cannot_be_read_costs_itself(many: Many) -> None:
 
 
 async def test_what_no_listing_holds_any_more_is_removed_though_another_fails(many: Many) -> None:
-    """Missing in a rotation, missing in the next: gone. A listing that fails protects its own records and no others."""
+    """A record missing in two rotations is removed; a failed substream protects only its own records."""
     await many()
     many.failing = {"q05": SourceNonsense("not JSON")}
     many.values = {"q02": []}
@@ -180,7 +180,7 @@ async def test_what_no_listing_holds_any_more_is_removed_though_another_fails(ma
 
 
 async def test_a_listing_with_a_record_without_an_id_keeps_what_any_other_lacks(many: Many) -> None:
-    """The record may be one that another listing held; once each record of all listings has an id, it is looked for."""
+    """While a record of any substream has no id, no missing record is removed, for it may be that one."""
     await many()
     many.values = {"q02": [], "q03": [{"id": None}]}
     results = [await many() for _ in range(3)]
@@ -191,14 +191,14 @@ async def test_a_listing_with_a_record_without_an_id_keeps_what_any_other_lacks(
 
 
 async def test_a_record_that_moves_to_another_listing_is_not_removed(many: Many) -> None:
-    """It is in the feed as long as any listing holds it."""
+    """A record stays while any substream lists it."""
     await many()
     many.values = {"q02": [], "q03": records("r-q02", "r-q03")}
     assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
 
 
 async def test_a_parent_that_is_gone_empties_its_listing_once_that_is_confirmed(many: Many) -> None:
-    """404 once removes nothing, 404 again does; a listing that comes back has its records created again."""
+    """A 404 twice removes a substream's records, once does not; if it comes back they are created again."""
     await many()
     many.failing = {"q07": SourceRefused("no such qualification", status=404)}
     first = await many()
@@ -211,7 +211,7 @@ async def test_a_parent_that_is_gone_empties_its_listing_once_that_is_confirmed(
 
 @pytest.mark.parametrize("status", [404, 410, 403])
 async def test_a_later_page_that_is_refused_removes_nothing(many: Many, status: int) -> None:
-    """404 or 410 for a page token says that the token expired, not that there is no listing: the listing has failed."""
+    """A 404 or 410 for a page token fails the substream, and removes none of its records."""
     many.paged = {"q07": [records("a"), records("b")]}
     await many()
     many.refused_pages = {("q07", 1): [SourceRefused("no such page", status=status)] * 99}
@@ -224,7 +224,7 @@ async def test_a_later_page_that_is_refused_removes_nothing(many: Many, status: 
 
 
 async def test_a_listing_whose_page_token_expires_is_read_once_more(many: Many) -> None:
-    """One expired page token costs a second reading of its listing in the same turn, and nothing else."""
+    """An expired page token costs a second reading of its substream in the same turn."""
     many.paged = {"q07": [records("a"), records("b")]}
     await many()
     many.refused_pages = {("q07", 1): [SourceRefused("the page token has expired", status=410)]}
@@ -234,7 +234,7 @@ async def test_a_listing_whose_page_token_expires_is_read_once_more(many: Many) 
 
 
 async def test_an_api_that_is_away_is_not_asked_for_every_listing(many: Many) -> None:
-    """Three listings in a row that get no answer end the round; the next one goes on with others first."""
+    """Three substreams in a row without an answer end the round; the next one starts with the others."""
     await many()
     many.failing = dict.fromkeys(NAMES, SourceUnavailable("503"))
     result = await many()
@@ -246,7 +246,7 @@ async def test_an_api_that_is_away_is_not_asked_for_every_listing(many: Many) ->
 
 @pytest.mark.parametrize("silent", [False, True])
 async def test_a_listing_that_was_never_read_has_its_first_reading_later(many: Many, *, silent: bool) -> None:
-    """The first reading of the feed is over without it; its own is a baseline, that of a new qualification is not."""
+    """The late first reading of a substream is a baseline; that of a new qualification is not."""
     many.failing = {"q05": SourceRefused("not yours", status=403)}
     assert not (await many(silent_baseline=silent)).ok
     assert many.store.state.read_at is not None
@@ -264,7 +264,7 @@ async def test_a_listing_that_was_never_read_has_its_first_reading_later(many: M
 
 
 async def test_a_new_qualification_that_fails_at_first_is_published_as_new(many: Many) -> None:
-    """Its listing was not there in the first reading of the feed: whenever it is read, its records are created."""
+    """The records of a new qualification are created whenever it is first read, not a baseline."""
     await many()
     many.names["new"] = 0
     many.failing = {"new": SourceNonsense("not JSON")}
@@ -295,7 +295,7 @@ async def test_a_listing_that_was_never_read_keeps_no_other_from_losing_records(
 
 
 async def test_what_a_listing_showed_before_it_failed_is_not_removed(many: Many) -> None:
-    """Pages before a failure count: a record that was new on one is there, though the listing was not read since."""
+    """A new record on a page before a failure is not removed while its substream cannot be read."""
     many.paged = {"q07": [records("a"), records("b")]}
     await many()
     many.paged = {"q07": [records("a", "new"), records("b")]}
@@ -306,7 +306,7 @@ async def test_what_a_listing_showed_before_it_failed_is_not_removed(many: Many)
 
 
 async def test_a_silent_baseline_is_silent_for_each_listing_once(many: Many) -> None:
-    """What changes in a listing that was read already is published, though others are still to be read."""
+    """Changes in a substream that was read are published, though others still have a silent baseline."""
     many.failing = {"q05": SourceNonsense("not JSON")}
     await many(silent_baseline=True)
     many.values = {"q02": [{"id": "r-q02", "n": 2}]}
@@ -315,7 +315,7 @@ async def test_a_silent_baseline_is_silent_for_each_listing_once(many: Many) -> 
 
 
 async def test_a_listing_of_several_pages_is_read_again_until_nothing_comes_late(many: Many) -> None:
-    """First of all at the next turn; its finds are reconciled; that it was given up is shown until it rests."""
+    """A substream of several pages is read first in each round, until nothing comes late or five times."""
     many.paged = {"q07": [records("a"), records("c")]}
     await many(slot=SECOND)
     assert many.confirmation == Confirmation()
@@ -337,7 +337,7 @@ async def test_a_listing_of_several_pages_is_read_again_until_nothing_comes_late
 
 
 async def test_of_several_listings_the_one_that_was_read_least_says_whether_it_goes_on(many: Many) -> None:
-    """Law: a listing that was given up hides no other that is still to be read again; what came late is their sum."""
+    """The least confirmed substream decides whether confirming goes on; late records are summed."""
     many.paged = {name: [records(f"{name}a"), records(f"{name}c")] for name in ("q07", "q08")}
     await many(slot=SECOND)
     kept = many.store.kept_listings
@@ -350,7 +350,7 @@ async def test_of_several_listings_the_one_that_was_read_least_says_whether_it_g
 
 
 async def test_a_listing_that_is_confirmed_has_its_turn_in_each_round_of_a_rotation(many: Many) -> None:
-    """It does not wait for all the others to be read; once it is confirmed, it has had its turn."""
+    """A substream to be confirmed is read in each round of a rotation, until it is confirmed."""
     many.paged = {"q19": [records("a"), records("c")]}
     await many()
     many.paged["q19"][0] = records("a", "b")
@@ -365,7 +365,7 @@ async def test_a_listing_that_is_confirmed_has_its_turn_in_each_round_of_a_rotat
 
 
 class Tagged:
-    """Listings of pages whose answers have an entity tag of their own, and 304 where it is still theirs."""
+    """Pages with an entity tag each; a request with a matching tag gets a 304."""
 
     def __init__(self, pages: list[list[dict[str, Any]]]) -> None:
         self.pages = pages
@@ -385,7 +385,7 @@ class Tagged:
 @pytest.mark.parametrize("feed", [FEED, LISTED])
 @pytest.mark.parametrize("pages", [1, 2])
 async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pages: int) -> None:
-    """A listing of several pages is asked for whatever its first page is, one of a single page on condition."""
+    """A listing of several pages is requested unconditionally, one of a single page conditionally."""
     store, clock = MemoryStore(), WallClock()
     tagged = Tagged([records("a"), records("b")][:pages])
     unchanged = ConditionalReader(tagged.ask)
@@ -406,7 +406,7 @@ async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pa
 
 @contextmanager
 def slow_clock(many: Many) -> Iterator[None]:
-    """The clock goes on by a quarter of a second with each request of a round, and only so."""
+    """The clock moves by a quarter of a second with each request of a round, and only so."""
     many.clock.seconds = lambda: len(many.asked) / 4
     try:
         yield
@@ -428,7 +428,7 @@ def turns_left(rotation: Rotation, now: int = 1_000) -> list[str]:
     st.integers(0, 1_000),
 )
 def test_each_that_is_due_has_one_turn(tried: dict[str, int], named: dict[str, int], resumed: bool, since: int) -> None:
-    """Each named listing has one turn, unless a resumed rotation has tried it and nothing named it since."""
+    """Each named substream has one turn, unless a resumed rotation tried it and nothing named it since."""
     rotation = Rotation(
         {name: SubstreamSnapshot(tried=when) for name, when in tried.items()}, since=since, resumed=resumed
     )
@@ -438,7 +438,7 @@ def test_each_that_is_due_has_one_turn(tried: dict[str, int], named: dict[str, i
 
 
 def test_the_order_is_fresh_then_never_read_then_hot_and_old() -> None:
-    """What a change has named since it was tried comes first, the latest of them before the others."""
+    """Substreams named since their last try come first, the latest named before the others."""
     listings = {
         "old": SubstreamSnapshot(tried=100, read=100),
         "hot": SubstreamSnapshot(tried=400, read=400, heat=2.0),
@@ -452,7 +452,7 @@ def test_the_order_is_fresh_then_never_read_then_hot_and_old() -> None:
 
 
 def test_one_that_is_named_meanwhile_is_next_though_it_had_its_turn() -> None:
-    """A change that comes while the round runs is not left for the next one."""
+    """A substream named during the round is next, even if it had its turn."""
     rotation = Rotation({}, since=1_000)
     rotation.named(dict.fromkeys("abc", 0))
     assert [rotation.turn(1_001), rotation.turn(1_001)] == ["a", "b"]
@@ -464,9 +464,9 @@ def test_one_that_is_named_meanwhile_is_next_though_it_had_its_turn() -> None:
 
 
 def test_what_a_wrong_clock_has_noted_keeps_nothing_from_its_turn() -> None:
-    """Law: a listing that was tried in what is still to come is read first, and is not taken for one that had its turn.
+    """A substream with a try dated in the future has not had its turn, and is read first.
 
-    One that was named then is not read again and again until that time.
+    A substream with a name dated in the future is not read again and again until that time.
     """
     listings = {
         "late": SubstreamSnapshot(tried=900_000),

@@ -1,4 +1,4 @@
-"""Commits stay in order, overlap with planning, and stop at the first that fails."""
+"""Laws of :mod:`poller.source.writer`: commits in order, parts of records, and removals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.source.round_sides import FEED, MemoryStore, Round, Script, records
 
 
 class Store:
-    """Takes numbers; each waits at the gate until it is opened."""
+    """Commits numbers; each commit waits until the test opens the gate."""
 
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.begun: list[int] = []
@@ -39,7 +39,7 @@ class Store:
         try:
             await self.gate.wait()
         except asyncio.CancelledError:
-            self.written.append(number)  # as the real one does: what is on its way is finished
+            self.written.append(number)  # as in the real store, a commit in flight is finished
             raise
         if number == self._fails_at:
             raise ValueError(f"{number} is refused")
@@ -47,7 +47,7 @@ class Store:
 
 
 async def test_all_are_written_in_their_order() -> None:
-    """Law: leaving the block means that everything is written, in the order given."""
+    """When the block ends, everything is written in the given order."""
     store = Store()
     store.gate.set()
     async with commits_in_order(store.commit) as put:
@@ -57,7 +57,7 @@ async def test_all_are_written_in_their_order() -> None:
 
 
 async def test_the_next_is_planned_while_one_is_on_its_way() -> None:
-    """Law: planning goes on while one commit is in flight and one waits."""
+    """Planning goes on while one commit is in flight and one waits."""
     store = Store()
     async with commits_in_order(store.commit) as put:
         await put(1)
@@ -70,7 +70,7 @@ async def test_the_next_is_planned_while_one_is_on_its_way() -> None:
 
 
 async def test_none_is_written_after_one_that_failed() -> None:
-    """Law: the failure comes out, and what was to follow is not written."""
+    """A failed commit is raised, and none after it is written."""
     store = Store(fails_at=2)
     store.gate.set()
     with pytest.raises(ValueError, match="2 is refused"):
@@ -82,7 +82,7 @@ async def test_none_is_written_after_one_that_failed() -> None:
 
 
 async def test_a_failure_of_the_last_one_comes_out_too() -> None:
-    """Law: leaving the block raises what the last commit raised."""
+    """Leaving the block raises what the last commit raised."""
     store = Store(fails_at=1)
     store.gate.set()
     with pytest.raises(ValueError, match="1 is refused"):
@@ -91,7 +91,7 @@ async def test_a_failure_of_the_last_one_comes_out_too() -> None:
 
 
 async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> None:
-    """Law: a cancelled round finishes the commit in flight and leaves no task."""
+    """A cancelled round finishes the commit in flight and leaves no task."""
     store = Store()
 
     async def round_() -> None:
@@ -109,7 +109,7 @@ async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> 
 
 
 async def test_an_error_of_the_planner_stops_it_too() -> None:
-    """Law: what raises inside the block is raised by the block, with nothing left running."""
+    """What raises inside the block is raised by the block, with nothing left running."""
     store = Store()
     with pytest.raises(KeyError):
         async with commits_in_order(store.commit) as put:
@@ -118,7 +118,7 @@ async def test_an_error_of_the_planner_stops_it_too() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-# Laws of :mod:`poller.source.writer`: a part of a record that nobody knows is no record.
+# Parts of records in deltas.
 
 PARTS = msgspec.structs.replace(FEED, partial=True)
 
@@ -134,7 +134,7 @@ def delta(*parts: dict[str, object]) -> Script:
 
 
 async def test_a_new_record_is_asked_for_as_a_whole_and_a_known_one_is_not() -> None:
-    """What is published of it is what the API has, not the part that the delta brought."""
+    """A new record that comes in part is fetched and published whole; a known one is not fetched."""
     read = await known()
     script = delta({"id": "b", "n": 2}, {"id": "a", "n": 2})
     script.whole("/contractTypes/b", {"id": "b", "n": 2, "m": 7})
@@ -148,7 +148,7 @@ async def test_a_new_record_is_asked_for_as_a_whole_and_a_known_one_is_not() -> 
 
 
 async def test_one_that_is_gone_again_is_kept_as_it_came() -> None:
-    """That it existed is not lost."""
+    """A new record that is already gone is published as the delta brought it."""
     read = await known()
     result = await read(delta({"id": "b", "n": 2}).on(SourceRefused("gone", status=410), path="/contractTypes/b"))
     assert (result.created, read.store.events[-1]["data"]["record"]) == (1, {"id": "b", "n": 2})
@@ -156,7 +156,7 @@ async def test_one_that_is_gone_again_is_kept_as_it_came() -> None:
 
 @pytest.mark.parametrize("failure", [SourceUnavailable("503"), SourceRefused("403", status=403)])
 async def test_one_that_cannot_be_asked_for_fails_the_round(failure: Exception) -> None:
-    """The token stays, and the next round asks again."""
+    """If a new record cannot be fetched, the round fails and the token stays."""
     read = await known()
     result = await read(delta({"id": "b", "n": 2}).on(failure, path="/contractTypes/b"))  # type: ignore[arg-type] # one of ours
     assert (result.ok, read.kept, len(read.store.events)) == (False, "d1", 1)
@@ -164,7 +164,7 @@ async def test_one_that_cannot_be_asked_for_fails_the_round(failure: Exception) 
 
 
 async def test_an_id_that_leads_to_another_path_is_kept_as_it_came() -> None:
-    """Law: it is not asked for: what the API answers to ``/contractTypes/..`` is about something else."""
+    """A record whose id leads to another path is not fetched, and published as it came."""
     read = await known()
     script = delta({"id": "..", "n": 2})
     assert ((await read(script)).created, [path for path, _ in script.asked]) == (1, ["/contractTypes"])
@@ -172,14 +172,14 @@ async def test_an_id_that_leads_to_another_path_is_kept_as_it_came() -> None:
 
 
 async def test_an_answer_about_another_record_completes_nothing() -> None:
-    """Law: what the API answers with another id is not this record; it is kept as the delta brought it."""
+    """An answer with another id does not complete a record; it is published as the delta brought it."""
     read = await known()
     result = await read(delta({"id": "b", "n": 2}).whole("/contractTypes/b", {"id": "a", "n": 9, "m": 9}))
     assert (result.ok, result.created, result.modified) == (True, 1, 0)
     assert read.store.events[-1]["data"]["record"] == {"id": "b", "n": 2}
 
 
-# Laws of :mod:`poller.source.writer`: what a full reading does not hold is removed if it is gone, and only then.
+# Removals: a record missing from a full round is removed if it is gone, and only then.
 
 FULL = msgspec.structs.replace(FEED, delta=False)
 MANY = tuple(f"r{number}" for number in range(300))
@@ -194,7 +194,7 @@ async def has(feed: Feed, *subjects: str) -> Round:
 
 
 def listing(feed: Feed, subjects: Iterable[str], *, gone: Iterable[str] = (), still: Iterable[str] = ()) -> Script:
-    """An API that lists these, says 404 to some others, and still knows the rest."""
+    """An API that lists these records, answers 404 for those gone, and still has the others."""
     script = Script().on(records(*subjects), path=feed.resource.path)
     for subject in gone:
         script.on(SourceRefused("not there", status=404), path=f"{feed.resource.path}/{subject}")
@@ -204,7 +204,7 @@ def listing(feed: Feed, subjects: Iterable[str], *, gone: Iterable[str] = (), st
 
 
 async def test_what_is_gone_is_removed_and_what_the_listing_forgot_is_not() -> None:
-    """7 of 300 are gone, 5 the listing forgets: seven events, and the five are asked for again next time."""
+    """Missing records that answer 404 are removed; those that still answer stay and are asked for again."""
     read = await has(FULL, *MANY)
     listed, gone, still = MANY[12:], MANY[:7], MANY[7:12]
     result = await read(listing(FULL, listed, gone=gone, still=still))
@@ -219,7 +219,7 @@ async def test_what_is_gone_is_removed_and_what_the_listing_forgot_is_not() -> N
 
 
 async def test_an_integer_is_removed_as_itself() -> None:
-    """Of the ids 1 and "1" the one that is gone is removed and the other is not; each is asked for by its id."""
+    """Of the ids 1 and "1" only the one that is gone is removed."""
     both = [{"id": 1}, {"id": "1"}, {"id": 2}]
     for gone in both[:2]:
         read = Round(FULL)
@@ -232,7 +232,7 @@ async def test_an_integer_is_removed_as_itself() -> None:
 
 
 async def test_a_record_that_returns_is_created_and_goes_on_counting() -> None:
-    """After removed comes created, one revision further, also where its content is the same."""
+    """A removed record that returns is created with the next revision, even with the same content."""
     read = await has(FULL, "a", "b")
     await read(listing(FULL, ["a"], gone=["b"]))
     result = await read(listing(FULL, ["a", "b"]))
@@ -256,22 +256,22 @@ async def test_without_a_single_record_endpoint_a_second_full_reading_decides() 
 
 
 async def test_a_second_full_reading_decides_nothing_before_its_time() -> None:
-    """What is missing twice within the span stays, also where each reading misses another; once it is over, it goes."""
+    """Without single requests, a record is removed only if it is missing for the whole span."""
     read = await has(msgspec.structs.replace(POSITIONS, apart=timedelta(seconds=2)), "a", "b", "c", "d")
     for listed in (["a", "b", "c"], ["a", "b"], ["a"]):
         assert (await read(listing(POSITIONS, listed))).changes == 0
         read.store.now_ms += 600
-    read.store.now_ms += 60_000  # since d was the first to be missed; the rounds themselves take time too
+    read.store.now_ms += 60_000  # since d was first missing; the rounds themselves take time too
     assert (await read(listing(POSITIONS, ["a"]))).removed == 1
     assert read.causes[-1][:2] == ("d", "removed")
-    read.store.now_ms += 1_900  # since b and c were
+    read.store.now_ms += 1_900  # since b and c were first missing
     assert (await read(listing(POSITIONS, ["a"]))).changes == 0
     read.store.now_ms += 60_000
     assert (await read(listing(POSITIONS, ["a"]))).removed == 2
 
 
 async def test_a_server_whose_clock_is_set_back_delays_no_removal() -> None:
-    """A moment that is to come does not say how long ago it was: the second reading decides."""
+    """If the server's clock is set back, the second full round removes a missing record."""
     read = await has(msgspec.structs.replace(POSITIONS, apart=timedelta(seconds=2)), "a", "b")
     await read(listing(POSITIONS, ["a"]))
     read.store.now_ms -= 3_600_000
@@ -280,7 +280,7 @@ async def test_a_server_whose_clock_is_set_back_delays_no_removal() -> None:
 
 @pytest.mark.parametrize("step", [".", "..", "%2e%2E", "x/.."])
 async def test_an_id_that_leads_to_another_path_is_removed_by_readings(step: str) -> None:
-    """Law: it is never asked for, for the answer would be another resource's; a second reading has to miss it too."""
+    """A record whose id leads to another path is not asked for; a second round has to miss it."""
     read = await has(FULL, "a", "b", step)
     script = listing(FULL, ["a"], gone=["b"])
     result = await read(script)
@@ -293,10 +293,10 @@ async def test_an_id_that_leads_to_another_path_is_removed_by_readings(step: str
 
 
 async def test_an_id_that_leads_to_another_path_is_not_removed_before_its_time() -> None:
-    """Law: two readings that miss it within the span remove nothing of it, and those that can be asked for go."""
+    """Such a record is not removed within the span; records that can be asked for are."""
     read = await has(msgspec.structs.replace(FULL, apart=timedelta(milliseconds=500)), "a", "b", "..")
     assert (await read(listing(FULL, ["a", "b"]))).removed == 0
-    read.store.now_ms += 400  # since it was the first to be missed; the round itself takes time too
+    read.store.now_ms += 400  # since it was first missing; the round itself takes time too
     assert (await read(listing(FULL, ["a"], gone=["b"]))).removed == 1
     read.store.now_ms += 60_000
     assert (await read(listing(FULL, ["a"]))).removed == 1
@@ -304,7 +304,7 @@ async def test_an_id_that_leads_to_another_path_is_not_removed_before_its_time()
 
 
 class TwoBackends(Script):
-    """An API that answers each record's own path differently the second time; when it was asked is kept."""
+    """An API that may answer a record's second request differently; records the time of each request."""
 
     def __init__(self, second: dict[str, PollerError | list[dict[str, object]]]) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ class TwoBackends(Script):
 
 
 def two_backends(listed: Iterable[str], gone: Iterable[str], *, back: Iterable[str] = ()) -> TwoBackends:
-    """Lists some, says 404 to others the first time, and knows some of these the second time."""
+    """An API that lists some records, first answers 404 for others, and then has some of these again."""
     script = TwoBackends({f"/contractTypes/{subject}": [] for subject in back})
     script.on(records(*listed))
     for subject in gone:
@@ -329,7 +329,7 @@ def two_backends(listed: Iterable[str], gone: Iterable[str], *, back: Iterable[s
 
 
 async def test_a_removal_takes_two_answers_some_time_apart() -> None:
-    """Each record is asked for twice, all once before any a second time, after one wait for all of them."""
+    """Each missing record is asked for twice, with one wait between all first and all second requests."""
     apart = timedelta(milliseconds=200)
     read = await has(msgspec.structs.replace(FULL, apart=apart), *MANY)
     script = two_backends(["r0"], MANY[1:])
@@ -342,9 +342,9 @@ async def test_a_removal_takes_two_answers_some_time_apart() -> None:
 
 
 async def test_what_a_cache_had_kept_before_the_question_removes_nothing() -> None:
-    """A 404 that is older than the round may be older than the record; it fails the round, and a present one removes.
+    """A cached 404 from before the round fails the round and removes nothing.
 
-    An answer that a cache has kept for no longer than the settling takes is as good as its first one.
+    A cached answer that is no older than the span between the two requests counts as a fresh one.
     """
     read = await has(FULL, "a", "b")
     kept = SourceRefused("GET /contractTypes/b: the API answered 404", status=404, age=14)
@@ -357,7 +357,7 @@ async def test_what_a_cache_had_kept_before_the_question_removes_nothing() -> No
 
 
 async def test_a_record_that_one_backend_still_has_stays() -> None:
-    """404 and then 200 is no removal, and the next full reading looks for the record again."""
+    """A 404 followed by a 200 removes nothing, and the next full round asks again."""
     read = await has(FULL, *MANY)
     result = await read(two_backends(MANY[3:], MANY[:3], back=["r1"]))
     assert (result.ok, result.removed) == (True, 2)
@@ -367,14 +367,14 @@ async def test_a_record_that_one_backend_still_has_stays() -> None:
 
 
 def test_the_answers_of_a_removal_are_two_seconds_apart() -> None:
-    """The span that is promised is the one that feeds have unless a test shortens it."""
+    """The default span between the two requests is two seconds."""
     assert Feed("a/b", FEED.resource, FEED.query, "urn:x", "t").apart == timedelta(seconds=2)
 
 
 @pytest.mark.parametrize("still", [(MANY[0],), (MANY[299],)], ids=["among the first", "among the last"])
 @pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
 async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed: Feed, still: tuple[str]) -> None:
-    """More are absent than are looked for together: one that may be there keeps the answer False."""
+    """One missing record that still exists, among many batches, leaves the removals incomplete."""
     one, seen = _Absent(MANY), SeenKeys()
     script = listing(feed, [], gone=set(MANY) - set(still), still=still)
     if feed is POSITIONS:
@@ -385,7 +385,7 @@ async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed:
 
 
 class _Absent(MemoryStore):
-    """A store that knows these records, and what is told of them."""
+    """A store that knows these records, and applies their removals."""
 
     def __init__(self, subjects: Iterable[str]) -> None:
         self.snapshots = {key: Snapshot(1, 1, b'{"id":"%b"}' % key.encode()) for key in subjects}
@@ -406,10 +406,10 @@ class _Absent(MemoryStore):
 
 
 async def test_a_record_that_cannot_be_asked_for_keeps_no_other() -> None:
-    """What was confirmed beside it is removed; the round fails, and the record stays."""
+    """If one record cannot be asked for, the others are removed; the round fails and the record stays."""
     read = await has(FULL, *MANY)
     read.store.mark("released", "yes")
-    failing = MANY[266]  # of the second lot
+    failing = MANY[266]  # of the second batch
     script = listing(FULL, [MANY[0]], gone=set(MANY[1:]) - {failing})
     result = await read(script.on(SourceUnavailable("no answer"), path=f"/contractTypes/{failing}"))
     assert (result.ok, result.removed, result.error) == (False, 298, "no answer")
@@ -418,7 +418,7 @@ async def test_a_record_that_cannot_be_asked_for_keeps_no_other() -> None:
 @pytest.mark.parametrize("failure", [SourceUnavailable("no answer"), SourceRefused("forbidden", status=403)])
 @pytest.mark.parametrize("answers_once", [False, True], ids=["the first request", "the second request"])
 async def test_a_record_that_can_never_be_asked_for_keeps_no_other(failure: PollerError, answers_once: bool) -> None:
-    """Law: those that are asked for together with it are removed, or none ever would be while it fails."""
+    """A record whose requests always fail does not stop the removal of the others."""
     read = await has(FULL, "a", "b", "c", "d")
     script = listing(FULL, ["a"], gone=["b", "d"] + ["c"] * answers_once)
     script = (
@@ -433,7 +433,7 @@ async def test_a_record_that_can_never_be_asked_for_keeps_no_other(failure: Poll
 
 
 class _FailsLater(Script):
-    """An API that answers the first request of one path, and fails after that."""
+    """An API that answers the first request of one path, and fails the later ones."""
 
     def __init__(self, script: Script, path: str, failure: PollerError) -> None:
         super().__init__()
@@ -447,7 +447,7 @@ class _FailsLater(Script):
 
 @pytest.mark.parametrize("read_again_after", [600, 60_000], ids=["too soon", "later"])
 async def test_a_release_lasts_until_the_second_reading_where_that_decides(read_again_after: int) -> None:
-    """Law: what a release lets through is removed, also where two readings have to miss it; then removals are held."""
+    """Without single requests a release lasts until the second round has removed the records."""
     read = await has(msgspec.structs.replace(POSITIONS, apart=timedelta(seconds=2)), "a", *MANY)
     gone = listing(POSITIONS, ["a"])
     assert not (await read(gone)).ok
@@ -462,7 +462,7 @@ async def test_a_release_lasts_until_the_second_reading_where_that_decides(read_
 
 
 async def test_a_release_that_finds_all_records_back_is_used_up() -> None:
-    """Law: a release approves what was held, not what is missing some day."""
+    """A release ends with the round that finds the records back; later removals are held again."""
     read = await has(POSITIONS, "a", *MANY)
     await read(listing(POSITIONS, ["a"]))
     read.store.mark("released", "yes")
@@ -472,7 +472,7 @@ async def test_a_release_that_finds_all_records_back_is_used_up() -> None:
 
 
 async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
-    """An empty answer removes nothing and says so; deltas would go on, and a release lets it through."""
+    """An empty listing removes nothing and fails the round, until an operator releases it."""
     read = await has(FULL, "a", "b")
     held = await read(listing(FULL, []))
     assert (held.ok, held.removed) == (False, 0)
@@ -486,7 +486,7 @@ async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
 
 
 async def test_a_change_that_a_held_reconcile_did_not_list_comes_with_the_next_delta() -> None:
-    """Law: a listing that lacks too much may lack a change; the token that it came with is not used."""
+    """A held reconcile keeps the former token, so the next delta brings a change that it lacked."""
     read = Round(FEED)
     await read(Script().on(records("a", "b"), delta="d1"))
     read.clock.pass_by(timedelta(hours=24))
@@ -498,7 +498,7 @@ async def test_a_change_that_a_held_reconcile_did_not_list_comes_with_the_next_d
 
 
 async def test_a_change_that_a_held_resync_did_not_list_comes_with_the_next_reading() -> None:
-    """Law: without a token to go on from, the feed is read in full until nothing is held any more."""
+    """A held resync stores no token: the feed is read in full until nothing is held."""
     read = Round(FEED)
     await read(Script().on(records("a", "b"), delta="d1"))
     held = await read(Script().on(SourceRefused("expired", status=410), since="d1").on([], delta="d2"))
@@ -510,7 +510,7 @@ async def test_a_change_that_a_held_resync_did_not_list_comes_with_the_next_read
 
 
 async def test_a_held_feed_heals_when_the_records_are_back() -> None:
-    """All back after an empty answer: no event, nothing held any more."""
+    """If all records are back, no event is published and nothing is held."""
     read = await has(FULL, "a", "b")
     await read(listing(FULL, []))
     result = await read(listing(FULL, ["a", "b"]))
@@ -518,7 +518,7 @@ async def test_a_held_feed_heals_when_the_records_are_back() -> None:
 
 
 async def test_too_many_at_once_are_held() -> None:
-    """More than the share, and more than a few: held. The new and changed ones of the same reading are published."""
+    """Too many removals are held; new and changed records of the same round are published."""
     read = await has(FULL, *MANY)
     held = await read(listing(FULL, [*MANY[60:], "new"]))
     assert (held.ok, held.removed, held.created) == (False, 0, 1)
@@ -526,7 +526,7 @@ async def test_too_many_at_once_are_held() -> None:
 
 
 async def test_a_delta_feed_that_is_released_is_read_in_full_at_once() -> None:
-    """A release does not wait for the next reconcile."""
+    """After a release the next round is a full one."""
     read = await has(FEED, "a")
     read.store.mark("delta_token", "d1")
     read.store.mark("released", "yes")
@@ -535,7 +535,7 @@ async def test_a_delta_feed_that_is_released_is_read_in_full_at_once() -> None:
 
 
 async def test_reconcile_finds_what_deltas_never_show() -> None:
-    """The API's deltas hold no deletes; once in a while the feed is read in full."""
+    """Deltas show no removals; a regular reconcile finds them."""
     feed = msgspec.structs.replace(FEED, reconcile=timedelta(hours=24))
     read = Round(feed)
     await read(Script().on(records("a", "b"), delta="d1"))
@@ -578,7 +578,7 @@ GOOD = b'{"id":"a","n":1}'
 @pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
 async def test_what_is_listed_and_cannot_be_used_is_not_gone(feed: Feed, raw: bytes) -> None:
-    """It is quarantined, and as long as it stands in the listing it is neither asked for nor removed."""
+    """A listed record that is unusable is quarantined, and neither asked for nor removed."""
     read = await has(feed, "a", "b", "c")
     path = feed.resource.path
     for _ in range(3):
@@ -590,7 +590,7 @@ async def test_what_is_listed_and_cannot_be_used_is_not_gone(feed: Feed, raw: by
 
 
 async def test_a_record_that_was_there_unusable_was_there() -> None:
-    """Missing, then listed though it cannot be used, then missing: that is missing once."""
+    """A listing of an unusable record ends its first miss: two more misses remove it."""
     read = await has(POSITIONS, "a", "b")
     without = Script().page(GOOD, path="/positions")
     await read(without)
@@ -601,7 +601,7 @@ async def test_a_record_that_was_there_unusable_was_there() -> None:
 @pytest.mark.parametrize("raw", [b"null", b'{"n":1}', b'{"id":null}', b'{"id":"\xff"}', rb'{"id":"\ud800"}', b"[1]"])
 @pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
 async def test_a_reading_that_holds_a_record_without_an_id_removes_nothing(feed: Feed, raw: bytes) -> None:
-    """Any of those that are absent may be meant: the state says so until a reading has none, and that one removes."""
+    """A full round with a record without an id removes nothing; the next one without such a record does."""
     read = await has(feed, "a", "b")
     path = feed.resource.path
     for _ in range(2):
@@ -614,7 +614,7 @@ async def test_a_reading_that_holds_a_record_without_an_id_removes_nothing(feed:
 
 
 async def test_what_is_held_or_released_waits_for_a_reading_that_can_tell() -> None:
-    """A reading that removes nothing for want of an id neither ends what is held nor uses up the release."""
+    """A full round with a record without an id ends neither what is held nor a release."""
     read = await has(FULL, "a", "b")
     await read(listing(FULL, []))
     held = read.store.state.held
@@ -636,7 +636,7 @@ async def test_switched_off_nothing_is_looked_for() -> None:
 
 
 async def test_a_qualification_that_is_gone_takes_its_achievements_with_it_after_confirmation() -> None:
-    """404 on a listing counts as empty, and a second reading has to say the same before anything is removed."""
+    """A 404 of a substream counts as empty; a second round has to confirm it before removals."""
     one, two = "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b51", "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b52"
     feed = msgspec.structs.replace(
         FULL, resource=RESOURCES["achievements"], qualifications=(one, two), breaker=RemovalGuard(None, None)
@@ -657,7 +657,7 @@ async def test_a_qualification_that_is_gone_takes_its_achievements_with_it_after
 
 
 def test_the_breaker_holds_what_looks_like_a_fault() -> None:
-    """The table of the rule."""
+    """The removal guard holds a share that is too large, and an empty listing; the table has the limits."""
     default = RemovalGuard()
     table = [
         (default, 0, 100, True, False),
@@ -675,7 +675,7 @@ def test_the_breaker_holds_what_looks_like_a_fault() -> None:
 
 @pytest.mark.parametrize(("feed", "subject"), [(FULL, "r1"), (POSITIONS, "r1")])
 async def test_what_cannot_be_read_is_removed_only_where_the_api_says_so(feed: Feed, subject: str) -> None:
-    """By its key, where there is a single-record endpoint; else it stays, and nothing is marked, until it is back."""
+    """A record with an unreadable snapshot is removed if its request answers 404; else it stays."""
     read = await has(feed, subject, "r2")
     known = read.store.snapshots[subject]
     read.store.snapshots[subject] = msgspec.structs.replace(known, raw=b"?", unreadable="cut")
@@ -690,7 +690,7 @@ async def test_what_cannot_be_read_is_removed_only_where_the_api_says_so(feed: F
 
 
 async def test_removed_records_are_counted() -> None:
-    """Those that are known and those that are gone are two figures; a record that returns is known again."""
+    """Removed records are counted; one that returns is no longer counted."""
     read = await has(FULL, "r1", "r2", "r3")
     counted = [read.store.state.tombstones]
     assert (await read(listing(FULL, ["r2"], gone=["r1", "r3"]))).removed == 2

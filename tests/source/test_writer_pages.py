@@ -1,6 +1,6 @@
-"""Laws of :mod:`poller.source.writer`: what of a page is published, from bytes to bytes.
+"""Laws of :mod:`poller.source.writer`: from the bytes of a page to the bytes of its events.
 
-No value is ever silently another: a record arrives byte for byte, or it is in the quarantine with the reason.
+No value is changed silently: a record arrives byte for byte, or is quarantined with the reason.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EARLY, LATE = "2025-03-01T09:00:00Z", "2025-03-01T10:00:00Z"
 
 
 async def gone(path: str, params: Params) -> bytes:
-    """An API that knows nobody any more."""
+    """An API that answers 404 for each record."""
     raise SourceRefused(f"GET {path}: {params}", status=404)
 
 
 async def write(
     store: MemoryStore, *records: bytes, mode: RoundMode = RoundMode.DELTA, partial: bool = False
 ) -> RoundWriter:
-    """One page of one round, as the API's bytes."""
+    """Write one page of a round, given as the API's bytes."""
     writer = RoundWriter(PARTIAL if partial else FEED, store, store.state, gone, StubClock(now=lambda: NOON))
     page = at_once(decode_page(b'{"results":[%b],"deltaToken":"d"}' % b" , ".join(records)))
     await writer.page(page, mode=mode, path="/contractTypes", seen=None)
@@ -72,7 +72,7 @@ def published(store: MemoryStore) -> list[object]:
     ids=lambda value: repr(value[:12]),
 )
 async def test_every_value_arrives_byte_for_byte(value: bytes) -> None:
-    """Integers of up to 4 300 digits, floats of any size and spelling, escapes: the event holds what was received."""
+    """Long integers, floats of any spelling and escapes arrive in the event byte for byte."""
     store = MemoryStore()
     raw = b'{"id":"odd", "x":%b}' % value
     writer = await write(store, raw, GOOD)
@@ -104,7 +104,7 @@ async def test_every_value_arrives_byte_for_byte(value: bytes) -> None:
     ids=lambda value: repr(value[:16]),
 )
 async def test_what_cannot_be_used_goes_to_the_quarantine_alone(value: bytes, reason: str) -> None:
-    """With its bytes and the reason; what is known of the record stays, and the rest of its page goes on."""
+    """An unusable record is quarantined with its bytes and reason; its snapshot and the other records stay."""
     store = MemoryStore()
     await write(store, b'{"id":"odd"}')
     raw = b'{"id":"odd","x":%b}' % value
@@ -119,7 +119,7 @@ async def test_what_cannot_be_used_goes_to_the_quarantine_alone(value: bytes, re
 
 
 async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
-    """However often a record stands in the page, a reading that has its id has seen it."""
+    """A round has seen a record whose id can be read, even if the record is unusable or repeated."""
     store, bad = MemoryStore(), b'{"id":"odd","x":1,"x":2}'
     for records in ((bad,), (bad, bad), (bad, b'{"id":"odd"}')):
         seen = SeenKeys()
@@ -130,7 +130,7 @@ async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
 
 
 class Turns(MemoryStore):
-    """Counts how often something else could run, in all and until the store was first asked for records."""
+    """Counts the turns of other tasks, in all and before the first read of the store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,9 +153,9 @@ class Turns(MemoryStore):
 
 @pytest.mark.parametrize("raw", [b"0", b'{"id":%d,"x":NaN}', b'{"id":%d}', b'{"id":1,"k%d":0}'])
 async def test_a_page_of_thousands_gives_way_to_others(raw: bytes) -> None:
-    """Law: while a page is read and compared, other tasks of the process (leases, deliveries) have their turns.
+    """While a large page is read and compared, other tasks get their turns.
 
-    Counted in turns of the event loop, for so many records, when they are new and when they are known.
+    The turns of the event loop are counted, for new and for known records.
     """
     store, count = Turns(), 4_000
     records = [raw.replace(b"%d", b"%d" % number) for number in range(count)]
@@ -174,7 +174,7 @@ async def test_a_page_of_thousands_gives_way_to_others(raw: bytes) -> None:
 
 
 async def test_an_id_that_is_an_integer_and_the_same_as_text_are_two_records() -> None:
-    """Neither is taken for another version of the other, however often both are read; both subjects are as received."""
+    """The ids 1 and "1" are two records, however often both are read; subjects are as received."""
     store = MemoryStore()
     raws = b'{"id":1,"n":1}', b'{"id":"1","n":2}', b'{"id":2,"n":1}', b'{"id":"\xc3\xa9"}', b'{"id":"e\xcc\x81"}'
     assert (await write(store, *raws)).tally.created == 5
@@ -187,14 +187,14 @@ async def test_an_id_that_is_an_integer_and_the_same_as_text_are_two_records() -
 
 
 async def test_an_integer_is_no_longer_an_id_than_text() -> None:
-    """The limit is on what the subject shows."""
+    """The length limit of an id applies to integers as to text."""
     store = MemoryStore()
     writer = await write(store, b'{"id":%b}' % (b"1" * MAX_ID_LENGTH), b'{"id":%b}' % (b"1" * (MAX_ID_LENGTH + 1)))
     assert (writer.tally.created, writer.tally.quarantined) == (1, 1)
 
 
 async def test_a_part_is_laid_over_what_is_known() -> None:
-    """Absent keys are kept and null is a value: the event, its previous and what is kept are whole records."""
+    """A part keeps absent keys and sets null ones; event, previous and snapshot are whole records."""
     store = MemoryStore()
     await write(store, b'{"id":"a","x":1.0,"y":2,"z":[1, 2]}', partial=True)
     writer = await write(store, b'{"id":"a","y":null,"new":3}', partial=True)
@@ -210,7 +210,7 @@ async def test_a_part_is_laid_over_what_is_known() -> None:
 
 @pytest.mark.parametrize("mode", [RoundMode.BASELINE, RoundMode.FULL, RoundMode.RECONCILE, RoundMode.RESYNC])
 async def test_a_full_reading_replaces(mode: RoundMode) -> None:
-    """Only deltas come in part; a key that a full reading does not have is gone."""
+    """Only deltas bring parts; a key that a full round lacks is gone."""
     store = MemoryStore()
     await write(store, b'{"id":"a","x":1}', partial=True)
     await write(store, b'{"id":"a"}', mode=mode, partial=True)
@@ -218,7 +218,7 @@ async def test_a_full_reading_replaces(mode: RoundMode) -> None:
 
 
 async def test_without_the_option_a_delta_replaces() -> None:
-    """What comes is the whole record, unless the configuration says otherwise."""
+    """Without the option a delta brings whole records."""
     store = MemoryStore()
     await write(store, b'{"id":"a","x":1}')
     await write(store, b'{"id":"a"}')
@@ -226,7 +226,7 @@ async def test_without_the_option_a_delta_replaces() -> None:
 
 
 async def test_two_parts_of_a_record_in_one_page_both_count() -> None:
-    """Whichever came first, the later one counts where both have a key; reading the page again is silent."""
+    """Of two parts in one page the later wins for common keys; reading the page again publishes nothing."""
     first = {"id": "a", "n": 1, "x": 1, "lastModifiedAt": EARLY}
     second = {"id": "a", "n": 2, "y": 1, "lastModifiedAt": LATE}
     for parts in ((first, second), (second, first)):
@@ -240,7 +240,7 @@ async def test_two_parts_of_a_record_in_one_page_both_count() -> None:
 
 
 async def test_a_part_of_a_removed_record_is_laid_over_its_last_version() -> None:
-    """The tombstone keeps it; the record that returns is created, and whole."""
+    """A part of a removed record completes its tombstone; the record is created whole."""
     store = MemoryStore()
     await write(store, b'{"id":"a","x":1}', partial=True)
     store.snapshots["a"] = msgspec.structs.replace(store.snapshots["a"], removed=True)
@@ -249,7 +249,7 @@ async def test_a_part_of_a_removed_record_is_laid_over_its_last_version() -> Non
 
 
 async def test_the_time_of_a_part_without_one_is_that_of_the_record() -> None:
-    """The event speaks of the whole record, so its time is what the whole record says."""
+    """A part without a time gives the event the time of the whole record."""
     store = MemoryStore()
     await write(store, b'{"id":"a","lastModifiedAt":"%b"}' % EARLY.encode(), partial=True)
     await write(store, b'{"id":"a","n":1}', partial=True)
