@@ -219,7 +219,7 @@ class DeliveryTracker:
             else:
                 self.queues.wait(key, clock + wait.total_seconds())
         for waiting in unit:
-            if wait := waits.get(waiting.key):
+            if (wait := waits.get(waiting.key)) and waiting.id in self._parked:  # else it was settled
                 self._parked.wait(waiting.id, clock + wait.total_seconds())
         pause = max(pauses, default=timedelta(0))
         return AttemptResult(reports, pause or None)

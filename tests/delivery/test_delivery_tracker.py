@@ -237,6 +237,18 @@ def test_one_bad_event_takes_no_others_along() -> None:
             assert len(sent(one)) == together
 
 
+def test_a_sink_may_take_a_part_of_a_batch() -> None:
+    """Law: what was taken is settled, and the rest of the same record waits, in order."""
+    tracker = DeliveryTracker(subscription(batching=Batching(9)))
+    tracker.take_in([one_of("a", number) for number in (1, 2, 3)], now=NOW)
+    parts = msgspec.structs.replace(BROKEN, each=(OK, BROKEN, BROKEN))
+    tracker.conclude(tracker.queues.claim(most=9), parts, now=NOW, clock=0, chance=lambda: 0)
+    draft = tracker.next_batch()
+    assert draft
+    assert (draft.acked, list(draft.parked), draft.unparked) == (["1-0", "2-0", "3-0"], ["2-0", "3-0"], [])
+    assert (tracker.queues.foremost("a"), tracker.queues.next_due) == ("2-0", 1.0)
+
+
 def test_letters_of_one_id_are_one_record() -> None:
     """UUIDs that differ only in case are one record, whose events keep their order; other ids are two records."""
     uuid = "7d9f3a52-6a0e-4f0c-9a50-0f5a1c4a7f11"
