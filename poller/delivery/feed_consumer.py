@@ -486,6 +486,8 @@ class FeedConsumer:
         later = min((moment for moment in moments if moment is not None and moment > now), default=None)
         if any(moment is not None and moment <= now for moment in (queues.next_due, self._settle_by)):
             return
+        if self._requests.is_due:  # its time passed while the store was asked
+            return
         if later is None:
             await self._changed.wait()
         else:

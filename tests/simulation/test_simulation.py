@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.simulation.__main__ import corpus
@@ -27,6 +28,15 @@ def test_without_faults_all_is_published_and_delivered(daemons: int, feeds: int,
     assert not result.problems
     assert result.events > 0
     assert result.requests == result.events * subscriptions
+
+
+def test_batch_is_sent_though_the_store_answers_later_than_it_waits() -> None:
+    """Law: a batch whose time passes while the store is asked is sent then, and not with a later event."""
+    plan = calm(1, seconds=5.0)
+    batches = msgspec.structs.replace(plan.subscriptions[0], mode="batch", linger=0.02, batch=100, timeout=3.0)
+    result = play(msgspec.structs.replace(plan, ttl=5.0, latency=0.3, subscriptions=(batches,)))
+    assert not result.problems
+    assert result.events > 0
 
 
 def test_rest_costs_little() -> None:
