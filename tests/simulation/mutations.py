@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tests.documents import table, write_table
 from tests.harness import naive, naive_dispatcher
 from tests.simulation.plan import Deed, Plan, calm
 from tests.simulation.world import Result, play
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from poller.clock import Clock
     from poller.config.settings import Settings
@@ -86,7 +87,7 @@ MUTATIONS: Final = (
         "read-unfenced",
         "reading for a subscription does not ask whose lease it is",
         {"store/lua/read_entries.lua": ((_FENCED.format("0"), ""),)},
-        ("freeze", "slow", "busy"),
+        ("slow", "late", "busy"),
     ),
     Mutation(
         "lease-stolen",
@@ -120,7 +121,7 @@ MUTATIONS: Final = (
                 ("if have[2] ~= ARGV[3] then return 'STALE' end\n", ""),
             )
         },
-        ("lose_reply", "cut"),
+        ("lose_reply", "busy"),
     ),
     Mutation(
         "retry-not-stored",
@@ -130,7 +131,7 @@ MUTATIONS: Final = (
                 ("  redis.call('HSET', KEYS[4], unpack(ARGV, i,", "  local _ = (unpack(ARGV, i,"),
             )
         },
-        ("sink_down", "kill", "stop"),
+        ("sink_down", "kill", "long"),
     ),
     Mutation(
         "retry-not-removed",
@@ -162,7 +163,7 @@ MUTATIONS: Final = (
                 ("                self._batch.reopen.append(key)\n", "                self._go_on(key)\n"),
             )
         },
-        ("kill", "busy"),
+        ("kill", "busy", "distant", "few"),
     ),
     Mutation(
         "queue-reversed",
@@ -223,7 +224,7 @@ MUTATIONS: Final = (
                 ("return min(max(clock - self._failed, 0.0), self._longest)", "return max(clock - self._failed, 0.0)"),
             ),
         },
-        ("sink_down", "clock_jump"),
+        ("sink_down", "clock_jump", "far", "long"),
     ),
     Mutation(
         "retries-by-wall-clock",
@@ -239,7 +240,7 @@ MUTATIONS: Final = (
                 ),
             ),
         },
-        ("sink_down", "skew", "kill"),
+        ("sink_down", "skew", "kill", "long"),
     ),
 )
 
@@ -250,29 +251,49 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="these alone")
     parser.add_argument("--most", type=int, default=60, help="seeds that are played at most for each")
     parser.add_argument("--jobs", type=int, default=1, help="mistakes side by side")
+    parser.add_argument("--write", action="store_true", help="put what was found into the table of tests/README.md")
     asked = parser.parse_args()
     wanted = [one for one in MUTATIONS if not asked.names or one.name in asked.names]
     controls = [name for name in CONTROLS if not asked.names or name in asked.names]
-    sys.stdout.write("| mistake | what is wrong | seeds lean towards | seeds | found by |\n|---|---|---|---:|---|\n")
+    sys.stdout.write(_HEAD)
     missed = 0
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        playing = {pool.submit(tried, one, asked.most): one for one in wanted}
+    for name, row, found in _tried_all(wanted, controls, asked.most, asked.jobs):
+        missed += not found
+        sys.stdout.write(row)
+        sys.stdout.flush()
+        if asked.write:
+            write_table("mutations", _with_row(table("mutations"), name, row))
+    return 1 if missed else 0
+
+
+def _tried_all(
+    wanted: Sequence[Mutation], controls: Sequence[str], most: int, jobs: int
+) -> Iterator[tuple[str, str, bool]]:
+    """The name of each mistake that was tried, its row of the table, and whether it was found."""
+    with ThreadPoolExecutor(jobs) as pool:
+        playing = {pool.submit(tried, one, most): one for one in wanted}
         for done in as_completed(playing):
             one, caught = playing[done], done.result()
-            missed += caught.problem is None
-            sys.stdout.write(_row(one.name, one.what, ", ".join(one.lean), caught))
-            sys.stdout.flush()
+            yield one.name, _row(one.name, one.what, ", ".join(one.lean), caught), caught.problem is not None
     for name in controls:
-        caught = control(name, asked.most)
-        missed += caught.problem is None
-        sys.stdout.write(_row(name, CONTROLS[name][0], "kill, lose_reply, cut", caught))
-        sys.stdout.flush()
-    return 1 if missed else 0
+        caught = control(name, most)
+        yield name, _row(name, CONTROLS[name][0], "kill, lose_reply, cut", caught), caught.problem is not None
+
+
+_HEAD: Final = "| mistake | what is wrong | seeds lean towards | seeds | found by |\n|---|---|---|---:|---|\n"
 
 
 def _row(name: str, what: str, lean: str, caught: Caught) -> str:
     problem = caught.problem or "**not found**"
-    return f"| `{name}` | {what} | {lean or '-'} | {caught.seeds} | {problem[:90].replace('|', '/')} |\n"
+    return f"| `{name}` | {what} | {lean or '-'} | {caught.seeds} | {problem[:90].strip().replace('|', '/')} |\n"
+
+
+def _with_row(written: str, name: str, row: str) -> str:
+    """The table with this row in its place."""
+    rows = {line.split("`")[1]: line + "\n" for line in written.splitlines() if line.startswith("| `")}
+    rows[name] = row
+    names = [*(one.name for one in MUTATIONS), *CONTROLS]
+    return _HEAD + "".join(rows[one] for one in names if one in rows).rstrip()
 
 
 def mutated(one: Mutation, directory: Path, *, whole: bool = True) -> None:

@@ -156,9 +156,8 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
     Args:
         seed: any number.
         hours: how long it lasts; None: the seed says, mostly a minute or two.
-        lean: the kinds of faults and actions that are on, whatever the seed says, and ``cron``: the first feed has a
-            cron expression, ``skew``: the first process has a clock that is 30 days ahead, ``busy``: short leases,
-            short intervals, many changes; none: the seed says.
+        lean: the kinds of faults and actions that are on, whatever the seed says, and words of :data:`LEANINGS`;
+            none: the seed says.
     """
     rng = Random(f"plan {seed}")
     seconds = hours * 3600 if hours is not None else rng.choice((30.0, 45.0, 60.0, 60.0, 90.0, 120.0))
@@ -191,7 +190,14 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
         quick = tuple(msgspec.structs.replace(feed, interval=0.5, jitter=0.0) for feed in feeds)
         eager = tuple(msgspec.structs.replace(one, concurrency=8, rate=None, linger=0.02) for one in plan.subscriptions)
         plan = msgspec.structs.replace(plan, ttl=1.0, changes=4.0, latency=0.05, feeds=quick, subscriptions=eager)
-    faults = _deeds(rng, plan, _FAULTS, lean, most=30 if "busy" in lean else 12)
+    if "distant" in lean:
+        patient = tuple(msgspec.structs.replace(one, timeout=3.0, moods="ok") for one in plan.subscriptions)
+        plan = msgspec.structs.replace(plan, ttl=3.0, timeout=10.0, latency=0.3, subscriptions=patient)
+    if "few" in lean:
+        plan = msgspec.structs.replace(plan, records=3, removals=0.0)
+    faults = tuple(
+        _leaning(one, plan, lean) for one in _deeds(rng, plan, _FAULTS, lean, most=30 if "busy" in lean else 12)
+    )
     actions = _deeds(rng, plan, _ACTIONS, lean, most=10)
     return msgspec.structs.replace(plan, faults=faults, actions=actions)
 
@@ -392,6 +398,29 @@ LOSSES: Final = frozenset({"store_loss", "failover"})
 FORGETS: Final = frozenset({"evict", "flush"})
 _RARE: Final = frozenset({"store_loss", "failover", "evict", "flush", "store_clock_jump"})
 """What changes how the run is judged is on in few seeds, so that most seeds are judged most strictly."""
+
+
+LEANINGS: Final = {
+    "cron": "the first feed has a cron expression",
+    "skew": "the first process has a clock that is 30 days ahead",
+    "busy": "short leases, short intervals, many changes",
+    "distant": "the network takes up to 0.3 s",
+    "few": "few records, so that the same one changes often",
+    "long": "what lasts, lasts ten seconds at least",
+    "late": "what is slow takes up to three leases",
+    "far": "a clock that is set is set 30 days ahead",
+}
+"""What a seed may lean towards besides kinds of faults and actions."""
+
+
+def _leaning(deed: Deed, plan: Plan, lean: Sequence[str]) -> Deed:
+    if "long" in lean and deed.seconds:
+        deed = msgspec.structs.replace(deed, seconds=max(deed.seconds, 10.0))
+    if "late" in lean and deed.kind == "slow":
+        deed = msgspec.structs.replace(deed, strength=3 * plan.ttl)
+    if "far" in lean and deed.kind == "clock_jump":
+        deed = msgspec.structs.replace(deed, strength=30 * 86400.0)
+    return deed
 
 
 def _deeds(

@@ -3,8 +3,9 @@
 **Invariants that are watched**
 
 - *Fencing*: what a daemon writes to a feed, it writes with the token of the lease that the store holds at that moment;
-  the same for the state of a subscription at a feed.
-- *Leases*: none goes from one process to another before its time is over, unless it was released.
+  the same for the state of a subscription at a feed, and for what its group has read and settled.
+- *Leases*: none goes from one process to another before its time is over, unless it was released; a process renews
+  and releases none but its own.
 - *Streams*: sequence numbers rise by one, and no event id comes twice, unless the store has forgotten something.
 - *Pauses*: nothing is published of a paused feed, and nothing is sent of a paused subscription, from some seconds
   after the operator was told so until it is resumed.
@@ -79,30 +80,34 @@ class Watch:
         """A command was carried out for a host."""
         if not done.written:
             return
-        written = [key.decode() for key in done.written]
+        written, daemon = [key.decode() for key in done.written], host.startswith("daemon")
         for key in written:
             if key.endswith(":lease"):
-                self._leased(host, key, done.at)
-        if not host.startswith("daemon"):
+                self._leased(host, key, done.at, done.words if daemon else None)
+        if not daemon:
             return
         for feed in self.feeds:
             if stream(feed) in written and (fresh := self._fresh(feed)):
                 self._fenced(host, feed, lease(feed), done.words)
                 self._told(host, feed, fresh)
-        for key in written:
-            if key.endswith(_SETTLED) and ":sub:" in key:
-                consumer = key.rpartition(":")[0]
-                self._fenced(host, consumer, f"{consumer}:lease", done.words)
+        for consumer in _consumers(written, done.words):
+            self._fenced(host, consumer, f"{consumer}:lease", done.words)
 
-    def _leased(self, host: str, key: str, at: datetime) -> None:
-        """A lease was given, renewed or released; it must not go from one process to another before its time."""
+    def _leased(self, host: str, key: str, at: datetime, words: Sequence[bytes] | None) -> None:
+        """A lease was given, renewed or released; before its time only the process that has it may do so."""
         value, milliseconds = self.ask("GET", key), int(self.ask("PTTL", key))
         before = self._leases.pop(key, None)
-        if value is None:
-            return
-        token = bytes(value).decode()
+        token = None if value is None else bytes(value).decode()
         if self.steady and before is not None and before.token != token and at < before.until:
-            self._wrong(f"{host} took {key}, which {before.token.partition('/')[0]} had")
+            former = before.token.partition("/")[0]
+            if token is not None:
+                self._wrong(f"{host} took {key}, which {former} had")
+            elif words is not None and before.token.encode() not in words:
+                self._wrong(f"{host} released {key}, which {former} had")
+        if token is None:
+            return
+        if words is not None and token.encode() not in words:
+            self._wrong(f"{host} renewed {key}, which {token.partition('/')[0]} has")
         self._leases[key] = _Leased(token, at + timedelta(milliseconds=milliseconds))
 
     def _fresh(self, feed: str) -> Sequence[tuple[bytes, Mapping[bytes, bytes]]]:
@@ -153,6 +158,16 @@ class Watch:
         line = f"at {self.now():.3f}: {text}"
         if len(self.problems) < 20:
             self.problems.append(line)
+
+
+def _consumers(written: Sequence[str], words: Sequence[bytes]) -> list[str]:
+    """The subscriptions at a feed whose state a command has changed, or whose group has read or settled by it."""
+    found = [key.rpartition(":")[0] for key in written if key.endswith(_SETTLED) and ":sub:" in key]
+    first = words[3].decode("utf-8", "replace") if len(words) > 3 and words[0].upper() == b"EVALSHA" else ""
+    feed, under, _ = first.partition(":sub:")
+    if under and first.endswith(":lease") and f"{feed}:events" in written:
+        found.append(first.rpartition(":")[0])
+    return found
 
 
 def _fields(flat: Any) -> dict[bytes, bytes]:
