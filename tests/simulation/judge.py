@@ -157,7 +157,8 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
         allowed |= {"late": len(found.late), "needless": len(found.needless)}
     if subscription.id in evidence.removed:
         allowed["lost"] = len(found.lost)
-    if subscription.added or evidence.emptied:  # where the store has forgotten it, it begins at the beginning
+    replayed_baseline = bool(evidence.begun_anew) and subscription.id in evidence.replayed  # a replay asks for it
+    if subscription.added or evidence.emptied or replayed_baseline:  # where the store has forgotten it, it begins anew
         allowed["unwanted"] = len(found.unwanted)
     for name, faults in found.faults().items():
         if len(faults) > allowed.get(name, 0):
