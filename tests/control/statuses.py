@@ -1,4 +1,4 @@
-"""Statuses of feeds and subscriptions with everything in them, for tests that show them."""
+"""Statuses of feeds and subscriptions with every field set, for tests that show them."""
 
 from __future__ import annotations
 

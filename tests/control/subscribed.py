@@ -1,4 +1,4 @@
-"""Two feeds and some subscriptions, for the laws of what is asked and shown of them."""
+"""A configuration with two feeds and some subscriptions, for tests of commands and statuses."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def configured(tmp_path: Path, *ids: str) -> Settings:
 
 
 async def added(client: Redis, settings: Settings, subscription: str) -> None:
-    """Add one at run time, to the first feed, with a secret."""
+    """Add a subscription at run time, to the first feed, with a secret."""
     wanted = subscription_of({"id": subscription, "sink": SINK, "feeds": FEEDS[:1]}, settings, where="x")
     await subscribing.add(registry_of(settings, client), settings, wanted, secrets=["whsec_x"], now=NOW)

@@ -35,7 +35,7 @@ def references(value: Any) -> list[str]:
 
 
 def test_structure() -> None:
-    """A channel for each feed and for operations, whose address gives the stream's key; no dangling reference."""
+    """Each feed and the operations have a channel whose address gives the stream's key; every reference resolves."""
     document = asyncapi(load(None, EXAMPLE))
     assert document["asyncapi"] == "3.0.0"
     assert len(document["channels"]) == len(document["operations"]) == 5
@@ -50,7 +50,7 @@ def test_structure() -> None:
 
 
 def written_types() -> set[str]:
-    """Each type of an event about the daemon that stands anywhere in the program's code, but for its prose."""
+    """Each type of an operational event in the program's code, except in its documentation."""
     found = set()
     for path in Path(poller.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -60,7 +60,7 @@ def written_types() -> set[str]:
 
 
 def test_every_operational_event_is_a_message() -> None:
-    """Law: each type in the code is a message of the stream of operations, but the sample that only sinks get."""
+    """Each type in the code is a message of the operations stream, except the sample that only sinks get."""
     document = asyncapi(load(None, EXAMPLE))
     messages = set(document["channels"]["operations"]["messages"])
     assert {"poller.feed.paused.v1", "poller.feed.resumed.v1"} < messages
@@ -70,7 +70,7 @@ def test_every_operational_event_is_a_message() -> None:
 
 @pytest.mark.parametrize("kind", OperationType)
 def test_operational_events_are_valid(kind: OperationType) -> None:
-    """Law: what is written is valid by the schema of its type, and by no other's."""
+    """Each operational event is valid by the schema of its type, and by no other."""
     told = OperationalEvent(kind, "acme/x", datetime(2026, 3, 2, tzinfo=UTC), "why", {"count": 3, "sink": None})
     event = json.loads(announcement_bytes(told))
     schemas = asyncapi(load(None, EXAMPLE))["components"]["schemas"]
@@ -79,7 +79,7 @@ def test_operational_events_are_valid(kind: OperationType) -> None:
 
 
 def test_no_secret() -> None:
-    """The password of the store's URL is not shown."""
+    """The document does not show the password of the store's URL."""
     document = asyncapi(load(None, {**EXAMPLE, "REDIS_URL": "rediss://me:pass-word@db.example:6379/1"}))
     assert document["servers"]["redis"]["host"] == "db.example:6379"
     assert "pass-word" not in json.dumps(document)

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.commands`: what is asked is in the store first, and whoever waits is told the truth."""
+"""Laws of :mod:`poller.control.commands`: a command is stored first, and its caller gets its true outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settings() -> Settings:
 
 
 async def polling(client: FakeAsyncRedis, role: str = "poll") -> None:
-    """Somebody polls, or does something else."""
+    """A live process with this role."""
     there = Members(client, MemberKeys.of("poller"), name="m", ttl=timedelta(minutes=5), clock=store_clock())
     await there.beat({role}, MemberList())
 
@@ -69,7 +69,7 @@ async def announced(client: FakeAsyncRedis) -> list[dict[str, object]]:
 
 
 async def test_without_a_daemon_it_holds_for_the_next_one(client: FakeAsyncRedis, settings: Settings) -> None:
-    """Law: it is left and announced all the same; and asked for twice, it is announced once."""
+    """Law: without a daemon a pause or resume is stored and announced; repeating it announces nothing."""
     await polling(client, "deliver")  # who does not poll answers nothing
     first = await ask(client, settings, CommandKind.PAUSE)
     assert (first.outcome, first.before) == ("no daemon", None)
@@ -90,14 +90,14 @@ async def test_without_a_daemon_it_holds_for_the_next_one(client: FakeAsyncRedis
 async def test_what_makes_no_sense_is_asked_of_nobody(
     client: FakeAsyncRedis, settings: Settings, order: CommandKind
 ) -> None:
-    """Law: of a feed that was never read there is nothing to read again or to let through."""
+    """Law: a resync, reset or release of a feed that was never read is not submitted."""
     await polling(client)
     assert (await ask(client, settings, order)).outcome == "senseless"
     assert await CommandQueue(client, "poller").pending() == []
 
 
 async def test_a_daemon_that_says_nothing_is_waited_for_so_long(client: FakeAsyncRedis, settings: Settings) -> None:
-    """Law: without a reply the command says so, and stays for the process that has the feed next."""
+    """Law: without a reply the outcome is "unanswered", and the command stays for the feed's next owner."""
     await polling(client)
     answer = await ask(client, settings, CommandKind.PAUSE, patience=timedelta())
     assert (answer.outcome, answer.member) == ("unanswered", None)
@@ -109,7 +109,7 @@ async def test_a_daemon_that_says_nothing_is_waited_for_so_long(client: FakeAsyn
 async def test_it_is_waited_for_as_long_as_was_asked(
     client: FakeAsyncRedis, settings: Settings, *, wait: bool, outcome: str
 ) -> None:
-    """Law: until a daemon is at it, or, with ``wait``, until it has been carried out, however long that takes."""
+    """Law: a caller waits until a daemon has begun, or with ``wait`` until it has finished."""
     await polling(client)
     await client.hset(KEYS.state, "generation", "g")
     queue, looks = CommandQueue(client, "poller"), 0
@@ -127,7 +127,7 @@ async def test_it_is_waited_for_as_long_as_was_asked(
 
 
 async def test_one_that_has_begun_is_waited_for_beyond_the_patience(client: FakeAsyncRedis, settings: Settings) -> None:
-    """Law: the patience is for a daemon to answer at all; a round that was begun may take longer."""
+    """Law: the patience limits the wait for a first reply; a begun round may take longer."""
     await polling(client)
     await client.hset(KEYS.state, "generation", "g")
     queue, looks, clock = CommandQueue(client, "poller"), 0, asyncio.get_running_loop().time

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.diagnostics`: each answer of a source comes with its way out."""
+"""Laws of :mod:`poller.control.diagnostics`: each finding comes with its remedy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ EMPTY = b'{"results": []}'
 
 @asynccontextmanager
 async def answering(status: bytes, body: bytes, headers: bytes = b"") -> AsyncIterator[str]:
-    """An API that has one answer; gives its URL."""
+    """An API that always gives the same answer; yields its URL."""
     sent = b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n%s\r\n%s" % (status, len(body), headers, body)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +83,7 @@ async def answering(status: bytes, body: bytes, headers: bytes = b"") -> AsyncIt
 
 
 async def told(directory: Path, url: str, more: str = "") -> dict[str, str]:
-    """What is said of the source and its feed."""
+    """The lines of ``check`` about the source and its feed."""
     file = directory / "poller.toml"
     file.write_text(CONFIG.format(directory=directory, url=url, more=more))
     found = [one async for one in check(load(file, {}), {}, clock=Clock())]
@@ -111,20 +111,20 @@ async def test_an_answer_that_is_none_has_a_way_out(tmp_path: Path, status: byte
 
 
 async def test_a_source_whose_clock_is_off_is_told(tmp_path: Path) -> None:
-    """A source whose clock is off is reported by the Date of its answer."""
+    """A source whose clock is wrong is reported, by the Date of its answer."""
     async with answering(b"200 OK", EMPTY, b"Date: Mon, 02 Mar 2020 08:15:30 GMT\r\n") as url:
         found = await told(tmp_path, url)
     assert "set both by NTP" in found["source acme"]
 
 
 async def test_a_proxy_that_is_away_is_not_taken_for_the_source(tmp_path: Path) -> None:
-    """The address in the message is the proxy's, so the way out is one for it."""
+    """If the proxy is unreachable, the remedy names the proxy."""
     found = await told(tmp_path, "http://api.example.org", 'proxy = "http://127.0.0.1:1"')
     assert "check proxy" in found["acme/contractTypes"]
 
 
 async def test_an_api_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
-    """By the feeds that were asked, with the way out; the others, which were not, point to them."""
+    """An unavailable API is reported at the feeds that were requested; the other feeds point to them."""
     async with answering(b"503 Service Unavailable", b"") as url:
         file = tmp_path / "poller.toml"
         feeds = "".join(f'[[sources.feeds]]\nresource = "r{number}"\npath = "/r{number}"\n' for number in range(5))
@@ -139,11 +139,11 @@ async def test_an_api_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
     assert set(pointing) == {f"not asked: the API has not answered for {asked[0]}, see there"}
 
 
-# Laws of :mod:`poller.control.diagnostics`: the rule to add, and the protocol that a port really speaks.
+# Rights in the store, and the protocol of its port.
 
 
 async def test_the_rule_that_is_missing_is_told(tmp_path: Path) -> None:
-    """Commands by their names, keys by their pattern; nothing where all is allowed."""
+    """Missing rights are reported with the ACL rule to add; a user with all rights gives no line."""
     settings = load(None, {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"})
     with running_with_acl("valkey", tmp_path) as server:
         async with commands(server.url) as client, commands(server.admin) as admin:
@@ -159,7 +159,7 @@ async def test_the_rule_that_is_missing_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_feed_that_a_subscription_lists_no_more_is_named_while_events_wait_there(tmp_path: Path) -> None:
-    """Law: events that wait at a feed that is not listed any more are a warning with the remedy."""
+    """Events that wait at a feed that is no longer listed are a warning with the remedy."""
     with running("valkey", tmp_path) as server:
         settings = configured(tmp_path).model_copy(update={"redis": RedisSettings(url=server.url)})
         async with commands(server.url) as client:
@@ -168,7 +168,7 @@ async def test_a_feed_that_a_subscription_lists_no_more_is_named_while_events_wa
             events = FeedKeys.of("poller", FEEDS[1]).events
             await client.xgroup_create(events, group_of("a"), mkstream=True)
             await client.xadd(events, {"data": "{}"})
-        async with aclosing(check(settings, {}, clock=Clock())) as lines:  # the store's come first, then other hosts'
+        async with aclosing(check(settings, {}, clock=Clock())) as lines:  # the store's lines first
             found = await anext(one async for one in lines if one.subject in {"subscription a", "http"})
     assert (found.subject, found.severity) == ("subscription a", "warning")
     assert found.text == (
@@ -177,7 +177,7 @@ async def test_a_feed_that_a_subscription_lists_no_more_is_named_while_events_wa
 
 
 async def test_a_subscription_that_does_not_deliver_is_no_ok(tmp_path: Path) -> None:
-    """Law: while deliveries fail or are paused, a sink that answers is a warning with the reason and the remedy."""
+    """While deliveries fail or are paused, a sink that answers is a warning with the reason and the remedy."""
     with running("valkey", tmp_path) as server:
         async with receiving() as receiver, commands(server.url) as client:
             receiver.answer = Reply(405)
@@ -210,7 +210,7 @@ async def test_a_port_that_speaks_tls_is_told_from_one_that_does_not() -> None:
 
 @asynccontextmanager
 async def tls_port() -> AsyncIterator[int]:
-    """One that speaks TLS and ends what speaks nothing else; the Valkey of the wheel has none."""
+    """A port that speaks TLS only; the Valkey of the wheel has no TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     async with served(context) as port:
@@ -219,7 +219,7 @@ async def tls_port() -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def plain_port() -> AsyncIterator[int]:
-    """One that answers as a server without TLS does."""
+    """A port that answers as a server without TLS does."""
     async with served(None) as port:
         yield port
 
@@ -245,7 +245,7 @@ async def test_where_nobody_answers_nothing_is_said(url: str) -> None:
     assert await other_protocol(url) is None
 
 
-# Laws of :mod:`poller.control.diagnostics`: who has the address, and whether the token can be read.
+# The HTTP service: its address and its tokens.
 
 SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
 
@@ -261,7 +261,7 @@ async def found(directory: Path, bind: str, *more: str, environ: Mapping[str, st
 
 
 async def test_who_may_read_is_said(tmp_path: Path) -> None:
-    """Closed reads, open ones, one token for both and an option without effect are warnings; two tokens are none."""
+    """Closed reads, open reads, one token for both and an option without effect are warnings; two tokens are fine."""
     bind, here = "0.0.0.0:0", "127.0.0.1:0"
     both = {"POLLER_READ_TOKEN": "one", "POLLER_ADMIN_TOKEN": "two"}
 
@@ -285,7 +285,7 @@ async def test_an_address_that_is_off_is_not_looked_at(tmp_path: Path) -> None:
 
 
 async def test_an_address_is_free_or_a_pollers_or_somebody_elses(tmp_path: Path) -> None:
-    """Only the last is worth a warning, and that says what to set."""
+    """An address that another program uses is a warning with the remedy; a free one or poller's own is ok."""
 
     async def ready(_: Request) -> Response:
         return JSONResponse({"ready": False, "reasons": []}, 503)
@@ -304,18 +304,18 @@ async def test_an_address_is_free_or_a_pollers_or_somebody_elses(tmp_path: Path)
         [ours] = await found(tmp_path, bind)
         [another] = await check_service(settings(tmp_path, bind), {}, running=False)
     assert (ours.severity, ours.text.startswith("a poller listens")) == ("ok", True)
-    # No daemon runs on this store: what listens is another one, and `run` could not have its address.
+    # No daemon runs on this store: another one listens, and `run` could not bind the address.
     assert (another.severity, "POLLER_HTTP_BIND" in another.text) == ("warning", True)
 
 
 async def test_an_address_of_another_machine_is_an_error(tmp_path: Path) -> None:
-    """The daemon would not start with it."""
+    """An address that this machine does not have is an error."""
     [one, *_] = await found(tmp_path, "192.0.2.1:8080")
     assert one.severity == "error"
 
 
 async def test_a_token_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    """Missing, open to all, or as it should be."""
+    """A token file that is missing or readable by all is an error; a private one is ok."""
     token = tmp_path / "admin"
     line = f'admin_token_file = "{token}"'
     [missing] = await found(tmp_path, "off", line)
@@ -329,7 +329,7 @@ async def test_a_token_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert good.severity == "ok"
 
 
-# Laws of :mod:`poller.control.diagnostics`: a sink is asked whether it is there, and sent nothing.
+# Sinks: a check asks whether the sink is there, and sends no event.
 
 NONE = SinkPermissions()
 SECRET = "whsec_" + "A" * 32
@@ -368,7 +368,7 @@ async def test_what_keeps_events_from_a_sink_is_an_error_with_advice(tmp_path: P
     secret.chmod(0o600)
     severity, text = await checked(secret_files=[str(secret)])
     assert (severity, "short" in text, f"{secret} holds no signing secret" in text) == ("error", False, True)
-    secret.write_text(f"secret    {SECRET}\n")  # all that `poller keys new` shows, redirected
+    secret.write_text(f"secret    {SECRET}\n")  # the whole output of `poller keys new`
     assert "a signing secret alone" in (await checked(secret_files=[str(secret)]))[1]
     secret.chmod(0o644)
     assert "chmod 600" in (await checked(secret_files=[str(secret)]))[1]
@@ -410,7 +410,7 @@ def test_a_clock_that_is_far_apart_is_told(date: str | None, words: str | None) 
     assert (found is None) if words is None else (words in (found or ""))
 
 
-# Laws of :mod:`poller.control.diagnostics`: a choice that nothing can meet is told, with what was meant.
+# Choices of a subscription that no feed can match.
 
 
 def settings_of_choices() -> Settings:
@@ -423,7 +423,7 @@ def told_of_choices(**choice: Any) -> list[str]:
 
 
 def test_what_can_be_met_is_not_told() -> None:
-    """All types of all feeds, or of those that were chosen."""
+    """Types and filters that some chosen feed can match give no line."""
     assert told_of_choices() == []
     assert told_of_choices(types=["org.example.api.contractType.removed.v1"]) == []
     assert told_of_choices(filters=[{"exact": {"source": "https://api.example.org/contractTypes"}}]) == []
@@ -431,7 +431,7 @@ def test_what_can_be_met_is_not_told() -> None:
 
 
 def test_a_typing_error_is_told_with_what_was_meant() -> None:
-    """A type that no feed has, or none of those that were chosen; a feed that is gone from the configuration."""
+    """A type, source or feed that nothing can match is reported with the likely intended one."""
     [wrong_type] = told_of_choices(types=["org.example.api.contractTypes.created.v1"])
     assert wrong_type.endswith('; did you mean "org.example.api.contractType.created.v1"?')
     assert len(told_of_choices(types=["org.example.api.contractType.created.v1"], feeds=["default/achievements"])) == 1

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.factories`: what is configured is what the client works with."""
+"""Laws of :mod:`poller.control.factories`: clients, credentials, feeds and sinks follow the configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND = timedelta(seconds=1)
 
 
 async def test_each_kind_of_auth_gives_its_token(tmp_path: Path) -> None:
-    """A file, a variable, a command, a token endpoint, none."""
+    """Each kind of auth gives its token: file, variable, command, token endpoint, none."""
     secret = keep(tmp_path / "secret", "from-file")
     issued = http(200, b'{"access_token":"from-endpoint","token_type":"bearer"}')
     async with serving(issued) as server:
@@ -46,13 +46,13 @@ async def test_each_kind_of_auth_gives_its_token(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_auth_has_what_makes_its_credential() -> None:
-    """A kind that the configuration accepts is one that can be used."""
+    """Each kind of auth in the configuration has a credential."""
     assert CREDENTIALS.keys() == AUTH_KINDS.keys()
     assert AUTH_KINDS.keys() == SinkAuthSettings.model_fields.keys()
 
 
 async def test_a_source_is_reached_as_it_is_configured(tmp_path: Path) -> None:
-    """Authority, client certificate and headers, to the API; the first two to its token endpoint as well."""
+    """The API gets authority, client certificate and headers; the token endpoint gets the first two."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -91,7 +91,7 @@ async def test_a_source_is_reached_as_it_is_configured(tmp_path: Path) -> None:
 
 
 def test_certificates_of_a_token_endpoint_that_cannot_be_used_are_the_operators_mistake(tmp_path: Path) -> None:
-    """Found before anything is asked."""
+    """Unusable certificates of a token endpoint are a ConfigurationError before the first request."""
     oauth2 = {"token_url": "https://a.invalid", "client_id": "c", "client_secret_file": str(tmp_path / "secret")}
     auth = AuthSettings.model_validate({"oauth2": oauth2})
     with pytest.raises(ConfigurationError, match="absent"):
@@ -105,7 +105,7 @@ def test_certificates_of_a_token_endpoint_that_cannot_be_used_are_the_operators_
 def test_a_requests_patience_is_its_feeds_interval_and_no_more_than_a_minute(
     timing: dict[str, str], seconds: int
 ) -> None:
-    """Waiting longer than until the next round would be of no use; a round that comes daily does not wait for hours."""
+    """A request's patience is the feed's interval, at most a minute."""
     source = SourceSettings.model_validate(
         {
             "name": "acme",
@@ -172,7 +172,7 @@ BOUND: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("auth", "text", "digest"), BOUND)
 def test_delta_tokens_are_bound_to_the_text_of_the_first_version(auth: dict[str, Any], text: str, digest: str) -> None:
-    """Written by version 0.1 and never to be changed: another digest makes every feed of an upgraded store resync."""
+    """The binding text and digest are those of version 0.1: another digest makes every feed resync."""
     source = SourceSettings.model_validate(
         {
             "name": "acme",
@@ -187,13 +187,13 @@ def test_delta_tokens_are_bound_to_the_text_of_the_first_version(auth: dict[str,
 
 
 class LaterOAuth2(OAuth2Settings):
-    """As a later version may have it."""
+    """OAuth2 settings as a later version may have them."""
 
     tenant: str | None = None
 
 
 class LaterAuth(AuthSettings):
-    """As a later version may have it."""
+    """Auth settings as a later version may have them."""
 
     oauth2: LaterOAuth2 | None = None
     query_key: str | None = None
@@ -206,13 +206,13 @@ class LaterAuth(AuthSettings):
 def test_a_later_key_of_auth_changes_nothing_where_it_is_not_given(
     auth: dict[str, Any], text: str, digest: str
 ) -> None:
-    """Nor does another name of the class."""
+    """A later key that is not set changes no binding, nor does another class name."""
     assert digest
     assert LaterAuth.model_validate(auth).binding == f"AuthSettings({text})"
 
 
 def test_a_later_key_of_auth_counts_where_it_is_given() -> None:
-    """Another place of the secret may be another user, to whom the delta token of the first one means nothing."""
+    """A later key that is set changes the binding, since it may mean another user."""
     later = [{"query_key": "a"}, {"query_key": "b"}, {"oauth2": OAUTH2 | {"tenant": "a"}}, {"oauth2": OAUTH2}]
     texts = [LaterAuth.model_validate(auth).binding for auth in later]
     assert len(set(texts)) == len(texts)
@@ -223,6 +223,6 @@ def test_a_later_key_of_auth_counts_where_it_is_given() -> None:
     [("https://sink.example.org:8443/s3cret", "sink.example.org:8443"), ("local:///var/s3cret", "local:///…")],
 )
 def test_a_sink_is_named_in_the_log_without_its_path(url: str, shown: str) -> None:
-    """By its host; one that has none by its scheme."""
+    """The log shows a sink by its host, or by its scheme if it has none."""
     settings = SubscriptionSettings.model_validate({"id": "a", "sink": "https://sink.example.org"})
     assert subscription_of(settings.model_copy(update={"sink": url})).sink == shown

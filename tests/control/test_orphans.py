@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.orphans`, on all stores: what is left at a feed, and what forgetting it deletes."""
+"""Laws of :mod:`poller.control.orphans`, on all stores: what waits at an orphaned feed, and what forgetting deletes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def client(store_kind: Store, stores: Stores) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def settings(client: Redis, tmp_path: Path) -> Settings:
-    """Two feeds and the subscription ``a`` to all, registered; the old feed is none of them and has three events."""
+    """Two feeds and the subscription ``a`` to all feeds; the old feed is not configured and has three events."""
     found = configured(tmp_path, "a")
     await registry_of(found, client).sync(filed(found), NOW)
     await store_unread(client, NOTED, OLD)
@@ -76,8 +76,8 @@ async def left(client: Redis, settings: Settings) -> bool:
 
 
 async def test_something_is_left_until_all_is_settled(client: Redis, settings: Settings) -> None:
-    """Law: unread, unsettled, parked or to be replayed is left; dead letters and an empty group are not."""
-    assert await left(client, settings) is False  # it is younger than these events and has none of them yet
+    """Law: unread, unsettled, scheduled or replayed events wait; dead letters and an empty group do not."""
+    assert await left(client, settings) is False  # the subscription is younger than these events
     store = ConsumerStore(
         client,
         ConsumerScripts(client),
@@ -121,7 +121,7 @@ async def test_something_is_left_until_all_is_settled(client: Redis, settings: S
 async def test_one_that_has_no_group_there(
     client: Redis, settings: Settings, table: dict[str, Any], place: str | None, expected: bool
 ) -> None:
-    """Law: it is owed what it begins with: all, what came since it asked, or what follows its place, if it has one."""
+    """Law: a consumer without a group waits for the events from its start position on."""
     kept = await registry_of(settings, client).all()
     one = msgspec.structs.replace(
         kept.registered["a"], settings=msgspec.Raw(msgspec.json.encode(table)), asked=table.get("asked", 0)
@@ -133,7 +133,7 @@ async def test_one_that_has_no_group_there(
 
 
 async def everything(client: Redis) -> None:
-    """One key of each name that a feed has, and that subscriptions have there, registered or not."""
+    """Write one key of each kind for the feed, and for a registered and an unregistered subscription there."""
     for name in ("a", "gone"):
         await client.xgroup_create(KEYS.events, f"sub:{name}", id="0")
         pair = ConsumerKeys.of("poller", OLD, name)
@@ -150,7 +150,7 @@ async def everything(client: Redis) -> None:
 
 
 async def test_forgetting_deletes_every_key_of_the_feed(client: Redis, settings: Settings) -> None:
-    """Law: under its hash tag nothing is left, nor in the notes and in health; others keep what is theirs."""
+    """Law: forgetting deletes the feed's keys, note and health entries, and nothing of other feeds."""
     await everything(client)
     before = await all_keys(client)
     gone = await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW))
@@ -168,7 +168,7 @@ async def test_forgetting_deletes_every_key_of_the_feed(client: Redis, settings:
 
 @pytest.mark.parametrize("said", [MemberConfiguration((OLD,)), UNSAID])
 async def test_what_a_live_process_may_have_stays(client: Redis, settings: Settings, said: MemberConfiguration) -> None:
-    """Law: neither the feed of a live process is forgotten, nor any while one does not say which feeds it has."""
+    """Law: a feed is not forgotten while a live process has it or does not say which feeds it has."""
     members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, clock=store_clock(), configuration=said)
     await members.beat(["poll"], MemberList())
     before = await all_keys(client)
@@ -181,7 +181,7 @@ async def test_what_a_live_process_may_have_stays(client: Redis, settings: Setti
 
 
 async def test_a_round_in_flight_is_not_robbed(client: Redis, settings: Settings) -> None:
-    """Law: who has the lease, which no list of processes names, keeps everything; and nothing is half gone."""
+    """Law: while another process holds the feed's lease, nothing is deleted, not even a part."""
     await everything(client)
     await client.set(KEYS.lease, "once-1-ab/nonce")
     before = await all_keys(client)
@@ -193,7 +193,7 @@ async def test_a_round_in_flight_is_not_robbed(client: Redis, settings: Settings
         await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW, sleep=at_once))
     assert await all_keys(client) == before
     assert OLD in await known_feeds(client, NOTED)
-    assert await forget_feed(client, KEYS, [A], nonce="mine") is False  # the lease was lost on the way
+    assert await forget_feed(client, KEYS, [A], nonce="mine") is False  # without the feed's lease
     assert await all_keys(client) == before
 
 
@@ -225,7 +225,7 @@ async def test_a_process_that_comes_while_the_lease_is_waited_for_keeps_its_feed
 
 
 async def test_those_that_deliver_let_go_before_anything_is_deleted(client: Redis, settings: Settings) -> None:
-    """Law: the feed is known no more and all processes are to look before their deliveries are waited for."""
+    """Law: the note goes and the member version moves first; then consumers' leases are waited for."""
     await everything(client)
     await client.set(A.lease, "m/nonce", px=60_000)
     version = MemberKeys.of("poller").version
@@ -242,7 +242,7 @@ async def test_those_that_deliver_let_go_before_anything_is_deleted(client: Redi
 
 
 async def test_a_lease_that_is_lost_while_deliveries_are_waited_for(client: Redis, settings: Settings) -> None:
-    """Law: nothing is deleted that a round of another process may write to, and the feed is known as before."""
+    """Law: if the feed's lease is lost during the wait, nothing is deleted and the note is restored."""
     await everything(client)
     await client.set(A.lease, "m/nonce", px=60_000)
     before = await all_keys(client) - {A.lease.encode()}
@@ -259,7 +259,7 @@ async def test_a_lease_that_is_lost_while_deliveries_are_waited_for(client: Redi
 
 
 async def test_streams_that_nothing_is_noted_of_are_found_at_the_start(client: Redis, settings: Settings) -> None:
-    """Law: those under the prefix alone, and none of the configuration."""
+    """Law: streams under the prefix that are neither noted nor configured are noted as orphans."""
     await client.delete(NOTED)
     for prefix, feed in (("other", "acme/x"), ("poller", FEEDS[0]), ("poller", "operations")):
         await client.xadd(FeedKeys.of(prefix, feed).events, {"data": "{}"})
@@ -270,7 +270,7 @@ async def test_streams_that_nothing_is_noted_of_are_found_at_the_start(client: R
 async def test_nothing_of_a_removed_subscription_is_left_at_an_orphaned_feed(
     client: Redis, settings: Settings, tmp_path: Path
 ) -> None:
-    """Law: its group would hold the stream for ever."""
+    """Law: removing a subscription deletes its group at an orphaned feed, which would hold the stream."""
     await everything(client)
     without = configured(tmp_path)
     await registry_of(without, client).sync(filed(without), NOW)
@@ -288,7 +288,7 @@ async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, setting
     clock = asyncio.get_running_loop().time
     membership = Membership(members, ttl=LEASE, watch=watch, clock=StubClock(monotonic=clock))
     membership.join("poll")
-    async with membership.running(), patience("this process to be in the list"):
+    async with membership.running(), patience("this process to be in the member list"):
         await membership.joined("poll")
         await client.set(KEYS.lease, "another/nonce")
         await trimmed(client, settings, membership)
@@ -301,7 +301,7 @@ async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, setting
 
 async def trimmed(client: Redis, settings: Settings, membership: Membership) -> None:
     configurations = Configurations(settings, client, membership, clock=Clock())
-    minutes = count(0, 60)  # each look is a minute after the one before
+    minutes = count(0, 60)  # a minute between two calls
     retaining = RetentionRole(
         settings,
         client,
@@ -322,7 +322,7 @@ KNOWN = ("acme/x", "acme/old", "acme/new", "acme/gone")
 
 
 def seen(**configurations: MemberConfiguration) -> MemberList:
-    """Processes that poll and deliver; one that is called ``poller`` polls alone."""
+    """Processes that poll and deliver; one named ``poller`` only polls."""
     roles = {name: frozenset({"poll"} if name == "poller" else {"poll", "deliver"}) for name in configurations}
     return MemberList("1", roles, configurations)
 
@@ -341,12 +341,12 @@ def seen(**configurations: MemberConfiguration) -> MemberList:
 def test_a_feed_is_orphaned_where_no_live_process_may_have_it(
     there: MemberList, own: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    """Law: a process that does not say what it has may have any; the configuration at hand counts as well."""
+    """Law: a feed is orphaned if neither a live process nor the local configuration has or may have it."""
     assert orphaned(KNOWN, there, own) == expected
 
 
 def test_what_those_have_that_do_a_role() -> None:
-    """Law: of the others nothing counts, not even that they do not say it."""
+    """Law: only processes with the role count, also for whether one does not say what it has."""
     for alone in (OLD_FILE, UNSAID):
         assert claimed(seen(poller=alone, b=NEW_FILE), role="deliver") == frozenset({"acme/x", "acme/new"})
     assert claimed(seen(poller=UNSAID, b=NEW_FILE)) is None
@@ -362,7 +362,7 @@ def settings_of(base_url: str, sink: str) -> Settings:
 
 
 def test_what_differs_is_named_with_both_sides_and_without_values() -> None:
-    """Law: processes that agree are named together, and no sink's address, which may be a secret, is shown."""
+    """Law: differences name the processes of each side, and never show a sink's address."""
     one = stated(settings_of("https://api.example.org/v1", "https://hooks.example.org/T0/s3cr3t"))
     other = stated(settings_of("https://api.example.org/v2", "https://hooks.example.org/T0/other"))
     assert one.feeds == ("acme/contractTypes",)
@@ -395,6 +395,6 @@ def test_what_differs_is_named_with_both_sides_and_without_values() -> None:
     ],
 )
 def test_an_orphaned_feed_is_named_with_what_to_do(backlogs: tuple[OrphanedBacklog, ...], words: str) -> None:
-    """Law: what waits for whom, and both ways to go on: the feed comes back, or it is deleted."""
+    """Law: the text says which events wait for whom, and both remedies: configure the feed again or forget it."""
     waiting = sum(one.events or 0 for one in backlogs)
     assert words in OrphanedFeed("acme/old", 7, waiting, backlogs).text

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.problems`: each problem is a sentence with its remedy, and what is none is not shown."""
+"""Laws of :mod:`poller.control.problems`: each problem is a sentence with its remedy; a healthy state shows none."""
 
 from __future__ import annotations
 
@@ -156,11 +156,11 @@ def test_versions_that_are_held_back_are_shown() -> None:
     ],
 )
 def test_each_known_failure_has_its_own(message: str, word: str) -> None:
-    """The way out names what can be set or asked for."""
+    """Each known failure has a remedy that names what to set or to ask for."""
     assert word in (way_out(message) or "")
 
 
 def test_what_is_not_known_has_none() -> None:
-    """No advice is better than a wrong one; a number in a name is no status."""
+    """An unknown failure has no remedy; a number in a name is no status."""
     assert way_out("the listing repeats itself") is None
     assert way_out("record 401 of 500 is odd") is None

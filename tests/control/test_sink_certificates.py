@@ -29,7 +29,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class Certificates(NamedTuple):
-    """A private authority in a file, and a certificate of it with its key, together and apart."""
+    """A private authority in a file, and a client certificate and its key, in one file and in two."""
 
     authority: trustme.CA
     ca: Path
@@ -51,7 +51,7 @@ def made(tmp_path: Path) -> Certificates:
 
 
 def server(authority: trustme.CA, *, clients: trustme.CA | None = None, version: ssl.TLSVersion | None = None) -> Any:
-    """What a sink shows, and whose clients it accepts; None: anybody."""
+    """The TLS context of a sink; ``clients`` is the authority whose client certificates it demands, if any."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     if clients:
@@ -69,7 +69,7 @@ async def posted(url: str, **files: Path) -> Outcome:
 
 
 async def test_files_that_are_renewed_are_used_for_the_next_request(made: Certificates) -> None:
-    """Law: authority, certificate and key count as their files hold them; a request needs no new sink for it."""
+    """Renewed files of authority, certificate and key are used by the next request of the same sink."""
     before, after = made.authority, trustme.CA()
     async with receiving(tls=server(before, clients=before)) as old, receiving(tls=server(after, clients=after)) as new:
         settings = SubscriptionSettings.model_validate(
@@ -86,16 +86,16 @@ async def test_files_that_are_renewed_are_used_for_the_next_request(made: Certif
             after.cert_pem.write_to_path(made.ca)
             other = after.issue_cert("poller@example.org")
             made.cert.write_bytes(other.cert_chain_pems[0].bytes())
-            refused = await at_new.send(event)  # its certificate is renewed, its key is not yet
+            refused = await at_new.send(event)  # the certificate is renewed, the key not yet
             assert refused.failure is Failure.TLS
             assert refused.error.startswith("the certificates of a sink cannot be used (")
             made.key.write_bytes(other.private_key_pem.bytes())
             assert (await at_new.send(event)).is_delivered
-            assert (await at_old.send(event)).failure is Failure.TLS  # the former authority is trusted no more
+            assert (await at_old.send(event)).failure is Failure.TLS  # the former authority is no longer trusted
 
 
 async def test_files_that_are_gone_leave_the_last_good_ones_in_use(made: Certificates) -> None:
-    """Law: an unfinished renewal of certificates stops no delivery, and is logged once for each change."""
+    """An unfinished renewal of certificates stops no delivery, and is logged once for each change."""
     async with receiving(tls=server(made.authority, clients=made.authority)) as receiver:
         settings = SubscriptionSettings.model_validate(
             {"id": "a", "sink": receiver.url, "allow_private": True, "ca_file": made.ca, "client_cert_file": made.both}
@@ -123,7 +123,7 @@ async def test_a_private_authority_is_trusted_where_it_is_named(made: Certificat
 
 
 async def test_with_a_ca_file_the_systems_authorities_vouch_for_nothing(made: Certificates) -> None:
-    """Law: what is named takes the place of the system's."""
+    """The ca_file replaces the system's authorities."""
     async with receiving(tls=server(trustme.CA())) as receiver:
         assert (await posted(receiver.url, ca_file=made.ca)).failure is Failure.TLS
         assert receiver.count == 0
@@ -131,7 +131,7 @@ async def test_with_a_ca_file_the_systems_authorities_vouch_for_nothing(made: Ce
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_client_certificate_is_shown_where_it_is_demanded(version: ssl.TLSVersion, made: Certificates) -> None:
-    """Key in the same file or apart; without one, or with another authority's, the line says that the sink refuses."""
+    """A client certificate works with its key in one file or two; a missing or wrong one is named in the error."""
     async with receiving(tls=server(made.authority, clients=made.authority, version=version)) as receiver:
         assert (await posted(receiver.url, ca_file=made.ca, client_cert_file=made.both)).is_delivered
         apart = {"client_cert_file": made.cert, "client_key_file": made.key}
@@ -148,7 +148,7 @@ async def test_a_client_certificate_is_shown_where_it_is_demanded(version: ssl.T
 
 
 async def test_files_that_cannot_be_used_are_named(made: Certificates, tmp_path: Path) -> None:
-    """In plain words, and nothing waits for a passphrase to be typed."""
+    """Unusable files are named in plain words, and an encrypted key asks for no passphrase."""
     garbage, encrypted = tmp_path / "garbage.pem", tmp_path / "encrypted.pem"
     garbage.write_text("no")
     key = load_pem_private_key(made.key.read_bytes(), None)

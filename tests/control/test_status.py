@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.status`: what is shown is what the state holds, in words."""
+"""Laws of :mod:`poller.control.status`: the status of a feed shows what its state holds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def status_of(client: Redis) -> FeedStatus:
 
 
 async def test_a_feed_that_was_never_read_has_nothing_to_say(client: Redis) -> None:
-    """No state: nothing was refused, nothing seen, and it is not an error."""
+    """Without a state the status is "never read", and no error."""
     status = await status_of(client)
     assert (status.state, status.paging, status.refused, status.listings, status.oldest_seconds) == (
         "never read",
@@ -73,7 +73,7 @@ async def test_who_polls_is_named_and_nothing_that_proves_it(client: Redis) -> N
 
 
 async def test_what_the_api_refused_and_how_it_lists_is_shown(client: Redis) -> None:
-    """Each parameter by its name, the limit with what is taken; the age of the oldest listing in seconds."""
+    """Refused parameters, the accepted limit, the paging and the age of the oldest substream are shown."""
     learnt = DetectedCapabilities("q", limit=250, no_fields=True, paging="an empty page", delta_token="the first page")  # noqa: S106 -- a place
     fields = {
         "generation": "g",
@@ -114,7 +114,7 @@ async def test_the_next_round_is_known_while_somebody_polls(client: Redis) -> No
 
 
 async def test_what_is_held_outlives_a_good_round(client: Redis) -> None:
-    """Why and since when, though the last round was good; not any more once the mark is gone."""
+    """Held removals are shown with reason and age after a good round, until the mark is gone."""
     good = '{"mode":"delta","ok":true}'
     since = NOW - timedelta(hours=2)
     await client.hset(KEYS.state, mapping={ROUND: good, HELD: "12 of 60 are missing", HELD_AT: since.isoformat()})
@@ -142,7 +142,7 @@ async def test_a_pause_is_told_before_all_else(client: Redis) -> None:
 
 
 async def test_a_feed_that_is_being_confirmed_says_so(client: Redis) -> None:
-    """While it is read again, with what came late so far; and once it was given up, that more may be missing."""
+    """A confirmation is shown with its late records; once given up, the text says that more may be missing."""
     for kept, expected in (
         (None, (False, 0, 0)),
         (Confirmation(), (True, 0, 0)),
@@ -172,7 +172,7 @@ async def test_how_far_a_round_has_come_is_shown_while_somebody_polls(client: Re
 
 
 async def test_removed_records_are_not_counted(client: Redis) -> None:
-    """What was removed is kept and is no record; a state that has not counted it yet shows all."""
+    """Removed records are not counted, unless the state has no count of them yet."""
     await client.hset(KEYS.snapshots, mapping={"a": b"x", "b": b"x", "c": b"x"})
     assert (await status_of(client)).records == 3
     await client.hset(KEYS.state, TOMBSTONES, "2")

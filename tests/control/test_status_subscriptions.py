@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.status`: one line for each subscription, whoever knows it."""
+"""Laws of :mod:`poller.control.status`: one line for each subscription of the file or the registry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.control.subscribed import FEEDS, NOW, SINK, added, configured
 
 
 async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """State, why, since when, attempts, and what waits at each feed and in all."""
+    """A status shows state, reason, since when, attempts, and what waits at each feed and in all."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     registry = registry_of(settings, client)
@@ -46,7 +46,7 @@ async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) ->
 
 
 async def test_what_waits_at_a_feed_that_it_lists_no_more_is_named(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Law: events at a feed that is not listed any more count as lag and are a problem; failures there do not count."""
+    """Events at a feed that is no longer listed count as lag and are a problem; failures there do not."""
     settings = configured(tmp_path)
     await added(client, settings, "a")  # lists FEEDS[0] alone
     registry, dropped = registry_of(settings, client), FEEDS[1]
@@ -101,7 +101,7 @@ async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, 
 
 
 async def test_one_of_the_file_is_shown_before_anybody_knows_it(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """It is new until a daemon has seen it; it gets all feeds, and nothing is known of what waits."""
+    """A subscription of the file is "new" until a daemon has seen it, with all feeds and an unknown lag."""
     settings = configured(tmp_path, "b")
     await added(client, settings, "a")
     found = await subscription_statuses(client, settings, now=NOW)
@@ -116,7 +116,7 @@ async def test_one_of_the_file_is_shown_before_anybody_knows_it(client: FakeAsyn
 
 
 async def test_what_another_version_wrote_is_shown_as_far_as_it_can_be(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Settings, health and handshake that cannot be read cost only themselves."""
+    """Unreadable settings, health or handshake leave the other columns readable."""
     settings = configured(tmp_path)
     await registry_of(settings, client).add("a", b'{"sink":7}', (), NOW)
     await registry_of(settings, client).note_health("a", FEEDS[0], b"[]")

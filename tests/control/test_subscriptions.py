@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.subscriptions`: what is sent is what the subscription's own events would be sent as."""
+"""Laws of :mod:`poller.control.subscriptions`: sample events, and commands about subscriptions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def sampled(
 
 
 async def test_the_sample_is_sent_as_events_are(tmp_path: Path) -> None:
-    """Its headers, its credential and a signature that verifies; the event says that it is a test, and of whom."""
+    """A sample has the subscription's headers, credential and signature, and says that it is a test and of whom."""
     async with receiving(Reply(200, body=b"thanks")) as receiver:
         more: dict[str, Any] = {"headers": {"X-Tenant": "seven"}, "auth": {"token_env": "TOKEN"}}
         found = await sampled(tmp_path, f"{receiver.url}/hook", **more)
@@ -88,7 +88,7 @@ async def test_the_sample_has_what_a_request_has_brought(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("mode", ["binary", "batch"])
 async def test_in_its_own_mode(tmp_path: Path, mode: str) -> None:
-    """Binary: the attributes are headers; batch: a list of one."""
+    """A sample is sent in the subscription's mode: attributes as headers, or a batch of one."""
     async with receiving() as receiver:
         await sampled(tmp_path, receiver.url, mode=mode)
         (request,) = receiver.requests
@@ -99,7 +99,7 @@ async def test_in_its_own_mode(tmp_path: Path, mode: str) -> None:
 
 
 async def test_without_a_grant_nothing_is_sent(tmp_path: Path) -> None:
-    """A sink that has to grant events first gets one only when it has, under the origin that it has granted."""
+    """A sample is sent to a validated sink only after its grant, with the granted origin."""
     async with receiving() as receiver:
         for kept in (None, encoded(Refused("no")), b"[]"):
             with pytest.raises(NotGranted):
@@ -110,17 +110,17 @@ async def test_without_a_grant_nothing_is_sent(tmp_path: Path) -> None:
 
 
 async def test_a_sink_that_is_not_there(tmp_path: Path) -> None:
-    """Is an outcome and no error."""
+    """An unreachable sink is an outcome, not an exception."""
     async with receiving() as receiver:
         url = receiver.url
     assert (await sampled(tmp_path, url)).outcome.failure is Failure.REFUSED
 
 
-# Laws of :mod:`poller.control.subscriptions`: what may be asked of a subscription, and what is left of a removed one.
+# Commands about subscriptions, and removals.
 
 
 async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """What the file holds is neither added nor removed; taken out of it, it does not go on, but may be removed."""
+    """A subscription of the file is neither added nor removed; once out of the file it can only be removed."""
     settings = configured(tmp_path, "a")
     registry = registry_of(settings, client)
     with pytest.raises(SubscriptionTaken):
@@ -144,7 +144,7 @@ async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path
 
 
 async def test_what_no_running_process_lists_is_not_resumed(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """It would be paused again; where none runs, or one may list it, the operator decides, and so of other pauses."""
+    """A subscription that live processes no longer list is not resumed, unless one of them may list it."""
     settings = configured(tmp_path, "a")
     registry = registry_of(settings, client)
     await registry.sync(filed(settings), NOW)
@@ -176,7 +176,7 @@ async def joined(client: FakeAsyncRedis, name: str, said: MemberConfiguration) -
 
 
 async def test_nothing_is_left_of_a_removed_one(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Group, state, parked deliveries and dead letters go at every feed, whether or not it gets that feed now."""
+    """Removing deletes group, state, retries and dead letters at every feed, listed or not."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     for feed in FEEDS:
@@ -194,7 +194,7 @@ async def test_nothing_is_left_of_a_removed_one(client: FakeAsyncRedis, tmp_path
 
 @pytest.mark.parametrize("ends", [True, False])
 async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, tmp_path: Path, *, ends: bool) -> None:
-    """It is paused first; its leases are waited for, for a while, and then they go as well."""
+    """Removing pauses first, waits a while for the consumers' leases, and then deletes."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     lease = ConsumerKeys.of("poller", FEEDS[0], "a").lease
@@ -216,7 +216,7 @@ async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, t
 async def test_an_interrupted_removal_leaves_nothing_to_the_next_of_its_name(
     client: FakeAsyncRedis, tmp_path: Path
 ) -> None:
-    """Interrupted while deliveries end, it is still listed, so that none of its id is added; then it is removed."""
+    """An interrupted removal keeps the id registered, so it cannot be added; a second removal completes."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     pair = ConsumerKeys.of("poller", FEEDS[0], "a")
@@ -240,7 +240,7 @@ async def test_an_interrupted_removal_leaves_nothing_to_the_next_of_its_name(
 
 
 async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Pause and resume, each once, with the reason; what changes nothing is not."""
+    """Pause and resume are announced once each, with the reason; a command that changes nothing is not."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     await subscribing.resume(client, settings, "a", now=NOW)
@@ -256,7 +256,7 @@ async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_pa
 
 
 async def test_a_pause_of_one_that_left_the_file_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """For it takes the place of that other pause; a sink's own pause stays, and nothing is announced."""
+    """An operator's pause replaces that of a missing file, and is announced; a sink's pause stays."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     await added(client, settings, "b")
@@ -270,7 +270,7 @@ async def test_a_pause_of_one_that_left_the_file_is_announced(client: FakeAsyncR
 
 
 async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """What it counted stays, since when it fails does not; health of another version is left as it is."""
+    """Resuming keeps the counters and ends the failing state; health of another version stays unchanged."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     registry = registry_of(settings, client)
@@ -288,7 +288,7 @@ async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) ->
 
 
 async def test_attempts_that_wait_are_counted_with_the_first_moment(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """Only retries due later count: not what follows one, not what waits for a pause of the sink, nor what is due."""
+    """Only retries due later count, not those due now, blocked by another, or paused by the sink."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     kept = await registry_of(settings, client).all()
