@@ -157,8 +157,11 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
         allowed |= {"late": len(found.late), "needless": len(found.needless)}
     if subscription.id in evidence.removed:
         allowed["lost"] = len(found.lost)
-    replayed_baseline = bool(evidence.begun_anew) and subscription.id in evidence.replayed  # a replay asks for it
-    if subscription.added or evidence.emptied or replayed_baseline:  # where the store has forgotten it, it begins anew
+    # Where the store has forgotten the subscription, it begins anew; a replay asks for the baseline; and by a clock
+    # that was set back, a feed was lost before the subscription was known.
+    forgotten = subscription.added or bool(evidence.emptied)
+    set_back = any(fault.kind == "store_clock_jump" and fault.strength < 0 for fault in evidence.plan.faults)
+    if forgotten or (evidence.begun_anew and (set_back or subscription.id in evidence.replayed)):
         allowed["unwanted"] = len(found.unwanted)
     for name, faults in found.faults().items():
         if len(faults) > allowed.get(name, 0):
