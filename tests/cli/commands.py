@@ -1,6 +1,6 @@
-"""Commands of the program, each in a process of its own that is forked: see :mod:`tests.harness.forks`.
+"""Commands of the program, each in a forked process of its own: see :mod:`tests.harness.forks`.
 
-What a test proves of the start itself takes the fixture ``started_poller``.
+A test of the start itself takes the fixture ``started_poller``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
 
 
 async def ran(arguments: tuple[str, ...], *, cwd: Path, extra: dict[str, str]) -> Ended:
-    """One command, to its end."""
+    """Run one command to its end."""
     forks = forks_for({})
     assert forks is not None, "commands are for tests"
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -55,7 +55,7 @@ async def ran(arguments: tuple[str, ...], *, cwd: Path, extra: dict[str, str]) -
 
 
 def called_at(arguments: Sequence[str], *, cwd: Path, extra: dict[str, str], stdin: int | None = None) -> Ended:
-    """One command, to its end, without an event loop; ``stdin``: a descriptor, such as a terminal's."""
+    """Run one command to its end, without an event loop; ``stdin``: a descriptor, such as a terminal's."""
     forks = forks_for({})
     assert forks is not None, "commands are for tests"
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -67,7 +67,7 @@ def called_at(arguments: Sequence[str], *, cwd: Path, extra: dict[str, str], std
 
 
 def on_terminal(arguments: Sequence[str], extra: dict[str, str], columns: int) -> list[str]:
-    """The lines that the program writes to a terminal of this width; it has to succeed."""
+    """The lines that the program writes to a terminal of this width; the program has to succeed."""
     forks = forks_for({})
     assert forks is not None, "commands are for tests"
     terminal, side = pty.openpty()
@@ -98,5 +98,5 @@ class Program:
         self._extra = extra
 
     async def run(self, *arguments: str) -> Ended:
-        """One command, to its end."""
+        """Run one command to its end."""
         return await ran(arguments, cwd=_ROOT, extra=self._extra)

@@ -1,4 +1,4 @@
-"""The real program as a subprocess, a sandbox in this process, and a configuration that joins the two."""
+"""The real program as a subprocess, a sandbox in this process, and a configuration for both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Site(NamedTuple):
 
 @asynccontextmanager
 async def started(*arguments: str, cwd: Path, **extra: str) -> AsyncIterator[Running]:
-    """The program while the block runs; killed at its end should it still be there."""
+    """Run the program while the block runs; a program that is still running at the end is killed."""
     forks = forks_for({})
     assert forks is not None
     process = await forks.start(arguments, cwd=cwd, environ=environment(extra), piped=(1, 2))
@@ -62,7 +62,7 @@ def poller(tmp_path: Path) -> Poller:
 
 @pytest.fixture
 def started_poller(tmp_path: Path) -> Poller:
-    """The same by starting Python, as a user does."""
+    """Run ``poller ARGUMENTS`` by starting Python, as a user does."""
 
     async def run(*arguments: str, **extra: str) -> Ended:
         process = await asyncio.create_subprocess_exec(
@@ -88,7 +88,7 @@ def started_poller(tmp_path: Path) -> Poller:
 def called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> Iterator[Called]:
-    """Run ``poller ARGUMENTS`` in this process, for what a process of its own proves nothing more of."""
+    """Run ``poller ARGUMENTS`` in this process, where a subprocess would prove nothing more."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     monkeypatch.chdir(tmp_path)
@@ -112,7 +112,7 @@ def called(
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    """Sixty records, served; the store is embedded, in a directory with a path short enough for a socket."""
+    """A sandbox with sixty records; the store is embedded, in a directory with a path short enough for a socket."""
     history, rng = History(), Random(5)
     seed(history, rng, records=60, at=SEEDED_AT)
     with TemporaryDirectory(prefix="pc-") as short:

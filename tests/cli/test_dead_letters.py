@@ -23,7 +23,7 @@ REASON = "no id: 'id' is absent, empty, or neither text nor an integer"
 
 @pytest.fixture
 def url(store_url: str) -> str:
-    """A Valkey of the test's own."""
+    """An empty Valkey for each test."""
     return store_url
 
 
@@ -39,7 +39,7 @@ def add(url: str, *records: bytes, feed: str = FEED, reason: str = REASON) -> No
 
 
 def test_list(called: Called, url: str) -> None:
-    """The newest are last, one JSON object a line with --json; standard error says how many are not shown."""
+    """The newest come last; ``--json`` prints one object a line; standard error counts those not shown."""
     assert (called("dead-letters", "list", **configured(url))).out == "no dead letters\n"
     add(url, b"[1]", b"[22]", b"[333]")
     ended = called("dead-letters", "list", "contractTypes", "--json", "--limit", "2", **configured(url))

@@ -97,7 +97,7 @@ def test_list_and_show(called: Called, configured: dict[str, str], store: Redis)
 
 
 def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Dead letters wait for delivery, each once, by id or all of a subscription; the count is shown."""
+    """Dead letters are scheduled for redelivery once each, by id or all of a subscription; the count is shown."""
     first, other = give_up(store, 1), give_up(store, 2, subscription="b")
     lost, last = give_up(store, 3, event=b"null"), give_up(store, 4)
     told = called("dead-letters", "redeliver", first, **configured)
@@ -120,7 +120,7 @@ def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> 
 
 
 def test_a_feed_that_only_the_store_knows(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Law: a dead letter of a feed that only the store knows is listed, shown, redelivered and dropped."""
+    """A dead letter of a feed that only the store knows is listed, shown, redelivered and dropped."""
     gone = "acme/renamed"
     first, second = (give_up(store, number, feed=gone) for number in (1, 2))
     assert called("dead-letters", "show", first, **configured).code == 2
@@ -187,7 +187,7 @@ def test_an_overrun(called: Called, configured: dict[str, str], store: Redis) ->
 
 @pytest.mark.parametrize("what", ["drop", "redeliver"])
 def test_an_ambiguous_selection_is_refused(called: Called, configured: dict[str, str], store: Redis, what: str) -> None:
-    """Law: an id beside a subscription may mean one letter or all of them, so nothing is done; nor for --all alone."""
+    """An id together with a subscription or a feed, or ``--all`` alone, is refused as ambiguous."""
     first, _ = give_up(store, 1), give_up(store, 2)
     for arguments in ([first, "--subscription", "a"], [first, "--feed", FEED], ["--all"], ["--subscription", "a"], []):
         refused = called("dead-letters", what, *arguments, **configured)
@@ -200,7 +200,7 @@ def test_an_ambiguous_selection_is_refused(called: Called, configured: dict[str,
 def test_with_feed_other_feeds_are_untouched(
     called: Called, configured: dict[str, str], store: Redis, what: str
 ) -> None:
-    """Law: with --feed, dead letters of the subscription at other feeds stay."""
+    """With --feed, dead letters of the subscription at other feeds stay."""
     give_up(store, 1)
     done = called("dead-letters", what, "--subscription", "a", "--feed", "achievements", "--all", **configured)
     assert (done.code, done.out.partition(" ")[0]) == (0, "0")

@@ -1,4 +1,4 @@
-"""``poller demo``: what it shows, how it ends and what it leaves behind."""
+"""``poller demo``: its output, its end, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MARK = "by webhook, signature ok"
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Where the demo makes its directory; the path is short enough for the store's socket. Empty in the end."""
+    """The directory for the demo, with a path short enough for the store's socket; empty at the end."""
     with TemporaryDirectory(prefix="pd-") as short:
         yield Path(short)
         assert not list(Path(short).iterdir())
 
 
 async def test_demo(poller: Poller, place: Path) -> None:
-    """Events of several resources come by stream and by webhook; the last line counts them; no file is left."""
+    """Events of several resources arrive by stream and by webhook; the last line counts them; no file is left."""
     ended = await poller("demo", "--seconds", "3", TMPDIR=str(place))
     assert ended.code == 0, ended.err
     lines = [line for line in ended.out.splitlines() if line[:2].isdigit()]
@@ -55,11 +55,11 @@ def _kill_receiver(demo: Running) -> None:
     [(_interrupt, 0, "The demo ended: ", ""), (_kill_receiver, 1, "", "the webhook receiver ended by itself")],
 )
 async def test_the_end(act: Callable[[Running], None], code: int, out: str, err: str, place: Path) -> None:
-    """Ctrl-C ends it with exit code 0, a receiver that dies with an error; no process and no file is left."""
+    """Ctrl-C ends the demo with exit code 0, a receiver that dies with an error; no process is left."""
     async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(25):
         assert demo.stdout is not None
         while MARK.encode() not in (line := await demo.stdout.readline()):
-            assert line, "it ended too early"
+            assert line, "the demo ended too early"
         children = psutil.Process(demo.pid).children(recursive=True)
         assert len(children) == 2
         act(demo)
@@ -74,7 +74,7 @@ NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
 
 def test_the_two_lines_of_an_event() -> None:
-    """Kind, record and revision are in the same columns; then come the change, and the delay."""
+    """Kind, record and revision are in the same columns of both lines; change and delay follow."""
     content = EventData(2, "delta", msgspec.Raw(b'{"id":"abc","name":"x"}'))
     event = EventView(
         "1", "p.contractType.modified.v1", "abcdef", NOON.isoformat(), "2025-03-01T12:00:01.000Z", content

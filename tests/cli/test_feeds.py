@@ -1,4 +1,4 @@
-"""Commands to a feed: what they leave for its next round, and what is refused."""
+"""Commands to a feed: what they store for its next round, and what they refuse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_resync(called: Called, store_url: str) -> None:
 
 
 def test_anew_without_a_terminal_needs_yes(called: Called, store_url: str) -> None:
-    """Law: without a terminal to ask on, ``--anew`` needs ``--yes``; nothing is left for a round."""
+    """Law: without a terminal ``--anew`` needs ``--yes``; else nothing is stored."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
         client.hset(STATE, "generation", "g")
@@ -44,7 +44,7 @@ def test_anew_without_a_terminal_needs_yes(called: Called, store_url: str) -> No
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, b"1"), ("n", 1, None)])
 def test_anew_asks_on_a_terminal(tmp_path: Path, store_url: str, answer: str, code: int, left: bytes | None) -> None:
-    """Law: the answer to the prompt decides."""
+    """Law: on a terminal ``--anew`` asks first, and only "y" requests the reset."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
         client.hset(STATE, "generation", "g")
@@ -72,6 +72,6 @@ def test_a_paused_feed_is_skipped(called: Called, store_url: str) -> None:
     assert "poller resume default/contractTypes" in " ".join(status.out.split())
     assert max(map(len, status.out.splitlines())) <= 80
     waited = called("resume", "contractTypes", "--wait", **environ)
-    assert (waited.code, "it had been paused by" in waited.out, waited.err) == (0, True, "")  # it holds by itself
+    assert (waited.code, "it had been paused by" in waited.out, waited.err) == (0, True, "")  # needs no daemon
     assert "the next daemon polls it" in waited.out
     assert called("resume", "contractTypes", **environ).out == "default/contractTypes: it was not paused\n"

@@ -61,7 +61,7 @@ retry = {{ schedule = ["10ms"], jitter = 0 }}
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    """Debian's Redis over TLS, or, where there is none or it was built without, the Valkey of the wheel."""
+    """Debian's Redis over TLS, or the Valkey of the wheel if that Redis is missing or has no TLS."""
     authority, certificate = trustme.CA(), tmp_path / "server.pem"
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
@@ -76,7 +76,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 
 @asynccontextmanager
 async def run(config: Path, **environ: str) -> AsyncIterator[Running]:
-    """The daemon for the time of the block; it is stopped in order."""
+    """The daemon while the block runs; stopped in order."""
     async with started("run", "-c", str(config), cwd=config.parent, **environ) as daemon:
         try:
             yield daemon
@@ -99,7 +99,7 @@ def sink(bad: list[int]) -> Any:
 
 @pytest.mark.thorough
 async def test_the_whole_program_needs_what_is_granted(guarded: Guarded, tmp_path: Path) -> None:
-    """Every command, the daemon with rounds, deliveries, dead letters and a replay: ACL LOG stays empty."""
+    """All commands and the daemon's work need no right beyond those granted: ACL LOG stays empty."""
     bad = [500]
     environ = {"REDIS_URL": guarded.url, "API_TOKEN": "sandbox"}
     program = Program(**environ)

@@ -41,7 +41,7 @@ EXAMPLES = {path: command.epilog for path, command in LEAVES.items()}
 
 
 def test_every_command_has_an_example_and_one_group() -> None:
-    """Law: every command has an example and is in one group, and no group names an unknown command."""
+    """Every command has an example and is in one group, and no group names an unknown command."""
     assert all(EXAMPLES.values())
     grouped = [name for names in GROUPS.values() for name in names]
     assert sorted(grouped) == sorted(name for name, command in TOP.commands.items() if not command.hidden)
@@ -49,7 +49,7 @@ def test_every_command_has_an_example_and_one_group() -> None:
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_the_example_is_accepted(path: str) -> None:
-    """Law: an example begins with its command, and the command accepts its arguments."""
+    """An example begins with its command, and the command accepts its arguments."""
     words = shlex.split(EXAMPLES[path])
     here = path.split(" ")
     assert words[: len(here)] == here
@@ -58,7 +58,7 @@ def test_the_example_is_accepted(path: str) -> None:
 
 
 async def test_what_help_shows() -> None:
-    """Law: each page shows its example, global options are explained once, and no type of Python is shown."""
+    """Each page shows its example, global options are explained once, and no type of Python is shown."""
     program = Program()
     pages = {path: (await program.run(*path.split(), "--help")).out for path in LEAVES}
     top = (await program.run("--help")).out
@@ -74,7 +74,7 @@ async def test_what_help_shows() -> None:
 
 
 def test_help_imports_nothing_that_is_slow() -> None:
-    """Law: ``--help`` imports no module that is slow to import; a command imports what it needs."""
+    """``--help`` imports no module that is slow to import; a command imports what it needs."""
     program = "import sys; from poller.cli.app import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = set(done.stdout.splitlines()[-1].split())
@@ -84,7 +84,7 @@ def test_help_imports_nothing_that_is_slow() -> None:
 
 
 async def test_a_suggestion_is_one_sentence() -> None:
-    """Law: an unknown command is answered with the nearest one, in a sentence that ends with a question mark."""
+    """An unknown command is answered with the nearest one, in a sentence that ends with a question mark."""
     ended = await Program().run("statu")
     assert ended.code == 2
     assert "Did you mean 'status'? See poller --help" in ended.err

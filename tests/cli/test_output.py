@@ -42,7 +42,7 @@ def test_a_long_line(cut: bool, shown: str) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    """Law: when the reader of a pipe leaves, as with ``| head``, the program ends with 0 and without a message."""
+    """When the reader of a pipe leaves, as with ``| head``, the program ends with 0 and without a message."""
     theirs, ours = os.pipe()
     os.close(theirs)
     program = "from poller.cli.app import exit_code; from poller.cli.output import write_line; import sys\n"
@@ -61,7 +61,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 
 def test_each_line_is_flushed() -> None:
-    """Law: a line is written to a pipe when it is produced, and not when the program ends."""
+    """A line is written to a pipe when it is produced, and not when the program ends."""
     program = "from poller.cli.output import write_line; import sys\nwrite_line('line'); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -88,13 +88,13 @@ def harmless(text: str) -> bool:
 
 @given(st.binary())
 def test_any_bytes_are_shown_safely(raw: bytes) -> None:
-    """Law: whatever was received, every character that is shown is printable, except line breaks."""
+    """Whatever was received, every character that is shown is printable, except line breaks."""
     assert harmless(legible(raw))
 
 
 @given(json_values)
 def test_json_stays_json(value: object) -> None:
-    """Law: JSON is shown as JSON of the same value."""
+    """JSON is shown as JSON of the same value."""
     raw = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
     shown = legible(raw)
     assert harmless(shown)
@@ -108,7 +108,7 @@ def test_json_stays_json(value: object) -> None:
 )
 @example({"name": "\x9b31m\u202e\u2028\x7f"})
 def test_a_line_of_json_is_one_harmless_line(value: dict[str, str]) -> None:
-    """Law: whatever a value holds, a line of JSON obeys no terminal's codes, and means the same value."""
+    """A line of JSON has no control characters, whatever a value holds, and decodes to the same value."""
     with redirect_stdout(StringIO()) as written:
         write_json(value)
     line = written.getvalue().removesuffix("\n")
@@ -118,7 +118,7 @@ def test_a_line_of_json_is_one_harmless_line(value: dict[str, str]) -> None:
 
 @given(st.text())
 def test_escaped_text_is_one_harmless_line(text: str) -> None:
-    """Law: escaped text stays in its line, and two texts never look the same."""
+    """Escaped text stays in its line, and two texts never look the same."""
     assert escaped(text).isprintable()
     assert escaped(text).encode("latin-1", "backslashreplace").decode("unicode_escape") == text
 
@@ -137,7 +137,7 @@ def test_escaped_text_is_one_harmless_line(text: str) -> None:
     ],
 )
 def test_what_is_shown(raw: bytes, shown: str) -> None:
-    """Law: JSON is laid out with its numbers and repeated keys as received; what is not JSON is escaped."""
+    """JSON is laid out with its numbers and repeated keys as received; what is not JSON is escaped."""
     assert legible(raw) == shown
 
 

@@ -1,4 +1,4 @@
-"""``poller replay``: what can be meant, what it covers, and what is refused, on a real store."""
+"""``poller replay``: its span, what it refuses, and ``--wait``, on a real store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server(store_url: str) -> str:
 
 @pytest.fixture
 def store(server: str) -> Iterator[Redis]:
-    """Ten events, one a second from the first on; the subscription a has read nine of them."""
+    """Ten events, one a second; the subscription a has read nine of them."""
     with looking(server) as client:
         for number in range(1, 11):
             client.xadd(EVENTS, {"data": entry(number=number)}, id=f"{number * 1000}-0")
@@ -91,7 +91,7 @@ def test_the_span(called: Called, configured: dict[str, str], store: Redis, cove
 
 
 def test_the_end_includes_its_whole_millisecond(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Law: of several events of one millisecond a replay to that millisecond has the last one, too."""
+    """Of several events of one millisecond a replay to that millisecond has the last one, too."""
     store.xadd(EVENTS, {"data": entry(number=11)}, id="10000-1")
     store.xgroup_setid(EVENTS, "sub:a", "10000-1")
     told = called("replay", "a", "--from", "10000", "--to", "10000", **configured)
@@ -111,9 +111,9 @@ def test_one_at_a_time(called: Called, configured: dict[str, str], store: Redis)
 
 
 async def test_wait_follows_a_replay_in_progress(configured: dict[str, str], store: Redis, tmp_path: Path) -> None:
-    """``--wait`` alone shows what is left of a replay and ends with it; without a replay it fails.
+    """``--wait`` alone shows the progress of a replay until its end; without a replay it fails.
 
-    Events may still wait for their next attempt then; it says how many.
+    At the end it counts the events that still wait for their next attempt.
     """
     await _resumed(configured["REDIS_URL"])
     async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as none:
@@ -122,7 +122,7 @@ async def test_wait_follows_a_replay_in_progress(configured: dict[str, str], sto
     span = {"replay": "r", "replay_after": "2000-0", "replay_to": "9000-0"}
     for name, value in span.items():
         store.hset(KEYS.state, name, value)
-    async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as joined, patience("its end"):
+    async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as joined, patience("the process to end"):
         assert joined.stdout is not None
         assert await joined.stdout.readline() == f"{FEED}: 7 events left to replay\n".encode()
         assert await joined.stdout.readline() == f"{FEED}: 0 of 7\n".encode()
@@ -139,12 +139,12 @@ async def test_wait_follows_a_replay_in_progress(configured: dict[str, str], sto
 async def test_a_pause_ends_wait(configured: dict[str, str], store: Redis, tmp_path: Path) -> None:
     """A paused subscription ends ``--wait`` with exit code 1, who paused it and why; the replay stays."""
     asking = ("replay", "a", "--from", "earliest", "--wait")
-    async with started(*asking, cwd=tmp_path, **configured) as asked, patience("its end"):
+    async with started(*asking, cwd=tmp_path, **configured) as asked, patience("the process to end"):
         _, err = await asked.communicate()
     assert (asked.returncode, b"a is paused (operator: why)" in err) == (1, True)
     assert err.count(b"is paused") == 1
     await _resumed(configured["REDIS_URL"])
-    async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as joined, patience("its end"):
+    async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as joined, patience("the process to end"):
         assert joined.stdout is not None
         assert await joined.stdout.readline() == f"{FEED}: 9 events left to replay\n".encode()
         assert await joined.stdout.readline() == f"{FEED}: 0 of 9\n".encode()

@@ -1,4 +1,4 @@
-"""The promise that no secret is shown, held to the real program: everything it says and stores is searched."""
+"""No secret is shown: all output of the real program and all files of its store are searched."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def token(value: str) -> bytes:
 
 
 async def test_a_round_by_oauth_shows_no_secret(poller: Poller, place: Path) -> None:
-    """The first token is stale, which costs one renewal for all feeds; log level debug; then the status."""
+    """A round that renews a stale token once, with log level debug, shows no secret."""
     async with sandbox() as url, api.serving([token(STALE), token(ISSUED)]) as server:
         file = configured(place, url, oauth2(place, server.url))
         ended = await poller("--log-level", "debug", "-c", str(file), "once", "--json")
@@ -86,7 +86,7 @@ async def test_a_round_by_oauth_shows_no_secret(poller: Poller, place: Path) -> 
 
 
 async def test_an_echoing_token_endpoint_shows_no_secret(poller: Poller, place: Path) -> None:
-    """A token endpoint that echoes the secret in any part of its answer does not get it shown."""
+    """A token endpoint that echoes the secret anywhere in its answer gets it shown nowhere."""
 
     async def echo(request: api.Request, _: Any) -> bytes:
         said = f"{request.headers.get('authorization')} {request.body.decode()} {CLIENT_SECRET} {ISSUED}"
@@ -105,7 +105,7 @@ async def test_an_echoing_token_endpoint_shows_no_secret(poller: Poller, place: 
 
 
 async def test_an_api_that_refuses_and_echoes_a_token_shows_no_secret(poller: Poller, place: Path) -> None:
-    """The stale token and the fresh one: the error says that even the fresh one is not accepted."""
+    """An API that refuses and echoes the stale and the fresh token gets neither shown."""
 
     async def echo(request: api.Request, _: Any) -> bytes:
         return api.http(401, f"no {request.headers['authorization']}, nor {request.headers}".encode())
@@ -119,7 +119,7 @@ async def test_an_api_that_refuses_and_echoes_a_token_shows_no_secret(poller: Po
 
 
 async def test_an_echoing_command_shows_no_secret(poller: Poller, place: Path) -> None:
-    """A command prints its token and fails: the token is not in the error."""
+    """The token of a command that prints it and fails is not in the error."""
     async with sandbox() as url:
         script = f"echo {ISSUED}; echo 'cannot store {ISSUED}: disk full' >&2; exit 4"
         file = configured(place, url, f'command = ["sh", "-c", "{script}"]')
@@ -130,7 +130,7 @@ async def test_an_echoing_command_shows_no_secret(poller: Poller, place: Path) -
 
 
 async def test_check_reports_a_token_file_that_others_can_read(poller: Poller, place: Path) -> None:
-    """``check`` reports an error with the command that closes the file; after that no problem."""
+    """``check`` reports a token file that others can read, with the chmod command as the remedy."""
     async with sandbox() as url:
         path = keep(place / "token", ISSUED, mode=0o644)
         file = configured(place, url, f'token_file = "{path}"')

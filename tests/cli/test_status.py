@@ -80,7 +80,7 @@ def test_a_failing_subscription_shows_its_last_error() -> None:
 
 
 def test_a_subscription_that_matches_nothing_is_shown() -> None:
-    """A feed or a type that no feed of the configuration has is named below the table, and in the list."""
+    """A subscription to an unknown feed or type is reported below the table, and in the list."""
     one, text = subscription("a", state="active"), 'feeds has "acme/jobs", which is no feed of this configuration'
     for lines in (subscription_lines, list_lines):
         shown = " ".join(texts(list(lines([one], NOW, 200, {"a": [text], "gone": ["x"]}))))
@@ -88,7 +88,7 @@ def test_a_subscription_that_matches_nothing_is_shown() -> None:
 
 
 async def test_status_names_a_stored_subscription_that_matches_nothing(tmp_path: Path, store_url: str) -> None:
-    """A subscription added for a feed and a type that this configuration does not have is named, by one line each."""
+    """A stored subscription to an unknown feed and an unknown type is reported, with one line for each."""
     stored = {"id": "a", "sink": "https://sink.example.org", "feeds": ["default/jobs"], "types": ["creatd"]}
     client = Redis.from_url(store_url)
     await Registry(client, SubscriptionKeys.of("poller")).add("a", json.dumps(stored).encode(), (), NOW)
@@ -105,7 +105,7 @@ SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
 
 
 async def test_watch_on_a_pipe(tmp_path: Path, store_url: str) -> None:
-    """On a pipe one status follows another; a store that goes away is reported; Ctrl-C ends it with exit code 0."""
+    """On a pipe one status follows another; an unavailable store is reported; Ctrl-C ends with exit code 0."""
     async with (
         proxied(store_url) as proxy,
         started("status", "--watch", "0.1", cwd=tmp_path, REDIS_URL=proxy.url, **SOURCE) as watching,

@@ -150,7 +150,7 @@ async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -
 
 
 async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], tmp_path: Path, url: str) -> None:
-    """With secret files no secret is generated, and they are checked; without a yes nothing is removed.
+    """Given secret files are checked and no secret is generated; without a yes nothing is removed.
 
     A relative path is stored as an absolute one.
     """
@@ -180,10 +180,10 @@ async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], t
         stdin=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with for_the_block(asked), patience("its end"):
+    async with for_the_block(asked), patience("the process to end"):
         assert asked.stderr is not None
         await asked.stderr.readuntil(b"[y/N]")
-        await until(lambda: _waits(asked.pid), "it to listen")  # a signal just before that would go unheard
+        await until(lambda: _waits(asked.pid), "the prompt to wait")  # it misses a signal just before that
         asked.send_signal(signal.SIGINT)
         _, told_last = await asked.communicate()
     assert (asked.returncode, b"--yes" in told_last) == (130, False)
@@ -191,12 +191,12 @@ async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], t
 
 
 def _waits(pid: int) -> bool:
-    """Whether the kernel says that a process sleeps."""
+    """Whether the kernel reports the process as sleeping."""
     return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "S"
 
 
 def test_the_table_fits_a_terminal(configured: dict[str, str]) -> None:
-    """On a terminal of 80 columns no line is longer; the reason why one does not deliver is below."""
+    """On a terminal of 80 columns no line is longer; the reason of a failing subscription is below the table."""
     lines = on_terminal(["subscriptions", "list"], configured | {"TERM": "xterm"}, 80)
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "filed: no daemon has started with it yet"

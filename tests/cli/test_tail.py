@@ -1,4 +1,4 @@
-"""``poller tail`` with what it leaves out, and the daemon's own events; the real program on a real store."""
+"""``poller tail`` with its choices, and operational events; the real program on a real store."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_it_reports_what_it_waits_for(tmp_path: Path, store_url: str) -> N
 
 
 async def test_it_reports_once_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
-    """Law: standard error says once, not again and again, that nothing has come."""
+    """Standard error says once, not again and again, that nothing has come."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
         async with started("tail", "contractTypes", cwd=tmp_path, **environ) as tail, patience("poller tail to wait"):

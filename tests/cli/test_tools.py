@@ -34,7 +34,7 @@ async def test_profiles_are_listed(poller: Poller) -> None:
 
 
 async def test_a_port_in_use_is_reported_with_the_remedy(poller: Poller) -> None:
-    """Law: the message names the address and the option for another port."""
+    """The message names the address and the option for another port."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         ended = await poller("sandbox", "--port", str(other.getsockname()[1]))
     assert (ended.code, "cannot listen on 127.0.0.1" in ended.err, "--port 0" in ended.err) == (2, True, True)
@@ -61,7 +61,7 @@ async def test_profiles_and_faults_are_applied(tmp_path: Path) -> None:
 
 
 def test_the_example_can_be_used(called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: the example loads as it is, and a broken poller.toml in the directory does not matter."""
+    """The example loads as it is, and a broken poller.toml in the directory does not matter."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "poller.toml").write_text("this is no TOML", "utf-8")
     ended = called("config", "example")
@@ -72,7 +72,7 @@ def test_the_example_can_be_used(called: Called, tmp_path: Path, monkeypatch: py
 
 
 def test_the_example_is_the_file_of_the_package(called: Called) -> None:
-    """Law: the example is printed byte for byte, with its comments."""
+    """The example is printed byte for byte, with its comments."""
     packaged = Path(__file__).parents[2] / "poller" / "config" / "example.toml"
     assert called("config", "example").out == packaged.read_text("utf-8")
 
@@ -86,7 +86,7 @@ def made(called: Called, *options: str) -> tuple[str, str]:
 
 
 def test_a_shared_secret(called: Called) -> None:
-    """The receiver's library verifies with the secret; no two secrets are the same."""
+    """The receiver's library verifies signatures with the secret; no two secrets are the same."""
     secret, receiver = made(called)
     assert secret.startswith("whsec_")
     now = int(time.time())
@@ -110,7 +110,7 @@ def test_a_key_pair(called: Called) -> None:
 
 @pytest.mark.parametrize("name", [*SIGNING_SECRETS.values(), *map(str.upper, SIGNING_SECRETS.values())])
 def test_a_secret_of_each_scheme(called: Called, name: str) -> None:
-    """Every scheme that signs can be asked for by its name, in any case."""
+    """A secret of each scheme that signs can be made by the scheme's name, in any case."""
     prefix = {scheme.upper(): prefix for prefix, scheme in SIGNING_SECRETS.items()}[name.upper()]
     assert made(called, "--scheme", name)[0].startswith(prefix)
 
@@ -136,13 +136,13 @@ def test_a_secret_is_written_to_a_new_file(called: Called, tmp_path: Path) -> No
 
 
 def test_another_scheme_is_refused(called: Called) -> None:
-    """A slip in the name is a mistake of the command line."""
+    """An unknown scheme is a usage error."""
     ended = called("keys", "new", "--scheme", "sha1")
     assert ended.code == 2
     assert "expected HMAC or ed25519" in ended.err
 
 
 def test_a_seed_has_its_size() -> None:
-    """Law: a seed of another length is refused."""
+    """A seed of another length is refused."""
     with pytest.raises(ValueError, match="32"):
         new_secret(b"short", "ed25519")
