@@ -19,7 +19,7 @@ Complaints = Callable[..., list[str]]
 
 @pytest.fixture
 def loaded(tmp_path: Path) -> Loader:
-    """Loads a text as a file."""
+    """Loads a text as a configuration file."""
 
     def load_text(text: str, environ: Mapping[str, str] | None = None) -> Settings:
         path = tmp_path / "poller.toml"
@@ -31,7 +31,7 @@ def loaded(tmp_path: Path) -> Loader:
 
 @pytest.fixture
 def complaints(loaded: Loader, tmp_path: Path) -> Complaints:
-    """The lines with which a text is refused; the path of the file shortened to ``poller.toml``."""
+    """The error lines for a text, with the path of the file shortened to ``poller.toml``."""
 
     def refused(text: str, environ: Mapping[str, str] | None = None) -> list[str]:
         with pytest.raises(ConfigurationError) as raised:

@@ -1,4 +1,4 @@
-"""Cron expressions mean what they mean to cron."""
+"""Cron expressions have the same meaning as in cron."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 def weekdays(field: str) -> str:
-    """On which days of a week a trigger comes due at six, from Sunday on."""
+    """The days of a week, from Sunday on, on which a trigger is due at six."""
     trigger = trigger_of(f"0 6 * * {field}")
     moments = [A_SUNDAY + timedelta(days=day, hours=6) for day in range(7)]
     due = [trigger.get_next_fire_time(None, moment) == moment for moment in moments]
@@ -50,7 +50,7 @@ def test_weekdays(field: str, days: str) -> None:
     "field", ["8", "-1", "1-", "1-8", "3/2", "*/0", "*/8", "1,", ",", "mo", "٣", "2nd", "?", "1#2"]
 )
 def test_no_weekday(field: str) -> None:
-    """Law: what is no weekday is refused, never taken for another one."""
+    """Law: an invalid weekday is refused, never read as another one."""
     with pytest.raises(ValueError, match="expected five cron fields"):
         trigger_of(f"0 6 * * {field}")
 
@@ -59,7 +59,7 @@ def test_no_weekday(field: str) -> None:
     "expression", ["", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "x * * * *"]
 )
 def test_no_expression(expression: str) -> None:
-    """Law: what is not five fields in their ranges is refused in the words of the configuration."""
+    """Law: an expression without five valid fields is refused in the words of the configuration."""
     with pytest.raises(ValueError, match="expected five cron fields") as refused:
         trigger_of(expression)
     assert str(refused.value) == EXPECTED
@@ -67,7 +67,7 @@ def test_no_expression(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", ["0 6 13 * 5", "0 6 1-7 * 1", "0 6 1 * 0-7", "0 6 */2 * 1"])
 def test_both_kinds_of_days(expression: str) -> None:
-    """Law: a day of the month together with a weekday means "either" to cron and "both" to others: it is refused."""
+    """Law: a day of the month with a weekday is refused: cron means "either" by it, others "both"."""
     with pytest.raises(ValueError, match="either a day of the month or a weekday") as refused:
         trigger_of(expression)
     assert str(refused.value) == EITHER_DAY
@@ -80,7 +80,7 @@ def test_utc() -> None:
     assert due.utcoffset() == timedelta(0)
 
 
-# Laws of :mod:`poller.config.cron`: how long a cron expression leaves a feed alone.
+# The longest gap between two polls of a cron expression.
 
 MONDAY = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 
@@ -99,5 +99,5 @@ MONDAY = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
     ],
 )
 def test_nights_weekends_and_months_count(expression: str, gap: timedelta) -> None:
-    """Whichever is the longest: between two moments of a day, from one day to the next, or further."""
+    """Law: the longest gap may lie within a day or span nights, weekends, months or years."""
     assert longest_gap(expression, MONDAY) == gap

@@ -1,4 +1,4 @@
-"""The environment over the file: what each variable does, and when it cannot be applied."""
+"""The environment overrides the file: what each variable does, and when it is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_base_url_is_enough() -> None:
 
 
 def test_a_file_without_sources(loaded: Loader) -> None:
-    """A file may hold everything else and leave the source to the environment."""
+    """A file may leave the source to the environment and configure everything else."""
     settings = loaded('[lease]\nttl = "5s"\n', LOCAL)
     assert settings.feed_ids == tuple(f"default/{name}" for name in RESOURCES)
     assert settings.lease.ttl.total_seconds() == 5
@@ -50,19 +50,19 @@ def test_port_means_all_interfaces() -> None:
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "5 ", "٣", "http", "1" * 5000])
 def test_a_wrong_port(port: str) -> None:
-    """A PORT that is none is refused by its own name."""
+    """An invalid PORT is refused, with the name of the variable."""
     with pytest.raises(ConfigurationError, match=r"^environment PORT = .*: expected a port, 1 to 65535$"):
         load(None, LOCAL | {"PORT": port})
 
 
 def test_the_end_of_a_line_is_no_part_of_a_value() -> None:
-    """Law: a value that was taken from a file that ends as files do is that value."""
+    """A line break at the end of a variable, as from a file, is not part of its value."""
     settings = load(None, {"POLLER_BASE_URL": "https://api.example.org\n", "REDIS_URL": "redis://db:6379/0\r\n"})
     assert (settings.sources[0].base_url, settings.redis.url) == ("https://api.example.org", "redis://db:6379/0")
 
 
 def test_empty_is_not_set(loaded: Loader) -> None:
-    """An empty variable, as compose files leave behind, changes nothing."""
+    """An empty variable, as compose files set it, changes nothing."""
     names = "REDIS_URL POLLER_BASE_URL POLLER_TOKEN POLLER_TOKEN_FILE POLLER_HTTP_BIND PORT POLLER_DATA_DIR"
     tokens = [f"POLLER_{who}_TOKEN{kind}" for who in ("READ", "ADMIN") for kind in ("", "_FILE")]
     assert loaded(SOURCE + FEED, dict.fromkeys([*names.split(), *tokens], "")) == loaded(SOURCE + FEED)
@@ -70,7 +70,7 @@ def test_empty_is_not_set(loaded: Loader) -> None:
 
 @pytest.mark.parametrize("who", ["read", "admin"])
 def test_tokens_of_the_http_service(who: str, loaded: Loader) -> None:
-    """Law: a token's file in the environment beats that of the file; file and token together are refused, not shown."""
+    """A token file in the environment beats the file's; file and token together are refused, without the token."""
     variable, key = f"POLLER_{who.upper()}_TOKEN", f"{who}_token_file"
     text = f'[http]\n{key} = "a"\n{SOURCE}{FEED}'
     assert getattr(loaded(text, {f"{variable}_FILE": "/b"}).http, key) == Path("/b")
@@ -83,14 +83,14 @@ def test_tokens_of_the_http_service(who: str, loaded: Loader) -> None:
 
 
 def test_base_url_of_the_only_source(loaded: Loader) -> None:
-    """With one source POLLER_BASE_URL replaces its base_url, which may be missing then, and defaults follow."""
+    """With one source POLLER_BASE_URL replaces its base_url, also a missing one, and the defaults follow it."""
     for text in (SOURCE, SOURCE.replace("base_url", "# base_url")):
         (source,) = loaded(text + FEED, LOCAL).sources
         assert (source.name, source.base_url, source.event_source) == ("acme", *["http://localhost:8081"] * 2)
 
 
 def test_base_url_of_several_sources(complaints: Complaints) -> None:
-    """With several sources POLLER_BASE_URL is an error that says so, and no guess."""
+    """With several sources POLLER_BASE_URL is an error that says so."""
     expected = (
         "environment POLLER_BASE_URL: expected only with one source: the file has 2, and each has its own base_url"
     )
@@ -101,7 +101,7 @@ def test_base_url_of_several_sources(complaints: Complaints) -> None:
     ("environ", "kind"), [({"POLLER_TOKEN": "abc"}, "token_env"), ({"POLLER_TOKEN_FILE": "/t"}, "token_file")]
 )
 def test_the_credential(environ: dict[str, str], kind: str, loaded: Loader) -> None:
-    """With one source the token of the environment is its credential, whatever the file says of it."""
+    """With one source the environment's token is its credential, whatever auth the file has."""
     for auth in ("", "auth = { none = true }\n", 'auth = { token_env = "OTHER" }\n', "auth = {}\n"):
         (source,) = loaded(SOURCE + auth + FEED, environ).sources
         assert source.auth.kind == kind
@@ -111,7 +111,7 @@ def test_the_credential(environ: dict[str, str], kind: str, loaded: Loader) -> N
 
 @pytest.mark.parametrize("environ", [{"POLLER_TOKEN": "abc"}, {"POLLER_TOKEN_FILE": "/t"}])
 def test_the_credential_of_several_sources(environ: dict[str, str], loaded: Loader, complaints: Complaints) -> None:
-    """With several sources the environment's token is not used: a source without auth is named."""
+    """With several sources the environment's token is not used, and a source without auth is an error."""
     own = TWO.replace(FEED, 'auth = { token_env = "A" }\n' + FEED, 1)
     assert loaded(own, environ) == loaded(own)
     expected = "expected only with one source: the file has 2, and each needs its own auth; none in sources[0]"
@@ -119,7 +119,7 @@ def test_the_credential_of_several_sources(environ: dict[str, str], loaded: Load
 
 
 def test_two_credentials(complaints: Complaints) -> None:
-    """POLLER_TOKEN and POLLER_TOKEN_FILE together leave open which is meant."""
+    """POLLER_TOKEN and POLLER_TOKEN_FILE together are an error."""
     lines = complaints(TWO, {"POLLER_TOKEN": "a", "POLLER_TOKEN_FILE": "b"})
     assert lines == ["environment POLLER_TOKEN: expected either POLLER_TOKEN or POLLER_TOKEN_FILE, not both"]
 
@@ -142,14 +142,14 @@ def test_a_variable_is_named(name: str, value: str, line: str, complaints: Compl
 
 
 def test_the_real_environment_is_not_read(monkeypatch: pytest.MonkeyPatch, loaded: Loader) -> None:
-    """Only the environment that is given counts; variables of the process with the names of keys do not."""
+    """Only the given environment counts, not the variables of the process."""
     for name in ("redis", "REDIS", "POLLER_redis", "POLLER_REDIS", "REDIS_URL"):
         monkeypatch.setenv(name, '{"url": "redis://elsewhere"}')
     assert loaded(SOURCE + FEED).redis.url is None
 
 
 def test_wrong_files_stay_wrong(complaints: Complaints) -> None:
-    """Variables do not hide that the tables they belong to have another form."""
+    """Variables do not hide errors of the tables that they override."""
     lines = complaints("sources = 1\n", LOCAL | {"POLLER_TOKEN": "a"})
     assert lines == ["poller.toml: sources = 1: expected a list"]
     lines = complaints("sources = [1]\n", LOCAL | {"POLLER_TOKEN": "a"})

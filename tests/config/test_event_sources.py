@@ -50,7 +50,7 @@ def test_a_listing_is_known_by_its_form() -> None:
 
 
 def test_what_is_meant_is_named() -> None:
-    """An unknown source is answered with the nearest one, else with some known ones."""
+    """The error for an unknown source names the nearest one, else some known ones."""
     known = [f"{API}/contractTypes", LISTING]
     assert unknown_source(f"{API}/contractType", known) == (
         f'expected the source of a feed\'s events; did you mean "{API}/contractTypes"?'
@@ -59,7 +59,7 @@ def test_what_is_meant_is_named() -> None:
 
 
 def test_only_what_has_to_hold_is_looked_at() -> None:
-    """One of several, or what must not be, may name a source that there is not; what is no filter is overlooked."""
+    """Only sources that a filter requires are checked, not alternatives, negations or other values."""
     wrong = {"exact": {"source": "x", "subject": "7"}}
     filters = [{"any": [wrong]}, {"not": wrong}, {"prefix": {"source": "x"}}, 7, {"all": [{"all": [wrong]}]}]
     assert list(required_sources(filters)) == [((4, "all", 0, "all", 0, "exact", "source"), "x")]
@@ -108,7 +108,7 @@ def test_a_file_whose_subscription_would_get_nothing_is_refused(
 
 
 def test_what_is_kept_is_read_on(settings: Settings) -> None:
-    """A subscription of the store may be right for a process with another configuration: only adding it is refused."""
+    """A stored subscription with an unknown source is read; only adding one is refused."""
     values: dict[str, Any] = {"id": "a", "sink": "https://sink.example.org"}
     values["filters"] = [{"exact": {"source": "https://other.example.org/things"}}]
     for also in ({}, {"rate": 0}):  # wrong elsewhere too

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.config.event_types`: one meaning of a type in file, command and request; none waits in vain."""
+"""Laws of :mod:`poller.config.event_types`: a type means the same everywhere, and an unknown type is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TYPE = "org.example.api.contractType.modified.v1"
     ],
 )
 def test_what_an_entry_matches(wanted: str, *, matched: bool) -> None:
-    """A type as a whole, a pattern, or a kind of change alone; of several one suffices."""
+    """An entry is a whole type, a pattern, or a kind of change; one matching entry suffices."""
     assert type_test([wanted])(TYPE) is matched
     assert type_test(["other", wanted])(TYPE) is matched
 
@@ -65,7 +65,7 @@ def test_types_are_those_of_the_events() -> None:
 
 
 def test_what_matches_nothing_is_told_with_what_was_meant() -> None:
-    """By its place; where nothing is near, with what there is."""
+    """An unmatched entry is reported by its place, with the nearest type or an example."""
     types = published_types("org.example.api", "contractTypes", None)
     assert unmatched_types(["created", "*.removed.v1", TYPE], types) == []
     [(place, entry, expected)] = unmatched_types(["created", "creatd"], types)
@@ -75,7 +75,7 @@ def test_what_matches_nothing_is_told_with_what_was_meant() -> None:
 
 
 def test_a_pattern_is_bounded_in_length_and_number() -> None:
-    """None is made of what is longer, nor of one more. A type without ``*``, ``?`` or ``[`` may be of any length."""
+    """Patterns are limited in length and number; types without ``*``, ``?`` or ``[`` are not."""
     types = published_types("org.example.api", "contractTypes", None)
     longest = "*" * LONGEST_PATTERN
     assert unmatched_types([longest], types) == []
@@ -91,7 +91,7 @@ def test_a_pattern_is_bounded_in_length_and_number() -> None:
 
 
 def test_of_many_wrong_types_the_first_are_told() -> None:
-    """Each is compared with all types, to find the one that was meant; that is not done thousands of times."""
+    """Only the first of many wrong types are compared with all types and reported."""
     types = published_types("org.example.api", "contractTypes", None)
     assert len(unmatched_types([f"creat{number}" for number in range(1000)], types)) == MOST_REPORTED
 
@@ -143,7 +143,7 @@ def test_a_file_that_is_wrong_elsewhere_is_not_blamed_for_its_types(tmp_path: Pa
 
 
 def test_what_is_kept_is_read_on() -> None:
-    """A subscription of the store may be right for a process with another configuration: only adding it is refused."""
+    """A stored subscription with an unknown type is read; only adding one is refused."""
     settings = load(None, {"POLLER_BASE_URL": "https://api.example.org"})
     values: dict[str, Any] = {"id": "a", "sink": "https://sink.example.org", "types": ["org.other.thing.created.v1"]}
     with pytest.raises(ConfigurationError, match=r"types\[0\]"):

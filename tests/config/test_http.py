@@ -1,4 +1,4 @@
-"""URLs: what may stand in a file, and what of it may be shown."""
+"""URLs: which are accepted, and what of them may be shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from poller.config.http import (
     ],
 )
 def test_reversed_host(url: str, prefix: str) -> None:
-    """Event types begin with the reversed host, and with the program's name where there is no host name."""
+    """The type prefix is the reversed host name, or the program's name if there is none."""
     assert reversed_host(url) == prefix
 
 
@@ -42,20 +42,20 @@ def test_reversed_host(url: str, prefix: str) -> None:
      "http://u:hunter2@h", "http://hunter2@h", "http://h/#f", "http://h/a b", "http://h/\n", "http://ü.example", "http://h\\x"],
 )  # fmt: skip
 def test_refused_urls(url: str) -> None:
-    """What is no absolute http URL, or holds a credential, is refused without any part of it being repeated."""
+    """A URL that is not absolute http or holds a credential is refused, and no part of it is repeated."""
     with pytest.raises(ValueError, match=r"^expected a URL ") as refused:
         check_url(url)
     assert "hunter2" not in str(refused.value)
 
 
 def test_where_a_credential_goes() -> None:
-    """A URL with user and password is refused for that, with the place for a credential."""
+    """A URL with user and password is refused with the place for a credential."""
     with pytest.raises(ValueError, match=r"^expected a URL without user and password: a credential goes into auth$"):
         check_url("http://u:hunter2@h")
 
 
 def test_base_urls() -> None:
-    """A base URL has no slash at its end and no query; a proxy has not even a path."""
+    """A base URL has no final slash and no query; a proxy has no path either."""
     assert check_base_url("https://h/v1//") == "https://h/v1"
     assert check_proxy("http://p:3128/") == "http://p:3128"
     assert check_url("https://h/v1?a=b") == "https://h/v1?a=b"
@@ -74,7 +74,7 @@ def test_base_urls() -> None:
      "redis+sentinel://h:26379,h2:26379/main/0", "redis+cluster://h:7000,h2:7001"],
 )  # fmt: skip
 def test_redis_urls(url: str) -> None:
-    """Every kind of URL in the contract is taken as it is."""
+    """Every kind of Redis URL in the contract is accepted unchanged."""
     assert check_redis_url(url) == url
 
 
@@ -84,7 +84,7 @@ def test_redis_urls(url: str) -> None:
      "unix://", "redis+sentinel://h:1", "redis+sentinel://h:1/", "redis+cluster://h,", "redis://h,h2"],
 )  # fmt: skip
 def test_refused_redis_urls(url: str) -> None:
-    """What leads to no Redis is refused before anything is connected."""
+    """An invalid Redis URL is refused before any connection."""
     with pytest.raises(ValueError, match=r"^expected "):
         check_redis_url(url)
 
@@ -116,7 +116,7 @@ def test_no_password_is_shown(scheme: str, noise: str) -> None:
 
 
 def test_same_host() -> None:
-    """Scheme, host and port as written; path and query do not count, and what cannot be read is at no host."""
+    """Scheme, host and port have to be equal; path and query do not count; unreadable URLs have no host."""
     assert same_host("https://A.example/x?y", "https://a.example/z")
     for other in ("http://a.example", "https://a.example:8443", "https://a.example.evil", "https://b.example"):
         assert not same_host("https://a.example/", other)

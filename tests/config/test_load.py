@@ -1,4 +1,4 @@
-"""The file: which one is taken, and how one that cannot be read is refused."""
+"""Loading the configuration: which file is read, how errors are reported, and what relative paths mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION, Complaints, Loader
 
 
 def test_which_file(tmp_path: Path) -> None:
-    """--config beats $POLLER_CONFIG beats ./poller.toml; the last counts only if it is there."""
+    """--config beats $POLLER_CONFIG beats ./poller.toml, which counts only if it exists."""
     environ = {"POLLER_CONFIG": "b.toml"}
     assert find_file(None, {}, tmp_path) is None
     (tmp_path / "poller.toml").touch()
@@ -42,7 +42,7 @@ def test_which_file(tmp_path: Path) -> None:
     ids=range(6),
 )
 def test_unreadable_content(content: bytes, message: str, tmp_path: Path) -> None:
-    """What is not TOML is refused with file, line and column."""
+    """A file that is not TOML is refused with file, line and column."""
     path = tmp_path / "x.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigurationError) as refused:
@@ -66,13 +66,13 @@ def test_unreadable_places(tmp_path: Path) -> None:
 
 
 def test_a_byte_order_mark(tmp_path: Path) -> None:
-    """Editors that begin a file with a byte order mark are forgiven."""
+    """A byte order mark at the start of a file is skipped."""
     path = tmp_path / "x.toml"
     path.write_bytes(b"\xef\xbb\xbfa = 1\n")
     assert read_file(path) == {"a": 1}
 
 
-# Loading: everything that is wrong is said at once, where it is wrong, in words that say what to write.
+# Errors: all problems are reported at once, each with its place and what is expected.
 
 S, F = "sources[0]", "sources[0].feeds[0]"
 DURATION = 'expected a duration such as "500ms", "30s", "5m", "24h" or "7d", or a number of seconds'
@@ -233,12 +233,12 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "lines"), CASES, ids=[str(at) for at in range(len(CASES))])
 def test_every_problem_has_its_line(text: str, lines: list[str], complaints: Complaints) -> None:
-    """A line names the file, the key path, the value and what is expected; and there is no line beside those."""
+    """Each problem has one line with file, key path, value and what is expected; there are no other lines."""
     assert complaints(text) == [f"poller.toml: {line}" for line in lines]
 
 
 def test_all_problems_at_once(complaints: Complaints) -> None:
-    """Problems within tables and between them, in the file and in the environment, are said in one go."""
+    """Problems within and between tables, of file and environment, are reported together."""
     text = (
         SOURCE
         + "rate = 0\n"
@@ -258,7 +258,7 @@ def test_all_problems_at_once(complaints: Complaints) -> None:
 
 
 def test_no_source() -> None:
-    """With nothing at all the message says the three ways to begin."""
+    """Without any configuration the message names the three ways to begin."""
     with pytest.raises(
         ConfigurationError, match=r"^configuration: no source: .*\[\[sources\]\].*POLLER_BASE_URL.*`poller demo`$"
     ):
@@ -267,19 +267,19 @@ def test_no_source() -> None:
 
 @pytest.mark.parametrize("text", ["", "[redis]\n", "sources = []"])
 def test_a_file_without_sources(text: str, complaints: Complaints) -> None:
-    """A file without a source is named."""
+    """The error for a file without a source names the file."""
     assert [line[:24] for line in complaints(text)] == ["poller.toml: no source: "]
 
 
 def test_no_jargon(complaints: Complaints) -> None:
-    """No message speaks of the library that checks, or sends its reader to a web page."""
+    """No message names the validation library or its terms."""
     text = "\n".join(complaints(text)[0] for text, _ in CASES)
     for word in ("Input should", "pydantic", "errors.", "validation", "Value error", "None", "dict", "str", "tuple"):
         assert word not in text.replace("string", "").replace("structured", "")
 
 
 def test_defaults(loaded: Loader) -> None:
-    """A feed of three lines is complete: every default of the contract is filled in."""
+    """A minimal feed gets every default of the contract."""
     settings = loaded(SOURCE + FEED + SUBSCRIPTION)
     (source,), (wanted,) = settings.sources, settings.subscriptions
     (feed,) = source.feeds
@@ -296,18 +296,18 @@ def test_defaults(loaded: Loader) -> None:
 
 
 def test_cron_takes_the_place_of_the_interval(loaded: Loader) -> None:
-    """With cron there is no interval, and no jitter unless asked for."""
+    """With cron there is no interval, and no jitter unless configured."""
     feed = loaded(SOURCE + FEED + 'cron = "*/5 * * * *"').sources[0].feeds[0]
     assert (feed.cron, feed.interval, feed.jitter.total_seconds()) == ("*/5 * * * *", None, 0)
 
 
 def test_a_path_is_required_to_exist(tmp_path: Path) -> None:
-    """A file that was asked for and is not there is an error, not an empty configuration."""
+    """A given file that does not exist is an error, not an empty configuration."""
     with pytest.raises(ConfigurationError, match=r"no\.toml: there is no such file$"):
         load(tmp_path / "no.toml", {"POLLER_BASE_URL": "http://localhost"})
 
 
-# Laws of :mod:`poller.config.load`: what a relative path is relative to.
+# Relative paths.
 
 EVERY = """
 embedded = { data_dir = "down/data" }
@@ -351,7 +351,7 @@ auth = { credentials_file = "poller.creds" }
 
 
 def keys_of_paths(kind: Any, at: str = "") -> set[str]:
-    """By the types: the key of every value that is a path."""
+    """The key of every value that is a path by its type."""
     if kind is Path:
         return {at}
     if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -361,7 +361,7 @@ def keys_of_paths(kind: Any, at: str = "") -> set[str]:
 
 
 def keys(at: str = "", kind: Any = Settings) -> set[str]:
-    """By the names: every key that sounds like one of a path."""
+    """Every key that names a path by its ending."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         found = {f"{at}.{name}".lstrip(".") for name in kind.model_fields if name.endswith(("_file", "_files", "_dir"))}
         inner = ((name, field.annotation) for name, field in kind.model_fields.items() if name != "filters")
@@ -370,7 +370,7 @@ def keys(at: str = "", kind: Any = Settings) -> set[str]:
 
 
 def texts(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
-    """Key and text of each value of a file."""
+    """Key and text of each string in a file."""
     if isinstance(value, dict):
         for name, one in value.items():
             yield from texts(one, f"{at}.{name}".lstrip("."))
@@ -382,7 +382,7 @@ def texts(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
 
 
 def paths(value: Any, at: str = "") -> Iterator[tuple[str, Path]]:
-    """Key and path, of the settings."""
+    """Key and path of each path in the settings."""
     if isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from paths(getattr(value, name), f"{at}.{name}".lstrip("."))
@@ -394,7 +394,7 @@ def paths(value: Any, at: str = "") -> Iterator[tuple[str, Path]]:
 
 
 def test_every_path_of_a_file_is_relative_to_its_directory(loaded: Loader, tmp_path: Path) -> None:
-    """Law: each key that there is, by the settings' own types; the file that is loaded here has one of every kind."""
+    """Each path of a file, by the settings' own types, is relative to the file's directory."""
     wanted = keys_of_paths(Settings)
     assert wanted == keys()
     meant = sorted((key, tmp_path / text) for key, text in texts(tomllib.loads(EVERY)) if key in wanted)
@@ -405,7 +405,7 @@ def test_every_path_of_a_file_is_relative_to_its_directory(loaded: Loader, tmp_p
 
 
 def test_wherever_the_program_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: a file that is named relative to the working directory means the same as by its whole name."""
+    """A file named relative to the working directory loads as by its absolute path."""
     (tmp_path / "trial").mkdir()
     file = tmp_path / "trial" / "poller.toml"
     file.write_text(EVERY, "utf-8")
@@ -414,27 +414,27 @@ def test_wherever_the_program_was_started(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_is_absolute_stays(loaded: Loader) -> None:
-    """Law: and so does what names no file: a program that is looked for on the PATH, the arguments of one."""
+    """Absolute paths, programs of the PATH and their arguments stay unchanged."""
     text = f'{SOURCE}auth = {{ command = ["print", "./acme"] }}\nca_file = "/etc/ca"\n{FEED}'
     (source,) = loaded(text).sources
     assert (source.ca_file, source.auth.command) == (Path("/etc/ca"), ("print", "./acme"))
 
 
 def test_a_program_with_a_slash_is_a_path(loaded: Loader, tmp_path: Path) -> None:
-    """Law: as a shell has it."""
+    """A program with a slash is a path relative to the file, as in a shell."""
     (source,) = loaded(f'{SOURCE}auth = {{ command = ["./bin/print", "acme"] }}\n{FEED}').sources
     assert source.auth.command == (f"{tmp_path}/bin/print", "acme")
 
 
 def test_the_files_of_a_redis_url(loaded: Loader, tmp_path: Path) -> None:
-    """Law: the options that name files are relative to it as well, and nothing else of the URL is touched."""
+    """File options of a Redis URL are relative to the file; the rest of the URL stays."""
     text = '[redis]\nurl = "rediss://h:1/2?ssl_ca_certs=tls/a%20ca.pem&protocol=3&ssl_keyfile=/k"\n' + SOURCE + FEED
     path = f"{tmp_path}/tls/a%20ca.pem"
     assert loaded(text).redis.url == f"rediss://h:1/2?ssl_ca_certs={path}&protocol=3&ssl_keyfile=/k"
 
 
 def test_the_environment_is_not_the_file(loaded: Loader, tmp_path: Path) -> None:
-    """Law: paths in the environment are relative to the working directory, those in the file to the file."""
+    """Paths in the environment are relative to the working directory, those in the file to the file."""
     url = "rediss://h?ssl_ca_certs=ca.pem"
     environ = {"POLLER_TOKEN_FILE": "token", "POLLER_DATA_DIR": "data", "REDIS_URL": url}
     settings = loaded(f'[embedded]\ndata_dir = "other"\n{SOURCE}ca_file = "ca"\n{FEED}', environ)
@@ -448,7 +448,7 @@ def test_the_environment_is_not_the_file(loaded: Loader, tmp_path: Path) -> None
 
 
 def test_what_is_kept_names_the_same_file_for_everybody(loaded: Loader, tmp_path: Path) -> None:
-    """Law: what goes into the registry is absolute, by the file and by the command line; what was not said stays so."""
+    """Stored subscriptions have absolute paths, from file or command line, and no default values."""
     settings = loaded(SOURCE + FEED + SUBSCRIPTION + 'secret_files = ["secret"]')
     (one,) = settings.subscriptions
     kept = msgspec.json.decode(encode_subscription(one))

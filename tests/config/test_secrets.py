@@ -1,4 +1,4 @@
-"""No secret in a message, wherever it was written by mistake, and none in the printed form of the settings."""
+"""No message and no printed form of the settings shows a secret, wherever it was written by mistake."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LITERALS = [
 
 @pytest.mark.parametrize(("texts", "begin", "end"), [(case[:3], *case[3:]) for case in LITERALS])
 def test_literal_secrets(texts: tuple[str, str, str], begin: str, end: str, complaints: Complaints) -> None:
-    """A secret in the file is refused with the place where it belongs."""
+    """A secret in the file is refused, with the place where it belongs."""
     top, source, subscription = texts
     text = f"{top}\n{SOURCE}{source}\n{FEED}{SUBSCRIPTION}{subscription}".replace("{}", '"hunter2"').replace("{{", "{")
     (line,) = complaints(text.replace("}}", "}"))
@@ -50,7 +50,7 @@ def test_literal_secrets(texts: tuple[str, str, str], begin: str, end: str, comp
 
 
 def test_literal_client_secret(complaints: Complaints) -> None:
-    """The secret of an OAuth 2 client is named by its file."""
+    """A literal client secret is refused, with the key of its file."""
     oauth2 = 'auth = { oauth2 = { token_url = "https://h/t", client_id = "a", client_secret = "hunter2" } }\n'
     lines = complaints(SOURCE + oauth2 + FEED)
     assert [line.partition(": ")[2].partition(":")[0] for line in lines] == [
@@ -61,7 +61,7 @@ def test_literal_client_secret(complaints: Complaints) -> None:
 
 @pytest.mark.parametrize("url", ["redis://:hunter2@h/0", "redis://u:hunter2@h", "unix:///run/s?password=hunter2"])
 def test_a_password_of_redis(url: str, complaints: Complaints, loaded: Loader) -> None:
-    """A URL with a password comes from the environment alone, and is not printed with the settings."""
+    """A Redis URL with a password is accepted from the environment only, and is not printed."""
     (line,) = complaints(f'[redis]\nurl = "{url}"\n{SOURCE}{FEED}')
     expected = "expected a URL without a password: put the whole URL into the environment as REDIS_URL"
     assert line == f"poller.toml: redis.url: {expected}"
@@ -71,13 +71,13 @@ def test_a_password_of_redis(url: str, complaints: Complaints, loaded: Loader) -
 
 
 def test_headers_are_not_printed(loaded: Loader) -> None:
-    """Extra headers may hold a key of an API, so they stay out of the printed form."""
+    """Extra headers, which may hold an API key, are not printed."""
     assert "hunter2" not in repr(loaded(SOURCE + 'headers = { X-Key = "hunter2" }\n' + FEED))
 
 
 @pytest.mark.parametrize("name", ["Authorization", "cookie", "Proxy-Authorization"])
 def test_credentials_are_no_headers(name: str, complaints: Complaints) -> None:
-    """A credential as a header is refused, for it would be a literal secret."""
+    """A credential as a header is refused, since it is a literal secret."""
     (line,) = complaints(SOURCE + f'headers = {{ {name} = "Bearer hunter2" }}\n' + FEED)
     assert line.endswith(f"expected no {name}: a credential goes into auth, by file, environment or command")
 
@@ -103,7 +103,7 @@ SECRETS = [
 @pytest.mark.parametrize("spot", SPOTS)
 @pytest.mark.parametrize("table", ["[[sources]]", "[[sources.feeds]]", "[[subscriptions]]", "[redis]", "[http]"])
 def test_a_secret_in_a_wrong_place(table: str, spot: str, secret: str, tmp_path: Path) -> None:
-    """Wherever a secret was written by mistake, as a value, in a URL or under a misspelt key, no message shows it."""
+    """No message shows a secret written as a value, in a URL or under a misspelt key."""
     line = spot.replace("SECRET", f'"{secret}"').replace("URL", f'"http://u:{secret.replace(" ", "")}@h"')
     start = {"[[sources.feeds]]": "[[sources]]\n"}.get(table, "")
     path = tmp_path / "poller.toml"
@@ -115,7 +115,7 @@ def test_a_secret_in_a_wrong_place(table: str, spot: str, secret: str, tmp_path:
 
 @pytest.mark.parametrize("scheme", [scheme.name for scheme in SCHEMES])
 def test_a_signing_secret_is_no_path(scheme: str, complaints: Complaints) -> None:
-    """A signing secret in place of its file is refused when the settings are read, for a path would be shown."""
+    """A signing secret in place of its file is refused at loading, for a path would be shown."""
     secret = new_secret(bytes(32), scheme)
     (line,) = complaints(f'{SOURCE}{FEED}{SUBSCRIPTION}secret_files = ["{secret}"]\n')
     assert line.endswith("expected the path of a file or directory")
@@ -138,7 +138,7 @@ def test_no_other_secret_is_a_path(key: str, secret: str, complaints: Complaints
 
 @pytest.mark.parametrize("path", ["/run/secrets/whsec_acme", "./eyJ.pem", "sk-prod.pem", "pk_client.crt", "bearer"])
 def test_paths_that_only_begin_like_one_are_paths(path: str, loaded: Loader) -> None:
-    """A file is called as its owner likes."""
+    """A path that only starts like a secret is accepted."""
     settings = loaded(f'{SOURCE}auth = {{ token_file = "{path}" }}\n{FEED}')
     assert str(settings.sources[0].auth.token_file).endswith(path.removeprefix("./"))
 
@@ -149,7 +149,7 @@ def test_paths_that_only_begin_like_one_are_paths(path: str, loaded: Loader) -> 
 )
 @example("hunter2", "POLLER_HTTP_BIND")
 def test_the_token_elsewhere(secret: str, name: str) -> None:
-    """The value of POLLER_TOKEN is known to be a secret: not shown even where another variable holds it."""
+    """The value of POLLER_TOKEN is not shown, even where another variable holds it."""
     environ = {"POLLER_BASE_URL": "http://localhost", "POLLER_TOKEN": secret} | {name: f"x{secret}"}
     with pytest.raises(ConfigurationError) as refused:
         load(None, environ)
@@ -162,7 +162,7 @@ def test_the_token_elsewhere(secret: str, name: str) -> None:
      "a = { hunter2 = 1, hunter2 = 2 }"],
 )  # fmt: skip
 def test_broken_toml(text: str, complaints: Complaints) -> None:
-    """A file that is not TOML is refused by line and column, and its text is not repeated."""
+    """A file that is not TOML is refused by line and column, without its text."""
     (line,) = complaints(text)
     assert line.startswith("poller.toml: line ")
     assert "hunter2" not in line
@@ -170,7 +170,7 @@ def test_broken_toml(text: str, complaints: Complaints) -> None:
 
 @pytest.mark.parametrize("key", ["whsec_c2VjcmV0c2VjcmV0", "whsk_c2VjcmV0c2VjcmV0", '"hunter2@x"'])
 def test_a_secret_as_a_key(key: str, complaints: Complaints) -> None:
-    """Not even a key is shown that looks like a secret."""
+    """A key that looks like a secret is not shown."""
     (line,) = complaints(SOURCE + f"auth = {{ {key} = true, none = true }}\n" + FEED)
     assert line.startswith("poller.toml: sources[0].auth.…: unknown key")
     assert "hunter2" not in line

@@ -51,7 +51,7 @@ def test_the_example_holds_uncommented() -> None:
 
 
 def test_the_example_is_complete() -> None:
-    """Every key of every table stands in the example, commented out or not."""
+    """The example holds every key of every table, commented out or not."""
     text = EXAMPLE.read_text(encoding="utf-8")
     for table, schema in config_schema()["$defs"].items():
         if table != "FilterSettings":
@@ -70,7 +70,7 @@ def _descriptions(schema: dict[str, Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("key", "description"), _descriptions(config_schema()))
 def test_every_key_is_described(key: str, description: str) -> None:
-    """No key is left to guessing; where its description is that of its table, it refers to it."""
+    """Every key has a description, or refers to that of its table."""
     assert description.endswith(".") or description.startswith("#/$defs/")
 
 
@@ -105,7 +105,7 @@ def test_what_it_refuses(text: str) -> None:
 
 
 def test_what_it_finds() -> None:
-    """The smallest file passes, and of the files that loading refuses most fail in an editor already."""
+    """The schema accepts the smallest file, and refuses most of the files that loading refuses."""
     SCHEMA.validate(tomllib.loads(SOURCE + FEED + SUBSCRIPTION))
     assert sum(SCHEMA.is_valid(tomllib.loads(text)) for text, _ in CASES) < len(CASES) / 2
 
@@ -145,21 +145,21 @@ def test_find_feed(text: str, found: str) -> None:
     ],
 )  # fmt: skip
 def test_feeds_that_are_not_found(text: str, message: str) -> None:
-    """An unknown or ambiguous name is answered with what there is."""
+    """The error for an unknown or ambiguous feed lists the feeds that exist."""
     with pytest.raises(ConfigurationError) as refused:
         SETTINGS.find_feed(text)
     assert str(refused.value) == message
 
 
 def test_frozen() -> None:
-    """Nothing changes a setting once it is made, and lists are tuples."""
+    """Settings are immutable, and lists are tuples."""
     with pytest.raises(ValidationError):
         SETTINGS.sources[0].concurrency = 5
     assert isinstance(SETTINGS.sources[0].feeds[0].ignore, tuple)
 
 
 def test_relations_hold_in_code_too() -> None:
-    """Settings made from arguments obey the same relations as a file's."""
+    """Settings made from arguments are validated like those of a file."""
     wanted = SubscriptionSettings(id="r", sink="https://r.example.org", feeds=("a/x",), validate=True)
     for sources in ((), (_source("a", "contractTypes"),) * 2, (_source("a", "contractTypes"),)):
         with pytest.raises(ValidationError, match=r"no source|expected another name|that exists"):
@@ -168,7 +168,7 @@ def test_relations_hold_in_code_too() -> None:
 
 
 def test_kinds_of_credentials() -> None:
-    """A credential tells its kind."""
+    """Auth settings have the kind of their credential."""
     assert AuthSettings(token_env="A").kind == "token_env"  # noqa: S106  # the name of a variable
     assert AuthSettings(command=("a", "b")).kind == "command"
 
@@ -182,7 +182,7 @@ def test_written_as_in_the_file() -> None:
 
 
 def test_loading_is_light() -> None:
-    """Neither the scheduler nor Redis is imported before something needs it."""
+    """Importing the configuration imports neither the scheduler nor Redis."""
     later = "'apscheduler', 'redis', 'httpx', 'platformdirs'"
     code = f"import sys, poller.config; print([name for name in ({later}) if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

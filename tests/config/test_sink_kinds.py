@@ -13,7 +13,7 @@ from poller.http.ssrf import AddressPolicy
 
 @pytest.mark.parametrize("scheme", SINKS)
 def test_each_scheme_leads_to_a_module_that_opens_sinks(scheme: str) -> None:
-    """A URL that the configuration accepts can be opened, and refuses and takes keys that there are."""
+    """Each scheme has a module that opens sinks, and names only existing keys."""
     kind = SINKS[scheme]
     assert scheme in (kind.tls, kind.plain)
     assert sink_kind_of(f"{scheme}://h/x") is kind
@@ -30,12 +30,12 @@ def test_every_protocol_has_a_kind_of_sink() -> None:
 
 @pytest.mark.parametrize(("url", "protocol"), [("", "HTTP"), ("other://h", "HTTP"), ("NATS://h/x", "NATS")])
 def test_a_url_of_no_kind_counts_as_a_webhooks(url: str, protocol: str) -> None:
-    """Such as one that a later version has stored."""
+    """A URL of an unknown kind, as a later version may store it, counts as a webhook."""
     assert sink_kind_of(url).protocol == protocol
 
 
 def test_a_kind_without_a_host_says_itself_what_it_may_reach() -> None:
-    """The address guard, which is for hosts, is not asked then."""
+    """A kind without a host decides itself what it may reach; the address guard is not used."""
 
     def reach(url: str, allowed: AddressPolicy) -> str | None:
         return None if allowed.private else f"{url} only with allow_private"

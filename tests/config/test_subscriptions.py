@@ -1,4 +1,4 @@
-"""A subscription as it is kept between processes."""
+"""A subscription as it is stored between processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "poller" / "config" / "example.toml"
 
 
 def test_a_subscription_reads_as_it_was_written() -> None:
-    """Every key, each of them set, comes back from JSON as the same value; secret files are paths again."""
+    """A subscription with every key set reads back from JSON as the same value."""
     oauth = {"token_url": "https://a.example/token", "client_id": "a", "client_secret_file": "/run/secrets/b"}
     (given,) = tomllib.loads(EXAMPLE.read_text("utf-8"))["subscriptions"]
     files = {name: f"/etc/ssl/{name}.pem" for name in ("ca_file", "client_cert_file", "client_key_file")}
@@ -26,7 +26,7 @@ def test_a_subscription_reads_as_it_was_written() -> None:
 
 
 def test_certificates_that_could_serve_nothing_are_refused() -> None:
-    """A key without its certificate, and any of them for a sink without TLS."""
+    """A client key without its certificate, or a certificate for a sink without TLS, is refused."""
     given = {"id": "a", "sink": "https://sink.example.org", "client_key_file": "/k.pem"}
     with pytest.raises(ValidationError, match="only together with client_cert_file"):
         SubscriptionSettings.model_validate(given)

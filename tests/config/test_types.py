@@ -1,4 +1,4 @@
-"""Units: what people write is read exactly, and what cannot be meant is refused."""
+"""Units: durations, sizes and shares are read exactly, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from poller.config.types import (
     ],
 )
 def test_durations(text: object, meant: timedelta) -> None:
-    """Every spelling of the contract is read as it is meant, without a rounding error."""
+    """Every spelling of a duration in the contract is read without a rounding error."""
     assert parse_duration(text) == meant
 
 
@@ -76,7 +76,7 @@ _NONSENSE: list[object] = ["", " ", "-1s", "1", "five", "1e3s", "٣s", "NaN", "i
     "value", [*_NONSENSE, -1, -0.5, float("nan"), float("inf"), 1e300, 10**400, "3651d", "9" * 20 + "d"]
 )
 def test_refused_durations(value: object) -> None:
-    """Negative, not finite, absurdly large or not a duration at all: refused with words that say what is expected."""
+    """A negative, infinite, too large or invalid duration is refused with what is expected."""
     with pytest.raises(ValueError, match=r"^expected a duration "):
         parse_duration(value)
 
@@ -85,14 +85,14 @@ def test_refused_durations(value: object) -> None:
     "value", [*_NONSENSE, 0, -1, 1.5, float("nan"), float("inf"), 10**400, "0KiB", "0.3B", "1025TiB"]
 )
 def test_refused_sizes(value: object) -> None:
-    """A size has at least one byte and no part of one."""
+    """A size is a whole number of bytes, at least one."""
     with pytest.raises(ValueError, match=r"^expected a size "):
         parse_size(value)
 
 
 @pytest.mark.parametrize("value", [*_NONSENSE, -1, 0.5, 2**53, "0%", "101%", "-5%", "OFF"])
 def test_refused_shares(value: object) -> None:
-    """Nothing of a whole, and more than a whole, are no shares."""
+    """A share of nothing or of more than the whole is refused."""
     with pytest.raises(ValueError, match=r"^expected a "):
         parse_share(value)
 

@@ -1,4 +1,4 @@
-"""A subscription outside the file is held to the file's rules, told in the file's words, and kept as it was written."""
+"""A subscription outside the file follows the file's rules and messages, and is stored as it was given."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings() -> Settings:
 
 @pytest.mark.parametrize("values", [BASE, WHOLE])
 def test_what_is_kept_is_what_was_given(settings: Settings, values: dict[str, Any]) -> None:
-    """Law: kept and read again it is the same subscription, kept again the same bytes; no default is kept."""
+    """A stored subscription reads back the same and encodes to the same bytes, without defaults."""
     given = subscription_of(values, settings, where="x")
     kept = encode_subscription(given)
     assert set(json.loads(kept)) == set(values)
@@ -53,7 +53,7 @@ def test_what_is_kept_is_what_was_given(settings: Settings, values: dict[str, An
 
 
 def test_of_a_subscription_that_is_wrong_everywhere_the_first_problems_are_told(settings: Settings) -> None:
-    """A request with the most mistakes costs no more than one with a hundred, and few are reported."""
+    """Of a subscription with thousands of mistakes only the first ones are reported."""
     for many in (
         {"filters": [{f"unknown{number}": 0 for number in range(2_000)}]},
         {"filters": [{"exact": {"source": f"none{number}"}} for number in range(2_000)]},
@@ -66,7 +66,7 @@ def test_of_a_subscription_that_is_wrong_everywhere_the_first_problems_are_told(
 
 
 def test_a_long_value_is_looked_at_in_time_by_its_length_alone(settings: Settings) -> None:
-    """Whether a wrong value looks like a secret is found out in one pass, be it one long word without digits."""
+    """The check whether a wrong value looks like a secret takes linear time."""
     for word in ("a", "a/", "-", "aaaaaaaaaaaaaaaaaaaa/"):
 
         def wrong(size: int, word: str = word) -> None:
@@ -91,7 +91,7 @@ WRONG: tuple[tuple[Any, str], ...] = (
 
 @pytest.mark.parametrize(("values", "says"), WRONG, ids=str)
 def test_what_is_wrong_is_said_as_of_the_file(settings: Settings, values: object, says: str) -> None:
-    """Law: each line names where it came by, the key as it was written and what is expected, and shows no secret."""
+    """Each line names the origin, the key and what is expected, and shows no secret."""
     with pytest.raises(ConfigurationError) as caught:
         subscription_of(values, settings, where="--from-json")
     assert says in str(caught.value)
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_said_as_of_the_file(settings: Settings, values: object
 
 
 def test_the_same_as_in_a_file(settings: Settings, tmp_path: Path) -> None:
-    """Law: a table of the file and the same values by another way are kept as the same bytes."""
+    """A table of the file and the same values given otherwise are stored as the same bytes."""
     file = tmp_path / "poller.toml"
     lines = [f"{key} = {json.dumps(value)}" for key, value in BASE.items()]
     file.write_text('[[subscriptions]]\nrate = 50\nretry = { schedule = ["300s"] }\n' + "\n".join(lines), "utf-8")
@@ -110,7 +110,7 @@ def test_the_same_as_in_a_file(settings: Settings, tmp_path: Path) -> None:
 
 
 def test_what_this_version_cannot_use_is_told() -> None:
-    """Law: settings that another version kept are refused in words that repeat nothing of them."""
+    """Unusable settings of another version are refused, and nothing of them is repeated."""
     later = b'{"id":"a","sink":"https://s.example.org","later":"secret"}'
     for kept in (later, b"secret", b'"secret \xff"', b"[" * 100_000):
         with pytest.raises(ConfigurationError, match="this version cannot use") as caught:
@@ -119,6 +119,6 @@ def test_what_this_version_cannot_use_is_told() -> None:
 
 
 def test_a_rate_that_was_kept_and_is_refused_by_now_is_the_slowest() -> None:
-    """Law: what an earlier version has kept is read on; its rate meant silence."""
+    """A stored rate that is now too low is read as the slowest rate."""
     assert decode_subscription(json.dumps(BASE | {"rate": 1e-300}).encode()).rate == SLOWEST
     assert decode_subscription(json.dumps(BASE | {"rate": 0.5}).encode()).rate == 0.5
