@@ -157,7 +157,7 @@ async def test_a_pause_ends_wait(configured: dict[str, str], store: Redis, tmp_p
 
 
 def test_a_stream_that_was_trimmed(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """A start before the first entry of a trimmed stream is refused with the first entry; nothing is begun."""
+    """A start before the first entry of a trimmed stream is refused with the first entry; no replay starts."""
     store.xtrim(EVENTS, minid="4000-0", approximate=False)
     told = called("replay", "a", "--from", "2000-0", **configured)
     assert told.code == 1
@@ -190,7 +190,7 @@ WRONG: tuple[tuple[list[str], int, str], ...] = (
 
 
 def test_wrong_use(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Wrong usage is reported in one paragraph with the right exit code, and nothing is begun."""
+    """Wrong usage is reported in one paragraph with the right exit code, and no replay starts."""
     for arguments, code, says in WRONG:
         ended = called("replay", *arguments, **configured)
         assert (ended.code, ended.out) == (code, ""), arguments

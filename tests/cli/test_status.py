@@ -58,7 +58,7 @@ def test_80_columns_show_everything() -> None:
 
 
 def test_the_table_names_a_problem_once_and_the_details_say_more() -> None:
-    """A problem stands below the table once; the number of all older versions is a detail of the feed."""
+    """A problem is shown below the table once; the number of all older versions is a detail of the feed."""
     assert "".join(texts(list(feed_lines([feed(confirming=True)], [], 200)))).count("being confirmed") == 1
     shown = " ".join(" ".join(texts(list(detail_lines(feed(backwards=81), 80)))).split())
     assert "going back 81 versions were older than the known ones" in shown

@@ -120,7 +120,7 @@ async def test_it_reports_once_what_it_waits_for(tmp_path: Path, store_url: str)
             await tail.stderr.readline()
             assert b"waiting for events" in await tail.stderr.readline()
             waits = _waits(client)
-            await until(lambda: _waits(client) >= waits + 2, "it to wait again")
+            await until(lambda: _waits(client) >= waits + 2, "the command to wait again")
             tail.send_signal(signal.SIGINT)
             assert (await tail.wait(), await tail.stderr.read()) == (0, b"")
 

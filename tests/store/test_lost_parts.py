@@ -253,7 +253,7 @@ async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
 
 
 async def test_it_is_noted_now_and_then(store_client: Redis) -> None:
-    """Law: the note is written at once for a new feed, else after a while, and is never ahead of the sequence."""
+    """Law: the note is written at once if more than the sequence changed, else after a while; it is never ahead."""
     one = Process(store_client, "a")
     await one.round(1)
     assert await noted(store_client) == ("a0", 1)
