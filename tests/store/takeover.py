@@ -230,7 +230,9 @@ async def play() -> dict[str, Any]:
                 assert await running_daemon.left() == 0
             config = configured(Path(place), store=server.url, receiver=receiver.url, left=False)
             async with daemon(config, command=("poller", "run", "--only", "deliver")) as deliverer:
-                await until(lambda: client.hexists("poller:{subscriptions}:paused", "left"), "the subscription to be paused")
+                await until(
+                    lambda: client.hexists("poller:{subscriptions}:paused", "left"), "the subscription to be paused"
+                )
                 deliverer.send(signal.SIGTERM)
                 assert await deliverer.left() == 0
             world.put("evidenceVariants", {"id": "e2", "name": "never sent"}, version="e3")
