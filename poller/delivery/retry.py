@@ -19,8 +19,8 @@ about rate and pause.
 
 An overload is not the fault of the event, so these refusals do not use up the schedule (``counted`` is false): a sink
 that requests pauses of a second would otherwise turn a good event into a dead letter within ten. There is a limit: an
-event whose pauses add up to the whole schedule becomes a dead letter with the next refusal; if the sink gave no times,
-not before the pauses add up to :data:`BUSY_PATIENCE`.
+event whose pauses add up to the whole schedule, and to :data:`BUSY_PATIENCE`, becomes a dead letter with the next
+refusal.
 
 Signing secrets and credentials belong to this installation. While one is missing, nothing is sent, so nothing is known
 about the sink or any event: no attempt counts, and one attempt per :data:`CREDENTIAL_WAIT` checks whether it is back.
@@ -165,10 +165,9 @@ def step_after(
     if outcome.wait is not None:
         # Zero means "now"; the lower limit prevents a busy loop.
         pause = min(max(outcome.wait, PAUSE_FLOOR), PAUSE_CAP)
-        return _paused(pause, outcome, tries, patience, most=patience.whole, chance=chance)
+        return _paused(pause, outcome, tries, patience, chance=chance)
     if outcome.is_overloaded:
-        most = max(patience.whole, BUSY_PATIENCE)
-        return _paused(max(busy, PAUSE_FLOOR), outcome, tries, patience, most=most, chance=chance)
+        return _paused(max(busy, PAUSE_FLOOR), outcome, tries, patience, chance=chance)
     wait = patience.wait(tries.counted, chance)
     return DeadLetter(_reason(outcome, tries)) if wait is None else Retry(wait)
 
@@ -192,10 +191,8 @@ def _settled(outcome: Outcome) -> Step:
     return Withhold()
 
 
-def _paused(
-    pause: timedelta, outcome: Outcome, tries: Tries, patience: RetryPolicy, *, most: timedelta, chance: float
-) -> Step:
-    if tries.paused >= most:
+def _paused(pause: timedelta, outcome: Outcome, tries: Tries, patience: RetryPolicy, *, chance: float) -> Step:
+    if tries.paused >= max(patience.whole, BUSY_PATIENCE):
         return DeadLetter(_reason(outcome, tries), pause)
     # Spread over the jitter of a first wait, so that the events of a pause do not all return at the same time.
     return PauseSink(pause, pause + patience.schedule[0] * patience.jitter * chance)

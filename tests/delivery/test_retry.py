@@ -173,6 +173,14 @@ def test_pauses_that_add_up_to_the_schedule_are_the_end() -> None:
     assert ended.pause == 60 * SECOND
 
 
+@pytest.mark.parametrize("seconds", ["2", "-5"])
+def test_a_short_schedule_does_not_end_at_a_busy_sink(seconds: str) -> None:
+    """A sink that asks for pauses is busy: with a schedule of seconds an event still waits for an hour of them."""
+    hasty = RetryPolicy((SECOND, 2 * SECOND), 0)
+    assert isinstance(step(asks(429, seconds), Tries(9, 1, BUSY_PATIENCE - SECOND), hasty), PauseSink)
+    assert isinstance(step(asks(429, seconds), Tries(9, 1, BUSY_PATIENCE), hasty), DeadLetter)
+
+
 def test_a_sink_that_did_not_say_how_long_uses_up_no_attempt() -> None:
     """A 429 without Retry-After uses up no attempt: the event waits for the pause that its sink is in.
 
