@@ -103,7 +103,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "lease-of-others-renewed",
-        "a lease is renewed and released whoever has it",
+        "a lease is renewed and released although another process has it",
         {"store/lua/renew_lease.lua": ((_FENCED.format("0"), ""),)},
         ("freeze", "partition", "stop"),
     ),
