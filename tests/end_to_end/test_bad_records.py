@@ -19,6 +19,9 @@ from tests.harness.reading import reading
 
 FEED: Final = ("employmentUnavailabilities",)
 BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.RECORD]
+COSTLY: Final = {"deep"}
+"""Looked at only in a thorough run: 100 000 levels take seconds of CPU."""
+
 LONGEST_KEPT: Final = 64 * 1024
 
 ODD: Final = {
@@ -36,7 +39,9 @@ def sent(name: str) -> bytes:
     return said.body.removeprefix(b'{"results":[').removesuffix(b"]}")
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in COSTLY else ()) for name in BAD]
+)
 async def test_a_bad_record_costs_itself_alone(name: str, tmp_path: Path, store: str) -> None:
     """A bad record is quarantined once, up to 64 KiB and with a reason, and all other records are published."""
     async with reading(tmp_path, store, name, resources=FEED) as read:

@@ -91,7 +91,7 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
         assert announced["data"]["reason"] == held["error"]
         assert (await poller(config, "release", feed))[0] == 0
         result = await once(config, feed)
-        assert (result["mode"], result["ok"], result["removed"]) == ("reconcile", True, baseline["records"])
+        assert (result["mode"], result["ok"], result["removed"]) == ("full", True, baseline["records"])
 
 
 @pytest.mark.thorough

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 from redis.asyncio import Redis
 
 from poller.telemetry.tracing import ids_of
@@ -117,6 +118,7 @@ def _look_at_its_parts(found: Span, played: Scene) -> None:
     assert {one["poller.commit.result"] for one in commits} == {"ok"}
 
 
+@pytest.mark.thorough
 async def test_not_sampled_it_is_named_and_not_sent(tmp_path: Path, store: str) -> None:
     """Without sampling, event and request carry a traceparent with the flag off, and nothing is exported."""
     async with scene(tmp_path, store) as played:

@@ -135,6 +135,8 @@ class SimulatedStore:
 
         All connections are reset and all scripts are forgotten; it has another ``run_id``.
         """
+        self.is_replica = self.is_loading = False  # or it would refuse what it has written, as it is repeated
+        self.configured()
         lost = self.history.go_back(writes, self._repeat)
         self._restart()
         return lost
@@ -362,8 +364,6 @@ class SimulatedStore:
     def _restart(self) -> None:
         self.flush_scripts()
         self.engine.scan_cursors.clear()
-        self.is_replica = self.is_loading = False
-        self.configured()
         self._run_id, self._begun = self._name(), self._turned()
         for connection in list(self._connections):
             connection.close()

@@ -157,6 +157,17 @@ def test_no_more_is_lost_than_is_kept() -> None:
     assert 10 <= world.store.lose_last(100) < 40
 
 
+@pytest.mark.parametrize("trouble", ["read_only", "loading"])
+def test_a_restart_in_trouble_keeps_what_was_written(trouble: str) -> None:
+    """Law: a server that refuses writes when it is restarted has all that it had written before."""
+    store = World().store
+    store.read("EVAL", "#!lua\nredis.call('SET', KEYS[1], ARGV[1])", "1", "a", "1")
+    store.read("SET", "b", "2")
+    getattr(store, trouble)(on=True)
+    assert store.lose_last(0) == 0
+    assert store.read("MGET", "a", "b") == [b"1", b"2"]
+
+
 def test_a_transaction_is_lost_as_one() -> None:
     """Law: what was written together is there, or not there, together."""
     store = World().store
