@@ -242,7 +242,7 @@ class KeyQueues(Generic[T]):
     def is_stored(self, key: str) -> bool:
         """Whether this queue has entries, and all of them are retries, stranded behind one, or of a replay."""
         queue = self._queues.get(key)
-        return bool(queue) and not any(entry.fresh for entry in queue or ())
+        return not any(entry.fresh for entry in queue) if queue else False
 
     def last(self, key: str) -> str | None:
         """The last entry of this queue."""

@@ -344,10 +344,10 @@ class RoundWriter:
         self.backwards += commit.backwards
 
 
-def _batched(several: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Parts that take about a millisecond each, so that other tasks need not wait."""
-    for start in range(0, len(several), _AT_ONCE):
-        yield several[start : start + _AT_ONCE]
+def _batched(several: Sequence[T], size: int = _AT_ONCE) -> Iterator[Sequence[T]]:
+    """Parts of this size; of the default one each takes about a millisecond, so that other tasks need not wait."""
+    for start in range(0, len(several), size):
+        yield several[start : start + size]
 
 
 def event_frame(
@@ -575,9 +575,7 @@ async def _settle_by_readings(
 
 
 def _batches(absent: Mapping[str, Snapshot]) -> Iterator[dict[str, Snapshot]]:
-    found = list(absent.items())
-    for start in range(0, len(found), _REMOVED_AT_ONCE):
-        yield dict(found[start : start + _REMOVED_AT_ONCE])
+    return map(dict, _batched(list(absent.items()), _REMOVED_AT_ONCE))
 
 
 class _AbsenceByRequests:

@@ -48,7 +48,7 @@ from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import BEGINNING, StartPosition
-from poller.store.replay import ReplayPosition, ReplaySpan, replay_of
+from poller.store.replay import ReplayPosition, ReplaySpan, last_read, replay_of
 from poller.store.scripts import in_any_case, lua
 from poller.store.stream import EARLIEST
 
@@ -122,6 +122,7 @@ class ConsumerStore:
         self._client = client
         self._scripts = scripts
         self._events = events
+        self._subscription = subscription
         self._group = group_of(subscription)
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, witness=keys.state, clock=clock)
         self._beginning = StartPosition(client, keys, events, feed_state, since, asked)
@@ -149,17 +150,11 @@ class ConsumerStore:
             try:
                 await self._client.xgroup_create(self._events, self._group, id=place or EARLIEST, mkstream=True)
             except OutOfMemoryError:  # the server says so even if the group exists
-                if not await self._has_group():
+                if await last_read(self._client, self._events, self._subscription) is None:
                     raise
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
-
-    async def _has_group(self) -> bool:
-        if not await self._client.exists(self._events):
-            return False
-        groups: Any = await self._client.xinfo_groups(self._events)
-        return any(one["name"] == self._group.encode() for one in groups)
 
     async def reset_entry(self) -> str | None:
         """The entry after which the feed was reset because it was lost, if this consumer is older.

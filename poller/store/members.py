@@ -219,7 +219,7 @@ def _seen(version: str, roles: Sequence[bytes], configurations: Sequence[bytes])
 
 
 def _named(answer: Sequence[bytes]) -> dict[str, bytes]:
-    """The fields of a hash by name; a process that reads no more because of a name that is none would be silent."""
+    """The fields of a hash by name. A name that is no UTF-8 is no error, which would end all reading of the list."""
     return {name.decode("utf-8", "replace"): text for name, text in zip(answer[::2], answer[1::2], strict=True)}
 
 

@@ -131,11 +131,16 @@ async def test_a_letter_goes_before_what_waits_of_its_record(client: Redis) -> N
         assert await sink.until_count(3) == [2, 1, 4]
 
 
-async def test_a_letter_goes_behind_what_is_on_its_way(client: Redis) -> None:
-    """Law: a redelivered event is sent after its record's request in flight has ended."""
+async def one_letter(client: Redis) -> None:
+    """Publish an event of record K that becomes a dead letter."""
     async with delivering(client, Scripted(lambda _: failing()), schedule=SOON):
         await publish(client, "K")
         await letters(client, 1)
+
+
+async def test_a_letter_goes_behind_what_is_on_its_way(client: Redis) -> None:
+    """Law: a redelivered event is sent after its record's request in flight has ended."""
+    await one_letter(client)
     answered = asyncio.Event()
 
     async def held(_: int) -> Outcome:
@@ -157,9 +162,7 @@ async def test_a_letter_goes_behind_what_is_on_its_way(client: Redis) -> None:
 
 async def test_a_letter_before_what_waits_for_its_turn_loses_nothing(client: Redis) -> None:
     """Law: events that wait behind a redelivered one of their record arrive after a crash, whatever was read since."""
-    async with delivering(client, Scripted(lambda _: failing()), schedule=SOON):
-        await publish(client, "K")
-        await letters(client, 1)
+    await one_letter(client)
     never = asyncio.Event()
 
     async def held(_: int) -> Outcome:
