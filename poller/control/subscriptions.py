@@ -355,7 +355,7 @@ async def sample(
     batch = [SinkEvent(envelope_of(event), event)]
     sink = sink_of(settings, environ, brought=brought, secrets=secrets, granted=granted, clock=clock)
     async with sink:
-        return SampleResult(sink.preview(batch), await sink.send(batch))
+        return SampleResult(*await sink.try_out(batch))
 
 
 def sample_event(subscription: str, *, event_id: str, now: datetime) -> bytes:

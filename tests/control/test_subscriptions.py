@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,7 +45,12 @@ KEY = bytes(range(32))
 
 
 async def sampled(
-    tmp_path: Path, url: str, handshake: bytes | None = None, brought: bytes | None = None, **more: Any
+    tmp_path: Path,
+    url: str,
+    handshake: bytes | None = None,
+    brought: bytes | None = None,
+    now: Callable[[], datetime] = lambda: NOW,
+    **more: Any,
 ) -> SampleResult:
     values = {"id": "a", "sink": url, "allow_private": True, **more}
     one = subscription_of(values, configured(tmp_path), where="x")
@@ -53,7 +60,7 @@ async def sampled(
         secrets=secrets,
         handshake=handshake,
         environ={"TOKEN": "t0ken-t0ken"},
-        clock=StubClock(now=lambda: NOW, draws=iter(["e1"])),
+        clock=StubClock(now=now, draws=iter(["e1"])),
         brought=brought,
     )
 
@@ -72,6 +79,17 @@ async def test_the_sample_is_sent_as_events_are(tmp_path: Path) -> None:
     signed = b"e1.%d." % NOW.timestamp() + request.body
     signature = base64.b64encode(hmac.digest(KEY, signed, "sha256")).decode()
     assert request.header("webhook-signature") == f"v1,{signature}"
+
+
+async def test_what_is_shown_is_the_request_that_was_sent(tmp_path: Path) -> None:
+    """Timestamp and signature are those of the request, though another second has begun."""
+    seconds = count()
+    async with receiving() as receiver:
+        found = await sampled(tmp_path, receiver.url, now=lambda: NOW + timedelta(seconds=next(seconds)))
+        (request,) = receiver.requests
+    shown = dict(line.split(": ", 1) for line in found.sent.head[1:])
+    assert shown["webhook-timestamp"] == request.header("webhook-timestamp")
+    assert shown["webhook-signature"] == f"{(request.header('webhook-signature') or '')[:10]}…"
 
 
 async def test_the_sample_has_what_a_request_has_brought(tmp_path: Path) -> None:

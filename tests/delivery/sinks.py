@@ -35,8 +35,8 @@ class PythonSink(Sink):
     async def verify(self, request: PermissionRequest | None = None) -> Permission:
         return Permission("granted", f"it grants {request}")
 
-    def preview(self, batch: Sequence[SinkEvent]) -> Preview:
-        return Preview((), batch[0].data)
+    async def try_out(self, batch: Sequence[SinkEvent]) -> tuple[Preview, Outcome]:
+        return Preview((), batch[0].data), await self.send(batch)
 
     async def close(self) -> None: ...
 

@@ -211,8 +211,8 @@ class Sink(ABC):
         """
 
     @abstractmethod
-    def preview(self, batch: Sequence[SinkEvent]) -> Preview:
-        """The request that :meth:`send` would send now, without credentials.
+    async def try_out(self, batch: Sequence[SinkEvent]) -> tuple[Preview, Outcome]:
+        """Make one attempt at these events: the request as it was sent, without credentials, and its outcome.
 
         Raises:
             ConfigurationError, CredentialUnusable: a secret cannot be used.

@@ -308,11 +308,12 @@ class NatsSink(Sink):
             return Permission("refused", outcome.error, failure=outcome.failure)
         return Permission("granted", f"the stream {stream} takes {self._subject}")
 
-    def preview(self, batch: Sequence[SinkEvent]) -> Preview:
-        """The message: server, subject, headers and data."""
+    async def try_out(self, batch: Sequence[SinkEvent]) -> tuple[Preview, Outcome]:
+        """Send the event; shows server, subject, headers and data."""
         (event,) = batch
         head = [f"PUB {self._subject}", f"Server: {self._host}:{self._port}"]
-        return Preview([*head, *(f"{name}: {text}" for name, text in _headers(event).items())], event.data)
+        head += [f"{name}: {text}" for name, text in _headers(event).items()]
+        return Preview(head, event.data), await self.send(batch)
 
     async def close(self) -> None:
         """Close the connection; later attempts fail."""

@@ -243,7 +243,7 @@ class WebhookSink(Sink):
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
         """Send these events in one request."""
         try:
-            request = self._requests.request(batch, int(self._clock.now().timestamp()))
+            request = self._request_of(batch)
         except (CredentialUnusable, ConfigurationError) as error:  # the signing secrets are at fault, not the events
             return Outcome(OutcomeKind.NOT_SENT, error=one_line(str(error)), failure=Failure.CREDENTIAL)
         except ValueError as error:
@@ -257,9 +257,16 @@ class WebhookSink(Sink):
             return Permission("unanswered", answer.outcome.error, failure=answer.outcome.failure)
         return permission_of(answer.headers, answer.outcome.status, request)
 
-    def preview(self, batch: Sequence[SinkEvent]) -> Preview:
-        """The request's line, headers and body."""
-        request, parts = self._requests.request(batch, int(self._clock.now().timestamp())), urlsplit(self._shown)
+    async def try_out(self, batch: Sequence[SinkEvent]) -> tuple[Preview, Outcome]:
+        """Send these events in one request; shows its line, headers and body."""
+        request = self._request_of(batch)
+        return self._preview_of(request), await self.post(tuple(request.headers.items()), request.body)
+
+    def _request_of(self, batch: Sequence[SinkEvent]) -> Request:
+        return self._requests.request(batch, int(self._clock.now().timestamp()))
+
+    def _preview_of(self, request: Request) -> Preview:
+        parts = urlsplit(self._shown)
         head = [
             f"POST /{'…' if parts.path not in {'', '/'} or parts.query else ''} HTTP/1.1",
             f"Host: {parts.netloc}",
