@@ -169,6 +169,7 @@ def test_the_consumer_survives_kills(tmp_path: Path) -> None:
 FORMS: Final = ("one", "many")
 
 
+@pytest.mark.thorough
 def test_faststream_reads_the_stream(tmp_path: Path) -> None:
     """Each of the two forms gets every later event, although it is killed twice."""
     subjects = {f"K{number:02}" for number in range(40)}
@@ -194,6 +195,7 @@ def test_faststream_reads_the_stream(tmp_path: Path) -> None:
                 missing.discard(reader.stdout.readline())
 
 
+@pytest.mark.thorough
 def test_the_traces(tmp_path: Path) -> None:
     """The documented command prints a span for each round, even for one that cannot send a request."""
     command = block("tracing").splitlines()[0].partition("#")[0]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -292,17 +293,13 @@ def _line(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]
 
 
 def _first(text: str, width: int) -> str:
-    at = len(text)
-    while _cells(text[:at]) > width:
-        at -= 1
-    return text[:at]
+    """The longest beginning of at most ``width`` cells."""
+    return text[: bisect_right(range(len(text) + 1), width, key=lambda at: _cells(text[:at])) - 1]
 
 
 def _last(text: str, width: int) -> str:
-    at = 0
-    while _cells(text[at:]) > width:
-        at += 1
-    return text[at:]
+    """The longest end of at most ``width`` cells."""
+    return text[bisect_left(range(len(text) + 1), -width, key=lambda at: -_cells(text[at:])) :]
 
 
 def legible(raw: bytes) -> str:

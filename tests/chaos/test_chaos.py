@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SEED = 1
 _TIMES = 2
-_QUICK = {"kill", "pause", "lost-reply", "redis-kill", "sinks", "clock"}
+_QUICK = {"kill", "pause", "lost-reply", "redis-kill", "sinks"}
 
 
 @pytest.mark.parametrize(

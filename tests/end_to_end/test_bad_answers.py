@@ -24,8 +24,10 @@ WITH_PAGES: Final = {"page-loop", "endless-pages", "million-pages"}
 
 HEAVY: Final = (
     "gzip-bomb",
-    "million-pages",
-    *(pytest.param(name, marks=pytest.mark.thorough) for name in ("endless-body", "huge-page", "deep-200", "drip")),
+    *(
+        pytest.param(name, marks=pytest.mark.thorough)
+        for name in ("million-pages", "endless-body", "huge-page", "deep-200", "drip")
+    ),
 )
 """Profiles that might cost memory."""
 

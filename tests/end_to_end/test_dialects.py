@@ -39,7 +39,8 @@ SEEN_TOGETHER: Final = {name for names in COMPOSED for name in names.split(",")}
 
 OF_A_KIND: Final = {
     *("delta-empty-string", "expire-400", "expire-412", "fields-comma", "limit-400", "limit-422"),
-    *(COMPOSED[4], COMPOSED[6]),
+    *("fields-brackets", "delta-every-page", "bom"),
+    *(COMPOSED[3], COMPOSED[4], COMPOSED[6], COMPOSED[8], COMPOSED[9]),
 }
 """Cases whose parts others cover, or that differ from another in one status or letter: thorough too."""
 

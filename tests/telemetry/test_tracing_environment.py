@@ -69,7 +69,9 @@ def test_not_asked_it_does_nothing() -> None:
         assert not tracing.on()
 
 
-@pytest.mark.parametrize("name", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http"])
+@pytest.mark.parametrize(
+    "name", ["opentelemetry", pytest.param("opentelemetry.exporter.otlp.proto.http", marks=pytest.mark.thorough)]
+)
 def test_asked_for_and_not_installed(tmp_path: Path, name: str) -> None:
     """Law: if OpenTelemetry is missing, even in part, the exit code is 2 and one line says what to install."""
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}
