@@ -10,6 +10,8 @@
 - Only gzip is requested and accepted, and what a piece decompresses to is bounded before it is in memory: a few
   kilobytes may stand for gigabytes.
 - Errors hold neither the token nor the value of a configured header.
+- A status that is an error, or 304, decides by itself. Its body only explains it: one that is cut off, late, too large
+  or encoded otherwise takes nothing from the status and its headers.
 - A 304 never hides a change. An ``ETag`` names one version. ``Last-Modified`` names a second, and a record may change
   later in that second: it is used only if the answer came long enough after it.
 """
@@ -307,7 +309,8 @@ def record_reply(span: Span, reply: HttpReply) -> None:
 
 
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
-_EXPLAINED: Final = 64 * 1024  # bytes of an error's body that are read; a message shows far less, from its beginning
+_EXPLAINED: Final = 64 * 1024  # bytes of an error's body that are decoded to text; a message shows far less
+_EXPLAINS_WITHIN: Final = 5.0  # seconds that an error's body may take, at most half of the exchange's limit
 
 
 class ClientLimits(msgspec.Struct, frozen=True):
@@ -448,7 +451,8 @@ class HttpSession:
             status, sent = response.status_code, response.headers
             outcome = ExchangeOutcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
             try:
-                body, received = await self._body(response)
+                read = self._body if status == httpx.codes.OK else self._explanation
+                body, received = await read(response)
             except FAILURES as error:
                 return msgspec.structs.replace(_failed(path, error, *secrets), failure="body")
         if body is None:
@@ -459,6 +463,16 @@ class HttpSession:
         text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
         age = age_of(sent.get("age", ""))
         return HttpReply(outcome, text, body, validators=validators_of(sent), received=received, age=age)
+
+    async def _explanation(self, response: httpx.Response) -> tuple[bytes, int]:
+        """The body of an error and the number of bytes received; empty: it cannot be read."""
+        within = min(_EXPLAINS_WITHIN, self._limits.timeout.total_seconds() / 2)
+        try:
+            async with asyncio.timeout(within):
+                body, received = await self._body(response)
+        except (*FAILURES, SourceNonsense, TimeoutError):
+            return b"", 0
+        return body or b"", received
 
     async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
         """The decoded body and the number of bytes received; no body: it is too large."""

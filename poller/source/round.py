@@ -182,7 +182,8 @@ class _RoundRun:
         self._pages = 1
         self._deltas: DeltaReader | None = None
         self._substreams: SubstreamReader | None = None
-        self._unread: frozenset[str] = frozenset()  # qualifications whose listings were never read
+        self._has_unread = False  # whether there are qualifications whose listings were never read
+        self._unsure: frozenset[str] = frozenset()  # qualifications whose listings could not be read at their last turn
         self._kept = 0  # records that may be in one of these, and are therefore not removed
         self._token_failures: int | None = None  # in a row, this round's the last
         self._doubtful: int | None = None  # the status for which the token was left out
@@ -370,7 +371,7 @@ class _RoundRun:
         if self._complete:
             await self._settle(substreams.seen())
         if self._kept:
-            kept = f"{self._kept} missing records are not removed, for they may be in a listing that was never read"
+            kept = f"{self._kept} missing records are not removed, for they may be in a listing that could not be read"
             failure = SourceError(f"{failure}; {kept}" if failure else kept)
         if failure is not None:
             raise failure
@@ -388,7 +389,8 @@ class _RoundRun:
 
     async def _settle(self, seen: SeenKeys | None) -> None:
         """Remove what a full reading did not hold. A baseline has nothing to compare with."""
-        self._unread = self._substreams.unread if self._substreams is not None else frozenset()
+        if self._substreams is not None:
+            self._has_unread, self._unsure = self._substreams.has_unread, self._substreams.unsure
         if seen is not None and not self._as_before and self._complete:
             await self._writer.release_unseen(seen)
         if not self._feed.removals:
@@ -415,8 +417,11 @@ class _RoundRun:
         self._concluded = self._complete
 
     def _keeps(self, key: str, snapshot: Snapshot) -> bool:
-        """Whether this absent record may be in a listing that was never read."""
-        kept = bool(self._unread) and self._feed.last_seen(key, snapshot).qualification in {None, *self._unread}
+        """Whether this absent record may be in a listing that could not be read."""
+        if not self._unsure:
+            return False
+        qualification = self._feed.last_seen(key, snapshot).qualification
+        kept = self._has_unread if qualification is None else qualification in self._unsure
         self._kept += kept
         return kept
 

@@ -124,12 +124,16 @@ class SubstreamReader:
         def start() -> _Turn | None:
             return None if self._given_up or (ends is not None and clock() >= ends) else self._next_turn()
 
-        async with aclosing(_turns(start, at_once=self._feed.at_once)) as turns:
-            async for turn in turns:
-                await self._read_listing(turn, mode)
-                await self._timer.show()
-                if clock() >= self._refresh_at:
-                    await self._refresh_named(named)
+        try:
+            async with aclosing(_turns(start, at_once=self._feed.at_once)) as turns:
+                async for turn in turns:
+                    await self._read_listing(turn, mode)
+                    await self._timer.show()
+                    if clock() >= self._refresh_at:
+                        await self._refresh_named(named)
+        except SourceError:  # such as a token that expired: the listings before that one are read
+            await self._keep()
+            raise
         await self._keep()
         if self._timer.is_over and self._rotation.left and not self._failures:
             raise self._timer.exceeded()
@@ -152,9 +156,20 @@ class SubstreamReader:
         return bool(read) and self.is_over
 
     @property
-    def unread(self) -> frozenset[str]:
-        """The qualifications, in lower case, whose listings were never read to their end."""
-        return frozenset(name.lower() for name in self._rotation.names if not self.listings.get(name, _NEVER).read)
+    def has_unread(self) -> bool:
+        """Whether some listings were never read to their end."""
+        return not all(self.listings.get(name, _NEVER).read for name in self._rotation.names)
+
+    @property
+    def unsure(self) -> frozenset[str]:
+        """The qualifications, in lower case, whose listings could not be read at their last turn.
+
+        Such a listing may hold more records than are stored of it: those of a reading that a crash ended.
+        """
+        listings = ((name, self.listings.get(name, _NEVER)) for name in self._rotation.names)
+        return frozenset(
+            name.lower() for name, listing in listings if not listing.read or listing.tried != listing.read
+        )
 
     @property
     def is_over(self) -> bool:
@@ -213,18 +228,14 @@ class SubstreamReader:
 
     async def _read_listing(self, turn: _Turn, mode: RoundMode) -> None:
         kept = self.listings.get(turn.name, _NEVER)
-        if kept.awaits_baseline and not kept.read:
-            mode = RoundMode.BASELINE
-        elif kept.confirming and mode is not RoundMode.RESYNC:
-            mode = RoundMode.RECONCILE
-        elif mode is RoundMode.BASELINE and kept.read:
-            mode = RoundMode.FULL  # records that are new here since are not of a first reading any more
+        mode = _mode_of(kept, mode)
         pages, keys = self._drain.pages, set[str]()
         failed = partial(self._failed, kept, turn, keys, mode)
         try:
             after = await self._reading_of(turn, kept, mode, keys)
         except SourceRefused as refused:
             if refused.status == _UNAUTHORIZED:
+                self._store_listing(turn.name, kept.failed(kept.tried, keys=keys))
                 raise
             gone = refused.status in _GONE and self._drain.pages == pages  # else it refused a page token
             after = kept.after(turn.begun, gone=True) if gone else failed(refused)
@@ -234,7 +245,10 @@ class SubstreamReader:
                 after = msgspec.structs.replace(after, confirmation=kept.confirmation.after(None))
         except (SourceNonsense, SourceUnavailable) as failure:
             after = failed(failure)
-        self.listings[turn.name] = self._unkept[turn.name] = after
+        except SourceError:  # there is no token to send: the listing had no turn
+            self._store_listing(turn.name, kept.failed(kept.tried, keys=keys))
+            raise
+        self._store_listing(turn.name, after)
         if len(self._unkept) >= _KEPT_TOGETHER:
             await self._keep()
 
@@ -282,6 +296,10 @@ class SubstreamReader:
         self._unavailable = self._unavailable + 1 if isinstance(failure, SourceUnavailable) else 0
         return kept.failed(turn.begun, keys=keys, in_baseline=mode is RoundMode.BASELINE)
 
+    def _store_listing(self, name: str, listing: SubstreamSnapshot) -> None:
+        """Replace the snapshot of a listing; the next :meth:`_keep` commits it."""
+        self.listings[name] = self._unkept[name] = listing
+
     async def _keep(self) -> None:
         unkept, self._unkept = self._unkept, {}
         if unkept:
@@ -289,6 +307,17 @@ class SubstreamReader:
 
 
 _NEVER: Final = SubstreamSnapshot()
+
+
+def _mode_of(kept: SubstreamSnapshot, mode: RoundMode) -> RoundMode:
+    """The kind of reading of one listing in a round of this kind."""
+    if kept.awaits_baseline and not kept.read:
+        return RoundMode.BASELINE
+    if kept.confirming and mode is not RoundMode.RESYNC:
+        return RoundMode.RECONCILE
+    if mode is RoundMode.BASELINE and kept.read:
+        return RoundMode.FULL  # records that are new here since are not of a first reading any more
+    return mode
 
 
 class _PrefetchedPage:

@@ -505,7 +505,7 @@ async def settle_absent(
         since_marked: the time since records were last marked missing; None: never, or unknown.
         remove: commits the removal of records.
         mark: commits that records are missing for the first time.
-        keeps: whether a record may be in a listing that was never read; then no reading confirms that it is gone.
+        keeps: whether a record may be in a listing that could not be read; then no reading confirms that it is gone.
         clock: of this process.
 
     Raises:

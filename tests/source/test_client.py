@@ -29,7 +29,7 @@ from poller.auth.base import FileToken, IssuedToken
 from poller.clock import Clock
 from poller.errors import ConfigurationError, CredentialUnusable, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.http.transport import BodyDecoder, Transport
-from poller.source.client import ATTEMPTS, ApiClient, ClientLimits, record_round, round_span
+from poller.source.client import ATTEMPTS, ApiClient, ClientLimits, Validators, record_round, round_span
 from poller.source.feed import RoundResult
 from tests.harness.waiting import limited
 from tests.source.api import Flying, Request, http, serving
@@ -122,6 +122,49 @@ async def test_an_answer_that_is_cut_or_broken_is_no_answer(answer: bytes) -> No
     async with serving(answer) as api, client_of(api.url) as client:
         assert isinstance(await failure_of(client), SourceUnavailable)
         assert len(api.requests) == ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "length"),
+    [
+        (b"", ("Content-Encoding: gzip",), None),
+        (b"no gzip", ("Content-Encoding: gzip",), None),
+        (b"x", ("Content-Encoding: br",), None),
+        (b"short", (), 100),
+        (b"x" * 2_000, (), None),
+    ],
+    ids=["nothing packed", "not gzip", "other encoding", "cut", "too large"],
+)
+async def test_a_status_decides_though_its_body_cannot_be_read(
+    body: bytes, headers: tuple[str, ...], length: int | None
+) -> None:
+    """An error's status and headers count, whatever became of the body that explains it; so does a 304."""
+    limits = ClientLimits(max_page_bytes=1_000)
+    answers = [http(410, body, *headers, length=length), http(304, b"", *headers)]
+    answers.append(http(429, body, "Retry-After: 100", *headers, length=length))
+    async with serving(answers) as api, client_of(api.url, limits=limits) as client:
+        refused = await failure_of(client)
+        assert isinstance(refused, SourceRefused)
+        assert refused.status == 410
+        assert (await client.ask("/x", unless=Validators('"1"'))).body is None
+        await failure_of(client)
+        assert client.opens_at is not None
+        assert len(api.requests) == 3
+
+
+async def test_an_explanation_that_drips_is_not_waited_for() -> None:
+    """The status of an error counts although its body does not end within the time limit."""
+    hangs = asyncio.Event()
+
+    async def drip(_: Request, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(http(410, b"x", length=100))
+        await hangs.wait()
+        return b""
+
+    limits = ClientLimits(timeout=timedelta(seconds=0.4))
+    async with serving(drip) as api, client_of(api.url, limits=limits) as client:
+        assert isinstance(await failure_of(client), SourceRefused)
+        assert len(api.requests) == 1
 
 
 async def test_nobody_there_is_unavailable() -> None:

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from poller.changes.confirmation import Confirmation, confirmation_of
 from poller.changes.plan import RemovalGuard, SubstreamSnapshot
-from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
+from poller.errors import (
+    CredentialUnusable,
+    SourceError,
+    SourceNonsense,
+    SourceRefused,
+    SourceUnavailable,
+    StoreUnavailable,
+)
 from poller.source.client import ConditionalReader, ConditionalResponse, Validators
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import Params
@@ -288,7 +295,7 @@ async def test_a_listing_that_was_never_read_keeps_no_other_from_losing_records(
     assert [(result.ok, result.removed) for result in results] == [(False, 0), (False, 1), (False, 0)]
     assert many.store.events[-1]["subject"] == "mine"
     assert results[-1].error == (
-        "not yours; 2 missing records are not removed, for they may be in a listing that was never read"
+        "not yours; 2 missing records are not removed, for they may be in a listing that could not be read"
     )
     many.failing = {}
     assert [(await many(names=22)).removed for _ in range(3)] == [0, 2, 0]
@@ -303,6 +310,45 @@ async def test_what_a_listing_showed_before_it_failed_is_not_removed(many: Many)
     assert (await many()).created == 1
     many.failing = {"q07": SourceNonsense("not JSON")}
     assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "expired", [SourceRefused("GET /x: the API answered 401", status=401), CredentialUnusable("no token")]
+)
+@pytest.mark.parametrize("paged", [[records("r-q07", "new")], [records("r-q07", "new"), records("b")]])
+async def test_what_was_read_before_the_token_expired_is_not_removed(
+    many: Many, expired: SourceError, paged: list[list[dict[str, Any]]]
+) -> None:
+    """A new record read in a round that ends without a usable token is not removed while its substream fails."""
+    await many()
+    many.paged = {"q07": paged}
+    many.refused_pages = {("q07", len(paged) - 1): [expired]} if len(paged) > 1 else {}
+    many.failing = {} if len(paged) > 1 else {"q19": expired}
+    result = await many()
+    assert (result.ok, result.created) == (False, 1)
+    many.failing = {"q07": SourceRefused("not yours", status=403)}
+    assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
+
+
+async def test_what_was_committed_before_a_crash_is_not_removed(many: Many) -> None:
+    """A record whose substream was not stored with it is not removed while the substream cannot be read."""
+    name = "00000001-0000-4000-8000-000000000000"
+    many.names[name.upper()] = 0
+    many.values = {name.upper(): []}
+    await many(names=21)
+    many.values = {name.upper(): [{"id": "new", "qualificationID": name}], "q02": []}
+    many.store.failing = lambda commit: StoreUnavailable("killed") if commit.listings else None
+    assert (await many(names=21)).created == 1
+    many.store.failing = lambda _: None
+    many.failing = {name.upper(): SourceRefused("not yours", status=403)}
+    results = [await many(names=21) for _ in range(3)]
+    assert [result.removed for result in results] == [0, 1, 0]
+    assert many.store.events[-1]["subject"] == "r-q02"
+    assert results[-1].error == (
+        "not yours; 1 missing records are not removed, for they may be in a listing that could not be read"
+    )
+    many.failing = {}
+    assert [(await many(names=21)).changes for _ in range(2)] == [0, 0]
 
 
 async def test_a_silent_baseline_is_silent_for_each_listing_once(many: Many) -> None:
