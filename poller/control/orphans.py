@@ -184,7 +184,7 @@ def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
     outline = registered.outline
     if outline is UNREADABLE or not outline.wants(feed):
         return False
-    return outline.is_from_earliest or 0 < registered.asked <= EntryId.parse(last).ms
+    return outline.is_from_earliest or 0 < registered.asked_for(feed) <= EntryId.parse(last).ms
 
 
 async def store_orphans(client: Redis, settings: Settings, *, within: float = SEARCH_SECONDS) -> None:

@@ -354,7 +354,7 @@ class SubscriptionRunner:
             events=keys.events,
             feed_state=keys.state,
             since=known.since,
-            asked=known.asked,
+            asked=known.asked_for(feed),
             subscription=self._name,
             nonce=nonce_of(shared.member, shared.clock),
             lease=shared.settings.lease.ttl,

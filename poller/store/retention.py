@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Events go when they are older than ``retention.age`` and no reader needs them: no consumer group that has not read or
 acknowledged them (the daemon's own or another's), no delivery that waits for its next attempt, no replay under way,
-and no subscription that wants all there is and has not begun.
+and no subscription that wants them and has not begun: it is paused, or its sink has not granted events.
 
 ``retention.max_bytes`` is the last resort: a stream that is larger loses its oldest events, needed or not, until it
 fits. It is looked at only once no entry may go for its age. What a group loses then is an *overrun*: it lasts until the
@@ -41,7 +41,7 @@ from poller.errors import Fenced
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.scripts import in_any_case, lua
-from poller.store.stream import EARLIEST, FIRST_ID, EntryId
+from poller.store.stream import EARLIEST, EntryId, before
 
 FENCED: Final = b"FENCED"
 REPLAY: Final = "replay:"
@@ -139,10 +139,19 @@ class WatchedConsumer(msgspec.Struct, frozen=True):
     Attributes:
         keys: of the pair.
         earliest: whether it wants all there is, where it has not begun.
+        asked: since when it wants the feed, in milliseconds of the store's clock; 0: not known.
     """
 
     keys: ConsumerKeys
     earliest: bool = False
+    asked: int = 0
+
+    @property
+    def start(self) -> str:
+        """The entry after which it begins, where it has not; empty: it needs nothing yet."""
+        if self.earliest:
+            return EARLIEST
+        return before(f"{self.asked}-0") if self.asked else ""
 
 
 Groups = Mapping[str, Mapping[str, Any]]
@@ -241,8 +250,8 @@ def _unbegun(one: WatchedConsumer, kept: list[bytes | None]) -> Iterable[EntryId
     """The start position of a consumer without a group."""
     if kept[0] is not None:
         yield EntryId.parse(kept[0])
-    elif one.earliest:
-        yield FIRST_ID
+    elif one.start:
+        yield EntryId.parse(one.start)
 
 
 def _begun(kept: list[bytes | None], first: EntryId) -> Iterable[EntryId]:
@@ -431,7 +440,7 @@ class Trimmer:
         names += chain.from_iterable(
             (one.keys.state, one.keys.letters, one.keys.letter_times) for one in pairs.values()
         )
-        begins = chain.from_iterable((name, EARLIEST if one.earliest else "") for name, one in pairs.items())
+        begins = chain.from_iterable((name, one.start) for name, one in pairs.items())
         arguments = [self._nonce, most, *limits, *begins]
         total = 0
         while True:

@@ -91,17 +91,23 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         since: when it was first known, UTC.
         asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
             published from then on is new to it, however late its delivery begins.
+        asked_before: the same for each of those feeds that it wanted before its feeds were changed last.
     """
 
     origin: Origin
     settings: msgspec.Raw
     since: datetime
     asked: int = 0
+    asked_before: Mapping[str, int] = {}
 
     @cached_property
     def outline(self) -> SubscriptionOutline:
         """The outline of its settings."""
         return outline_of(self.settings)
+
+    def asked_for(self, feed: str) -> int:
+        """Since when it wants this one of its feeds, in milliseconds of the store's clock; 0: not known."""
+        return self.asked_before.get(feed, self.asked)
 
 
 class Paused(msgspec.Struct, frozen=True):
@@ -486,12 +492,20 @@ def _file_additions(
 
 
 def _aged_as(before: Registered | None, one: Registered) -> Registered:
-    return msgspec.structs.replace(one, since=before.since, asked=before.asked) if before else one
+    if before is None:
+        return one
+    return msgspec.structs.replace(one, since=before.since, asked=before.asked, asked_before=before.asked_before)
 
 
 def _with_settings(one: Registered, settings: bytes, at: int) -> Registered:
-    asked = one.asked if one.outline.feeds == outline_of(settings).feeds else at
-    return msgspec.structs.replace(one, settings=msgspec.Raw(settings), asked=asked)
+    before, after = one.outline, outline_of(settings)
+    changed = msgspec.structs.replace(one, settings=msgspec.Raw(settings))
+    if before.feeds == after.feeds:
+        return changed
+    # What was published of a feed that stays is as new to it as before, if its delivery has not begun.
+    stay = [feed for feed in (after.feeds or before.feeds or ()) if before.wants(feed) and after.wants(feed)]
+    asked = {feed: moment for feed in stay if (moment := one.asked_for(feed))}
+    return msgspec.structs.replace(changed, asked=at, asked_before=asked)
 
 
 def _sink_changes(kept: Subscriptions, name: str, settings: bytes) -> list[Write]:

@@ -676,3 +676,16 @@ async def test_types_that_nothing_publishes_here_are_told_and_stop_nothing(scene
 
 def events(said: list[EventDict]) -> list[str]:
     return [line["event"] for line in said]
+
+
+async def test_what_waited_for_a_subscription_comes_although_its_feeds_were_changed(scene: Scene) -> None:
+    """Law: an event published since a subscription wants its feed arrives, even if the list of feeds changed since."""
+    settings = scene.settings("file")
+    added = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "sink": f"{scene.sink.url}/run", "start": "now"}
+    await scene.registry.add("run", msgspec.json.encode(added | {"feeds": [FEED]}), (), now())
+    await scene.registry.pause("run", Paused("operator", "not yet", now()))
+    await scene.add("e1")
+    await scene.registry.change("run", msgspec.json.encode(added | {"feeds": [FEED, "acme/evidenceVariants"]}))
+    await scene.registry.resume("run")
+    scene.deliver(settings)
+    await scene.arrives("run", "e1")

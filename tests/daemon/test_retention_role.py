@@ -184,12 +184,13 @@ async def test_whom_a_feed_has(valkey: Redis, tmp_path: Path) -> None:
     settings = configured(tmp_path, "file")
     await added(valkey, settings, "run")
     kept = await registry_of(settings, valkey).all()
+    assert kept.registered["run"].asked
     unreadable = Registered("run", msgspec.Raw(b'{"start": "never"}'), NOW - timedelta(days=1))
     kept = Subscriptions(registered={**kept.registered, "odd": unreadable}, paused=kept.paused)
     found = watched(FEED, kept, filed(settings), "poller")
     assert found == {
         "file": WatchedConsumer(ConsumerKeys.of("poller", FEED, "file")),
-        "run": WatchedConsumer(ConsumerKeys.of("poller", FEED, "run")),
+        "run": WatchedConsumer(ConsumerKeys.of("poller", FEED, "run"), asked=kept.registered["run"].asked),
         "odd": WatchedConsumer(ConsumerKeys.of("poller", FEED, "odd"), earliest=True),
     }
     assert set(watched(FEEDS[1], kept, filed(settings), "poller")) == {"file", "odd"}

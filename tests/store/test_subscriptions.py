@@ -92,6 +92,29 @@ def test_since_when_a_feed_is_wanted() -> None:
     assert {name: one.asked for name, one in lost.registered.items()} == {"a": 5, "new": 20}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (["s/one"], ["s/one", "s/two"], {"s/one": 5, "s/two": 9}),
+        (["s/one", "s/two"], ["s/two", "s/one"], {"s/one": 5, "s/two": 5}),
+        (None, ["s/one"], {"s/one": 5}),
+        (["s/one"], None, {"s/one": 5, "s/two": 9}),
+    ],
+    ids=["one more", "another order", "one of all", "all"],
+)
+def test_a_feed_that_stays_is_wanted_since_it_was(
+    before: list[str] | None, after: list[str] | None, expected: dict[str, int]
+) -> None:
+    """Law: changed feeds renew ``asked`` for new feeds only: what waits at the others stays new to the subscription."""
+    settings = [msgspec.json.encode({"feeds": feeds}) for feeds in (before, after, before)]
+    kept = applied(Subscriptions(), registering.plan_addition(Subscriptions(at=5), "a", settings[0], (), NOW))
+    kept = applied(kept, registering.plan_change(msgspec.structs.replace(kept, at=9), "a", settings[1]))
+    assert {feed: kept.registered["a"].asked_for(feed) for feed in expected} == expected
+    kept = applied(kept, registering.plan_change(msgspec.structs.replace(kept, at=12), "a", settings[2]))
+    assert {kept.registered["a"].asked_for(feed) for feed in before or ("s/one",)} == {5}
+    assert kept.registered["a"].asked == 12
+
+
 @pytest.mark.parametrize("by", ["file", "request"])
 def test_what_a_sink_said_ends_with_it(by: str) -> None:
     """Law: a pause by Retry-After and a granted handshake end when any process changes the sink."""
