@@ -151,6 +151,7 @@ class Operator:
             ]
             wanted = [one for one in planned if one is not None]
             world.replayed.add(name)
+            world.watch.repeated.add(name)
             taken = await control.start(wanted)
             return f"{sum(one.events for one in wanted if one.feed not in taken)} events"
 

@@ -7,6 +7,8 @@
 - *Leases*: none goes from one process to another before its time is over, unless it was released; a process renews
   and releases none but its own.
 - *Streams*: sequence numbers rise by one, and no event id comes twice, unless the store has forgotten something.
+- *Order*: an event is sent when the event of its record before it is settled in the store, and not earlier; unless a
+  part of the stream is delivered once more.
 - *Pauses*: nothing is published of a paused feed, and nothing is sent of a paused subscription, from some seconds
   after the operator was told so until it is resumed.
 
@@ -19,13 +21,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.harness.delivered import order
 from tests.harness.json_values import read
+from tests.harness.requests import ids_of
 from tests.harness.scene import lease, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from tests.harness.requests import Arrived
     from tests.simulation.store import Executed
 
 _SETTLED: Final = (":parked", ":letters", ":letter_times")
@@ -48,6 +53,15 @@ class _Leased:
     until: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an event is, and which event of its record was published before it."""
+
+    feed: str
+    entry: str
+    before: str | None
+
+
 @dataclass(slots=True)
 class Watch:
     """The watch over one run.
@@ -60,6 +74,7 @@ class Watch:
         lossy: whether the store has forgotten something, so that streams may go back.
         paused: what must be quiet now, by feed or subscription.
         steady: whether the store's clock is not set; where it is, leases may end before their time.
+        repeated: subscriptions of which a part is delivered once more.
         published: how many events were published.
     """
 
@@ -70,11 +85,14 @@ class Watch:
     lossy: bool = False
     paused: dict[str, Pause] = field(default_factory=dict)
     steady: bool = True
+    repeated: set[str] = field(default_factory=set)
     published: int = 0
     _leases: dict[str, _Leased] = field(default_factory=dict)
     _last: dict[str, bytes] = field(default_factory=dict)
     _sequence: dict[str, int] = field(default_factory=dict)
     _ids: set[str] = field(default_factory=set)
+    _places: dict[str, _Place] = field(default_factory=dict)
+    _newest: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def executed(self, host: str, done: Executed) -> None:
         """A command was carried out for a host."""
@@ -126,7 +144,7 @@ class Watch:
 
     def _told(self, host: str, feed: str, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
         self.published += len(entries)
-        for _, fields in entries:
+        for entry, fields in entries:
             event = read(fields[b"data"])
             number = int(event["sequence"])
             before = self._sequence.get(feed)
@@ -136,13 +154,42 @@ class Watch:
                 self._wrong(f"{feed}: {event['subject']} was published twice with one id")
             self._sequence[feed] = number
             self._ids.add(event["id"])
+            record = feed, event["subject"].lower()
+            self._places[event["id"]] = _Place(feed, entry.decode(), self._newest.get(record))
+            self._newest[record] = event["id"]
         if (pause := self.paused.get(feed)) and self.now() > pause.since:
             self._wrong(f"{host} published {len(entries)} events of {feed} while it was paused")
 
-    def request(self, subscription: str, host: str) -> None:
+    def request(self, arrived: Arrived) -> None:
         """A request has reached a sink."""
+        subscription = arrived.sink
+        if not self.lossy and subscription not in self.repeated:
+            self._in_order(arrived)
         if (pause := self.paused.get(subscription)) and self.now() > pause.since:
-            self._wrong(f"{host} sent to {subscription} while it was paused")
+            self._wrong(f"request {arrived.number} reached {subscription} while it was paused")
+
+    def _in_order(self, arrived: Arrived) -> None:
+        """The event before each of a request is settled, or comes with it."""
+        ids = ids_of(arrived)
+        for id_ in ids:
+            place = self._places.get(id_)
+            before = self._places.get(place.before or "") if place and place.before not in ids else None
+            if before is not None and not self._is_settled(before, arrived.sink):
+                text = f"request {arrived.number} to {arrived.sink} has an event of {before.feed} that"
+                self._wrong(f"{text} follows {before.entry}, which is not settled")
+
+    def _is_settled(self, place: _Place, subscription: str) -> bool:
+        """Whether a group has read an entry and holds it no more, and no retry of it is scheduled."""
+        group, feed = f"sub:{subscription}", place.feed
+        groups = [_fields(one) for one in self.ask("XINFO", "GROUPS", stream(feed))]
+        read_to = next(
+            (bytes(one[b"last-delivered-id"]).decode() for one in groups if one[b"name"] == group.encode()), ""
+        )
+        if not read_to or order(read_to) < order(place.entry):
+            return not read_to  # without a group nothing is known
+        if self.ask("XPENDING", stream(feed), group, place.entry, place.entry, "1"):
+            return False
+        return not self.ask("HEXISTS", f"poller:{{acme/{feed}}}:{group}:parked", place.entry)
 
     def forgot(self) -> None:
         """The store has forgotten something; streams may end earlier than they did."""

@@ -500,7 +500,7 @@ class World:
         self._lines[line.sink].append(line)
         if isinstance(line, Arrived):
             self.requests += 1
-            self.watch.request(line.sink, "a daemon")
+            self.watch.request(line)
         else:
             self.chronicle.note("sinks", f"{line.sink} {line.number} {line.status}")
 
