@@ -141,6 +141,8 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
             statuses = await subscription_statuses(client, settings, now=now, kept=registered)
             texts = {one.subscription: not_delivering_text(one, now) for one in statuses}
             kept.not_delivering = {name: text for name, text in texts.items() if text is not None}
+            for name, text in sorted(registered.unusable.items()):
+                yield CheckLine("error", f"subscription {name}", text)
             for line in await _left_behind(client, settings, registered, statuses, now):
                 yield line
             seen = await members_seen(client, MemberKeys.of(settings.redis.prefix))
@@ -164,9 +166,12 @@ async def _left_behind(
     ]
 
 
-def _added(kept: Subscriptions) -> list[SubscriptionSettings]:
-    """The subscriptions added at run time."""
-    return [decode_subscription(bytes(one.settings)) for one in kept.registered.values() if one.origin == "run"]
+def _added(kept: Subscriptions) -> Iterator[SubscriptionSettings]:
+    """The subscriptions added at run time, those that can be used."""
+    for name, one in kept.registered.items():
+        if one.origin == "run" and name not in kept.unusable:
+            with suppress(ConfigurationError):
+                yield decode_subscription(bytes(one.settings))
 
 
 def _not_started(directory: Path) -> CheckLine:

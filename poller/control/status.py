@@ -441,10 +441,10 @@ def _subscription_status(
     registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
     health = _health(kept, name, unlisted)
     permission = stored_state(kept.handshakes.get(name)) if outline.handshake else None
-    refusal = ungranted(permission)
+    refusal, unusable = ungranted(permission), kept.unusable.get(name)
     failing_since = health.failing_since if refusal is None else _since(permission)
     since = pause.at if pause else failing_since
-    failing = refusal is not None or health.failing_since is not None
+    failing = unusable is not None or refusal is not None or health.failing_since is not None
     return SubscriptionStatus(
         subscription=name,
         origin=registered.origin if registered else "file",
@@ -464,7 +464,7 @@ def _subscription_status(
         lost=sum(one.lost for one in feeds),
         all_feeds=outline.feeds is None,
         feeds=feeds,
-        error=refusal or (health.error if health.failing_since else None),
+        error=unusable or refusal or (health.error if health.failing_since else None),
         unlisted=tuple(sorted(one.feed for one in feeds if one.feed in unlisted)),
     )
 

@@ -231,6 +231,7 @@ class DeliverRole:
         self._feeds: dict[str, tuple[str, ...]] = {}
         self._compared = 0
         self._failure = LogOnce(_log, "the subscriptions cannot be read")
+        self._unseen = LogOnce(_log, "new entries cannot be seen")
 
     @property
     def subscriptions(self) -> int:
@@ -238,8 +239,11 @@ class DeliverRole:
         return len(self._running)
 
     def failing(self) -> Mapping[str, str]:
-        """The error of each subscription of this process whose deliveries fail."""
-        return {name: one.error for name, one in self._running.items() if one.error is not None}
+        """The error of each subscription of this process whose deliveries fail, and of the registry of all."""
+        failing = {name: one.error for name, one in self._running.items() if one.error is not None}
+        if self._failure.error is not None:
+            failing[_REGISTRY] = self._failure.error
+        return failing
 
     def _beside(self, sink: str, name: str, until: datetime) -> list[str]:
         """The subscriptions of this sink other than that of this name, which share its pause."""
@@ -352,8 +356,7 @@ class DeliverRole:
             for name, one in kept.registered.items()
         }
         for feed in self._configurations.undelivered:  # its stream is not watched for new entries
-            for running in self._running.values():
-                running.news(feed)
+            self._has_news(feed)
         changed = feeds != self._feeds
         self._feeds, self._compared = feeds, compared
         return changed
@@ -367,7 +370,7 @@ class DeliverRole:
         if isinstance(error, StoreUnavailable):
             self._shared.watch.failed(who, str(error))
         else:
-            self._failure.failed(str(error))
+            (self._unseen if who == _ARRIVALS else self._failure).failed(str(error))
 
     def _carry_out(self, kept: Subscriptions) -> None:
         """Stop removed and changed subscriptions, then start those that are not running."""
@@ -380,6 +383,10 @@ class DeliverRole:
             if name not in self._running:
                 after = self._leaving.get(name)
                 self._running[name] = SubscriptionRunner(name, kept, self._shared, feeds=self._feeds[name], after=after)
+
+    def _has_news(self, feed: str) -> None:
+        for running in self._running.values():
+            running.news(feed)
 
     def _leave(self, name: str) -> None:
         running, before = self._running.pop(name), self._leaving.get(name)
@@ -399,11 +406,13 @@ class DeliverRole:
             try:
                 async for fresh in arrivals(client, self._streams, block=_BLOCK, clock=self._shared.clock):
                     self._shared.watch.worked(_ARRIVALS)
+                    self._unseen.worked()
                     for key in fresh:
-                        for running in self._running.values():
-                            running.news(self._streams[key])
-            except StoreError as error:
+                        self._has_news(self._streams[key])
+            except StoreError as error:  # of one stream or server, maybe: the others have to be read meanwhile
                 self._away(error, _ARRIVALS)
+                for feed in self._streams.values():
+                    self._has_news(feed)
                 await self._shared.clock.sleep(_LOOK_AGAIN)
             finally:
                 with suppress(Exception):  # the lease is lost anyway

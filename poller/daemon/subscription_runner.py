@@ -64,12 +64,14 @@ class RunnerInputs(NamedTuple):
         secrets: the signing secrets that no file holds.
         credential: the stored credential of a request; None: none.
         since: when it was added; another one of this id begins where it was asked to.
+        unusable: why it cannot be delivered, in words; empty: it can.
     """
 
     settings: bytes
     secrets: tuple[str, ...]
     credential: bytes | None
     since: datetime
+    unusable: str
 
     def __repr__(self) -> str:
         """The inputs without possible secrets."""
@@ -109,7 +111,11 @@ def active_inputs(kept: Subscriptions) -> dict[str, RunnerInputs]:
     """The inputs of all subscriptions that are not paused."""
     return {
         name: RunnerInputs(
-            bytes(registered.settings), kept.secrets.get(name, ()), kept.credentials.get(name), registered.since
+            bytes(registered.settings),
+            kept.secrets.get(name, ()),
+            kept.credentials.get(name),
+            registered.since,
+            kept.unusable.get(name, ""),
         )
         for name, registered in kept.registered.items()
         if name not in kept.paused
@@ -257,6 +263,8 @@ class SubscriptionRunner:
                 await self._shared.clock.wait(self._stop, _FILES_AGAIN)
 
     async def _deliver(self, kept: Subscriptions) -> None:
+        if self.inputs.unusable:
+            raise ConfigurationError(self.inputs.unusable)
         settings = decode_subscription(self.inputs.settings)
         for found in check_choices(self._shared.settings, settings):
             _log.warning("subscription matches nothing", subscription=self._name, reason=found.text)

@@ -10,8 +10,9 @@ pause, its handshake) are written without a version, for only the process that d
   the version now and then misses nothing.
 - Two processes that change something at the same instant come one after the other; neither overwrites what it has not
   seen. What is as it should be is not written.
-- On a server that is out of memory nothing is added, and the subscriptions that there are can be changed: removing one
-  frees memory, and so does resuming one.
+- On a server that is out of memory nothing is added at run time, and the subscriptions that there are can be changed:
+  removing one frees memory, and so does resuming one. Those of a file are registered: without that no process that
+  starts with a changed file would deliver, and nothing would free memory.
 - A mark that comes late does not bring a removed subscription back: it is written only for a registered one.
 """
 
@@ -123,21 +124,14 @@ class Registry:
             await self._client.incr(self._keys.parked)
 
     async def all(self) -> Subscriptions:
-        """All that is kept, as of one instant.
-
-        Raises:
-            StoreError: also where a part of it cannot be read; the message names it.
-        """
+        """All that is kept, as of one instant."""
         keys = self._keys
         with translated(self._client):
             names = [keys.version, *(getattr(keys, part) for part in PARTS)]
             version, *flat, at = await self._client.eval(ALL, len(names), *names)
         _number(keys.version, version)
         hashes = [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
-        try:
-            return subscriptions_of(version or None, hashes, at)
-        except ValueError as error:
-            raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
+        return subscriptions_of(version or None, hashes, at)
 
     async def sync(
         self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = NO_SUBSCRIPTIONS
@@ -152,7 +146,7 @@ class Registry:
         Raises:
             ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
         """
-        await self._change(lambda kept: (plan_file(kept, dict(file), now, before), None), adds=True)
+        await self._change(lambda kept: (plan_file(kept, dict(file), now, before), None))
 
     async def reconcile(self, listed: Callable[[], Awaitable[ListedSubscriptions]], now: datetime) -> FilePauses:
         """Pause and resume by :func:`plan_file_pauses`.
@@ -246,7 +240,7 @@ class Registry:
         """Its health at each feed, as stored."""
         with translated(self._client):
             found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.health))
-        kept = by_feed({field.decode(): value for field, value in found.items()})
+        kept = by_feed({field.decode("utf-8", "replace"): value for field, value in found.items()})
         return dict(kept.get(subscription, {}))
 
     async def health(self, subscription: str, feed: str) -> bytes | None:
@@ -311,16 +305,10 @@ class Registry:
 
         Args:
             send: sends the script that reads them; by default it is sent now, by itself.
-
-        Raises:
-            StoreError: also where they cannot be read.
         """
         flat, at = await (send or self._batch.run)(ScriptCall(ALL_OF, (self._keys.until,)))
-        try:
-            kept = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
-            return sink_pauses(kept, int(at))
-        except (ValueError, OverflowError):
-            raise StoreError(f"{self._keys.until} holds what cannot be read") from None
+        kept = {name.decode("utf-8", "replace"): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        return sink_pauses(kept, int(at))
 
     async def note_until(self, subscription: str, until: datetime, *, sink: str | None = None) -> bool:
         """Its sink wants nothing until then, by the store's clock, or until the later moment that is kept already.

@@ -14,7 +14,9 @@ it (:func:`plan_file_pauses`). Any process that delivers may write that; all of 
 - Marks that the sink has caused, a pause by Retry-After and its handshake, end when the subscription gets another sink.
 - A pause by an operator, a sink or failures is no concern of any file. A pause stays the first one's, but an operator's
   takes the place of ``removed``, which ends by itself.
-- What cannot be read is named and not repeated: it may be a secret.
+- What cannot be read is named and not repeated: it may be a secret. It stops its own subscription alone: without
+  settings or secrets that is not delivered, and an unreadable pause is one. A sink's pause that cannot be read is none.
+- A subscription whose secret is gone is not delivered: no request goes out unsigned.
 - Of settings, only the :class:`SubscriptionOutline` is read here. The meaning of credentials, health and handshakes is
   unknown.
 """
@@ -22,15 +24,18 @@ it (:func:`plan_file_pauses`). Any process that delivers may write that; all of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from poller.clock import milliseconds_of, moment_of
 from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
 from poller.store.members import ListedSubscriptions
+
+T = TypeVar("T")
 
 Origin = Literal["file", "run"]
 Pauser = Literal["operator", "sink", "failures", "removed"]
@@ -92,6 +97,7 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
             published from then on is new to it, however late its delivery begins.
         asked_before: the same for each of those feeds that it wanted before its feeds were changed last.
+        signed: whether a signing secret was made for it here, which the store has to have.
     """
 
     origin: Origin
@@ -99,6 +105,7 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
     since: datetime
     asked: int = 0
     asked_before: Mapping[str, int] = {}
+    signed: bool = False
 
     @cached_property
     def outline(self) -> SubscriptionOutline:
@@ -152,6 +159,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
         pauses: those that sinks have asked for.
         handshakes: whether the sink has granted events, opaque.
         at: when this was so, in milliseconds of the store's clock; 0: not known.
+        unusable: why a subscription cannot be delivered with what the store holds of it, in words.
     """
 
     version: int = 0
@@ -163,6 +171,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
     pauses: SinkPauses = SinkPauses()
     handshakes: Mapping[str, bytes] = {}
     at: int = 0
+    unusable: Mapping[str, str] = {}
 
     @property
     def until(self) -> Mapping[str, datetime]:
@@ -195,44 +204,58 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
         hashes: registry, secrets, credentials, paused, health, until and handshakes, each by id; health by that and
                 the feed.
         at: when that was, in milliseconds of the store's clock.
-
-    Raises:
-        ValueError: a part cannot be read; the message names it.
     """
-    registry, secrets, credentials, paused, health, until, handshakes = (
-        {name.decode(): value for name, value in one.items()} for one in hashes
+    registry, secrets, credentials, paused, health, until, handshakes = map(_by_name, hashes)
+    registered = {name: _read(value, Registered) or _UNREADABLE for name, value in registry.items()}
+    made = {name: _read(value, tuple[str, ...]) for name, value in secrets.items()}
+    pauses = {name: _read(value, Paused) or _unreadable_pause(registered.get(name)) for name, value in paused.items()}
+    unusable = {name: _SECRET_LOST for name, one in registered.items() if one.signed and name not in made}
+    unusable |= {name: _SECRET_UNREADABLE for name, found in made.items() if found is None}
+    unusable |= {name: _SETTINGS_UNREADABLE for name, one in registered.items() if one is _UNREADABLE}
+    return Subscriptions(
+        int(version or 0),
+        registered,
+        {name: found for name, found in made.items() if found is not None},
+        credentials,
+        pauses,
+        by_feed(health),
+        sink_pauses(until, at),
+        handshakes,
+        at,
+        unusable,
     )
-    try:
-        return Subscriptions(
-            int(version or 0),
-            {name: _read("registry", name, value, Registered) for name, value in registry.items()},
-            {name: _read("secrets", name, value, tuple[str, ...]) for name, value in secrets.items()},
-            credentials,
-            {name: _read("paused", name, value, Paused) for name, value in paused.items()},
-            by_feed(health),
-            sink_pauses(until, at),
-            handshakes,
-            at,
-        )
-    except OverflowError:
-        raise ValueError("until: a moment that is none") from None
+
+
+_UNREADABLE: Final = Registered("run", msgspec.Raw(b"null"), moment_of(0))
+"""In place of a registration that cannot be read: it may want everything, so everything is kept for it."""
+
+_HOW_ON: Final = "remove the subscription and add it again, or restore the field"
+_SETTINGS_UNREADABLE: Final = f"its field in {{subscriptions}}:registry cannot be read; {_HOW_ON}"
+_SECRET_UNREADABLE: Final = f"its field in {{subscriptions}}:secrets cannot be read; {_HOW_ON}"
+_SECRET_LOST: Final = f"the store has lost its signing secret; {_HOW_ON}"
+_PAUSE_UNREADABLE: Final = "its field in {subscriptions}:paused cannot be read: resume it, unless it is to stay paused"
+
+
+def _unreadable_pause(one: Registered | None) -> Paused:
+    return Paused("operator", _PAUSE_UNREADABLE, one.since if one else moment_of(0))
+
+
+def _by_name(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    """The fields of a hash by name; a name that is no UTF-8 is of no subscription."""
+    return {name.decode("utf-8", "replace"): value for name, value in fields.items()}
 
 
 def sink_pauses(kept: Mapping[str, bytes], at: int) -> SinkPauses:
     """The pauses from their hash.
 
-    One that cannot be is none: it would last longer than any, or began in what is still to come. So says a clock that
-    was wrong when it was written, or that was set back since.
+    One that cannot be is none: it would last longer than any, or began in what is still to come, or cannot be read. So
+    says a clock that was wrong when it was written, or that was set back since, or another program.
 
     Args:
         kept: by :func:`since_field`, :func:`resumed_field`, and the subscription's id for until when.
         at: when it was read, in milliseconds of the store's clock; 0: not known.
-
-    Raises:
-        ValueError: a part cannot be read; the message names it.
-        OverflowError: a moment is none.
     """
-    read = {field: int(_read("until", field, value, int)) for field, value in kept.items()}
+    read = {field: moment for field, value in kept.items() if (moment := _moment(value)) is not None}
     until = {name: moment for name, moment in read.items() if " " not in name}
     since = {name: read[field] for name in until if (field := since_field(name)) in read}
     latest = at + LONGEST_PAUSE // timedelta(milliseconds=1)
@@ -269,11 +292,18 @@ def by_feed(health: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
     return found
 
 
-def _read(part: str, name: str, value: bytes, kind: Any) -> Any:
+def _read(value: bytes, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(value, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ValueError(f"{part}, {name}") from None
+        return None
+
+
+def _moment(value: bytes) -> int | None:
+    """Milliseconds as they are stored; None where they are no moment."""
+    with suppress(OverflowError, ValueError):
+        return None if (found := _read(value, int)) is None else milliseconds_of(moment_of(found))
+    return None
 
 
 Part = Literal["registry", "secrets", "credentials", "paused", "health", "until", "handshakes"]
@@ -303,10 +333,11 @@ def plan_file(
     Raises:
         ConfigurationError: one of them has the id of a subscription that was added at run time.
     """
-    twice = [name for name in file if name in kept.registered and kept.registered[name].origin == "run"]
+    there = {name: one for name, one in kept.registered.items() if one is not _UNREADABLE}
+    twice = [name for name in file if name in there and there[name].origin == "run"]
     if twice:
-        raise ConfigurationError(_id_conflict(twice[0], kept.registered[twice[0]]))
-    added = [name for name in file if name not in kept.registered]
+        raise ConfigurationError(_id_conflict(twice[0], there[twice[0]]))
+    added = [name for name in file if name not in there]
     changed = {
         name: _with_settings(kept.registered[name], settings, kept.at)
         for name, settings in file.items()
@@ -377,7 +408,8 @@ def plan_addition(
     """
     if subscription in kept.registered:
         raise SubscriptionTaken(f'there is a subscription "{subscription}" already')
-    writes = [_registration(subscription, Registered("run", msgspec.Raw(settings), now, kept.at))]
+    one = Registered("run", msgspec.Raw(settings), now, kept.at, signed=bool(secrets))
+    writes = [_registration(subscription, one)]
     writes += [("secrets", subscription, _json(tuple(secrets)))] if secrets else []
     return writes + _credential_change(kept, subscription, credential)
 

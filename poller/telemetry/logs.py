@@ -37,6 +37,11 @@ class LogOnce:
         self._fields = fields
         self._error: str | None = None
 
+    @property
+    def error(self) -> str | None:
+        """The failure that lasts; None: there is none."""
+        return self._error
+
     def failed(self, error: str) -> None:
         """Log a failure, unless it is the same as the last one."""
         if error != self._error:

@@ -64,6 +64,7 @@ class Scene:
     registry: Registry
     stops: list[asyncio.Event] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    roles: list[DeliverRole] = field(default_factory=list)
 
     @property
     def client(self) -> Redis:
@@ -109,6 +110,7 @@ class Scene:
             watch=watch,
             clock=StubClock(now=now),
         )
+        self.roles.append(deliverer)
         async with membership.running():
             await deliverer.run(stop)
 
@@ -230,6 +232,7 @@ async def test_a_lease_that_is_free_because_another_has_the_id_now_is_not_used(s
         await scene.arrives("file", "e1")
         await scene.client.set(subscriptions.parked, "many")
         await until(lambda: "the subscriptions cannot be read" in [line["event"] for line in said], "a failed reading")
+    assert "holds no number" in scene.roles[0].failing()["the subscriptions"]
     await scene.registry.remove("run")
     added = table | {"id": "run", "sink": f"{scene.sink.url}/elsewhere"}
     await scene.registry.add("run", msgspec.json.encode(added), (), now())
@@ -628,6 +631,58 @@ async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Sc
     await scene.add("e1")
     await scene.arrives("run", "e1")
     assert not await fails()
+
+
+async def test_what_is_unreadable_of_one_subscription_stops_no_other(scene: Scene) -> None:
+    """An unreadable or lost part of one subscription is named as its failure; it is not sent unsigned, others go on."""
+    settings, keys = scene.settings("file"), SubscriptionKeys.of("poller")
+    table = msgspec.json.decode(filed(settings)[0][1])
+    await scene.client.hset(keys.registry, "strange", b"[]")
+    await scene.client.hset(keys.until, "file", b"later")
+    for one in ("unreadable", "lost", "paused"):
+        added = table | {"id": one, "sink": f"{scene.sink.url}/{one}"}
+        await scene.registry.add(one, msgspec.json.encode(added), (SECRETS[0],), now())
+    await scene.client.hset(keys.secrets, "unreadable", b"{}")
+    await scene.client.hdel(keys.secrets, "lost")
+    await scene.client.hset(keys.paused, "paused", b"\xff")
+    await scene.add("e1")
+    scene.deliver(settings)
+    await scene.arrives("file", "e1")
+
+    async def errors() -> dict[str, str | None] | None:
+        found = await subscription_statuses(scene.client, settings, now=now())
+        health = (await scene.registry.all()).health
+        noted = {"strange", "unreadable", "lost"} <= health.keys()
+        return {one.subscription: one.error or one.reason for one in found} if noted else None
+
+    named = await until(errors, "the failures")
+    parts = {
+        "strange": ":registry cannot",
+        "unreadable": ":secrets cannot",
+        "lost": "lost its",
+        "paused": ":paused cannot",
+    }
+    assert named.pop("file") is None
+    assert {one for one, part in parts.items() if part in str(named[one])} == named.keys() == parts.keys()
+    await resume(scene.client, settings, "paused", now=now())
+    await scene.arrives("paused", "e1")
+    assert scene.sink.requests[-1].header("webhook-signature")
+    assert {request.target for request in scene.sink.requests} == {"/file", "/paused"}
+
+
+async def test_an_unusable_stream_stops_no_other_feed(scene: Scene) -> None:
+    """While one stream's key has another type, the events of the other feeds are delivered."""
+    scene.settings("file")
+    file = scene.directory / "poller.toml"
+    file.write_text(file.read_text("utf-8").replace(_FEED, _FEED + _FEED.replace("contractTypes", "evidenceVariants")))
+    await scene.client.set(FeedKeys.of("poller", "acme/evidenceVariants").events, "x")
+    with capture_logs() as said:
+        scene.deliver(load(file, {}))
+        await scene.add("e1")
+        await scene.arrives("file", "e1")
+        await until(lambda: "new entries cannot be seen" in events(said), "the failure")
+        await scene.add("e2")
+        await scene.arrives("file", "e1", "e2")
 
 
 async def test_a_certificate_file_that_appears_is_used_without_a_restart(scene: Scene) -> None:

@@ -134,3 +134,16 @@ async def test_subscriptions_can_be_paused_and_removed(client: Redis) -> None:
     assert await registry.note_until("s", NOW)
     await registry.remove("s")
     assert not (await registry.all()).registered
+
+
+async def test_a_changed_file_is_taken_over(client: Redis) -> None:
+    """Without memory, a process that starts with a changed file registers it; else it would deliver nothing."""
+    registry = Registry(client, SubscriptionKeys.of("p"))
+    await registry.sync([("s", b'{"sink":"https://s.example"}')], NOW)
+    await client.config_set("maxmemory", 1)
+    file = [("s", b'{"sink":"https://other.example"}'), ("new", b'{"sink":"https://new.example"}')]
+    await registry.sync(file, NOW)
+    kept = (await registry.all()).registered
+    assert [(name, bytes(kept[name].settings)) for name in ("s", "new")] == file
+    with pytest.raises(StoreUnavailable, match="maxmemory"):
+        await registry.add("run", b'{"sink":"https://run.example"}', [], NOW)

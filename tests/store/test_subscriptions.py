@@ -256,15 +256,15 @@ def test_what_is_not_there_is_told(change: str) -> None:
 
 
 def test_no_secret_is_shown() -> None:
-    """Law: neither the repr nor an error about unreadable values shows a secret."""
+    """Law: neither the repr nor the words on an unreadable value show a secret."""
     added = registering.plan_addition(Subscriptions(), "a", ONE, ["whsec_x"], NOW, credential=TOKEN)
     kept = applied(Subscriptions(), added)
     assert (kept.secrets, kept.credentials) == ({"a": ("whsec_x",)}, {"a": TOKEN})
     assert "whsec" not in repr(kept)
     assert "t0ken" not in repr(kept)
-    with pytest.raises(ValueError, match=r"^secrets, a$") as caught:
-        subscriptions_of(b"1", [{}, {b"a": b"whsec_x"}, {}, {}, {}, {}, {}])
-    assert caught.value.__cause__ is None
+    unusable = subscriptions_of(b"1", [{}, {b"a": b"whsec_x"}, {}, {}, {}, {}, {}]).unusable
+    assert list(unusable) == ["a"]
+    assert "whsec" not in str(unusable)
 
 
 # The registry of subscriptions: one suite over the simulated store, Valkey and Redis.
@@ -469,11 +469,40 @@ async def test_a_change_is_whole_or_not_at_all(store_client: Redis) -> None:
     assert await registry.version() == 1
 
 
-async def test_what_cannot_be_read_is_named(store_client: Redis) -> None:
-    """Law: an unreadable field is a StoreError that says where the field is."""
-    await store_client.hset(KEYS.paused, "a", "[]")
-    with pytest.raises(StoreError, match=r"subscriptions\}:registry .*: paused, a$"):
-        await Registry(store_client, KEYS).all()
+async def test_what_cannot_be_read_stops_its_own_subscription_alone(store_client: Redis) -> None:
+    """Law: an unreadable field is named without its content; others are read, and the subscription can be mended."""
+    registry = Registry(store_client, KEYS)
+    for name in ("a", "b", "well"):
+        await registry.add(name, SETTINGS, ("whsec_x",), NOW)
+    for key, name in ((KEYS.registry, "filed"), (KEYS.secrets, "a"), (KEYS.paused, "b"), (KEYS.until, "well")):
+        await store_client.hset(key, name, b'"hush"')
+    await store_client.hset(KEYS.until, mapping={since_field("well"): b"9" * 30, b"\xff": b"x"})
+    kept = await registry.all()
+    assert set(kept.registered) == {"a", "b", "well", "filed"}
+    assert kept.registered["filed"].outline is UNREADABLE
+    assert {name: "cannot be read" in text for name, text in kept.unusable.items()} == {"a": True, "filed": True}
+    assert (kept.paused["b"].by, kept.paused["b"].at) == ("operator", NOW)
+    assert "hush" not in f"{kept.unusable} {kept.paused}"
+    assert (kept.secrets, kept.until) == ({"b": ("whsec_x",), "well": ("whsec_x",)}, {})
+    assert (await registry.pauses()).until == {}
+    assert await registry.resume("b")
+    await registry.sync([("filed", SETTINGS)], NOW)
+    await registry.remove("a")
+    soon = moment_of((await registry.all()).at) + timedelta(minutes=1)
+    assert await registry.note_until("well", soon)
+    kept = await registry.all()
+    assert (kept.unusable, kept.paused, kept.until) == ({}, {}, {"well": soon})
+    assert kept.registered["filed"].origin == "file"
+
+
+async def test_a_lost_secret_makes_a_subscription_unusable(store_client: Redis) -> None:
+    """Law: a subscription that had a secret made for it is not delivered without it; one without secrets is."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("signed", SETTINGS, ("whsec_x",), NOW)
+    await registry.add("plain", SETTINGS, (), NOW)
+    assert not (await registry.all()).unusable
+    await store_client.delete(KEYS.secrets)
+    assert list((await registry.all()).unusable) == ["signed"]
 
 
 async def test_forgotten_at_a_feed(store_client: Redis) -> None:
