@@ -43,6 +43,7 @@ from poller.delivery.key_queues import KeyQueues, QueuedEntry
 from poller.delivery.retry import (
     PAUSE_FLOOR,
     DeadLetter,
+    Delivered,
     PauseSink,
     PauseSubscription,
     Retry,
@@ -134,7 +135,13 @@ class DeliveryTracker:
         return self._parked.event_of(entry)
 
     def take_in(
-        self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", reset_entry: str | None = None
+        self,
+        entries: Sequence[Entry],
+        *,
+        now: datetime,
+        known_to: str = "",
+        reset_entry: str | None = None,
+        pending: bool = False,
     ) -> Sequence[tuple[str, str]]:
         """Add entries that were read, in stream order. Returns those that cannot be delivered, with the reason.
 
@@ -143,20 +150,24 @@ class DeliveryTracker:
             now: the store's clock, UTC.
             known_to: entries up to this one were read before.
             reset_entry: the last entry before the reset of the feed; baselines after it repeat earlier events.
+            pending: whether the group held them already: then none of them is settled.
         """
         refused = []
         known = EntryId.parse(known_to) if known_to else (-1, -1)
+        drafted = frozenset(self._batch.acked) if pending else ()
         for entry, event in entries:
-            if not self.queues.holds(entry):
+            if not self.queues.holds(entry) and entry not in drafted:
                 if entry in self._parked or entry in self._restored or EntryId.parse(entry) <= known:
                     self._batch.acked.append(entry)
-                elif reason := self._take_one(entry, event, now, reset_entry):
+                elif reason := self._take_one(entry, event, now, reset_entry, pending=pending):
                     refused.append((entry, reason))
         if entries:
             self.last_read = max(self.last_read or entries[-1][0], entries[-1][0], key=EntryId.parse)
         return refused
 
-    def _take_one(self, entry: str, event: bytes | None, now: datetime, reset_entry: str | None) -> str | None:
+    def _take_one(
+        self, entry: str, event: bytes | None, now: datetime, reset_entry: str | None, *, pending: bool
+    ) -> str | None:
         if event is None:
             self._batch.give_up(entry, b"null", GONE, now=now)
             self._batch.acked.append(entry)
@@ -168,16 +179,22 @@ class DeliveryTracker:
             return str(error)
         key = record_of(envelope)
         last = self.queues.last(key)
-        behind = last is None or EntryId.parse(last) < EntryId.parse(
-            entry
-        )  # else it was settled before the entries in its queue
-        if not behind or not wants(self._subscription, envelope, entry, event, reset_entry=reset_entry):
+        is_late = last is not None and EntryId.parse(last) >= EntryId.parse(entry)
+        is_settled = is_late and (not pending or entry in self.replay.open)  # before the entries in its queue
+        if is_settled or not wants(self._subscription, envelope, entry, event, reset_entry=reset_entry):
             self._batch.acked.append(entry)
             return None
+        size = len(event) + 1  # and a comma
+        if is_late:  # an earlier version had stored later events of its record while the group held it
+            self._batch.acked.append(entry)
+            waiting = QueuedEntry(entry, key, (envelope, event), fresh=False, size=size)
+            self.queues.insert(waiting)
+            self._park(waiting, Delivery(key))
+            return None
         is_stored = self.queues.is_stored(key)
-        waiting = QueuedEntry(entry, key, (envelope, event), fresh=True, size=len(event) + 1)  # and a comma
+        waiting = QueuedEntry(entry, key, (envelope, event), fresh=True, size=size)
         self.queues.add(waiting)
-        if is_stored:  # never one behind a fresh entry: that would count as settled when it is read again
+        if is_stored:  # never one behind a fresh entry, which is to be read before it after a crash
             self._park(waiting, Delivery(key))
         return None
 
@@ -233,6 +250,19 @@ class DeliveryTracker:
             self._draft_step(waiting, known, DeadLetter(reason), now)
         self._batch.reopen += dict.fromkeys(waiting.key for waiting in unit)
         return AttemptResult(reports)
+
+    def is_wanted(self, waiting: QueuedEntry[Event]) -> bool:
+        """Whether an entry is still to be sent: its subscription's filters may have changed since it was scheduled.
+
+        They do not apply to redeliveries.
+        """
+        return waiting.item is None or bool(self.event_of(waiting.id)) or self._subscription.wanted(waiting.item[0])
+
+    def drop(self, unit: Sequence[QueuedEntry[Event]], *, now: datetime) -> None:
+        """Settle entries that are not wanted any more."""
+        for waiting in unit:
+            self._draft_step(waiting, self._parked.of(waiting), Delivered(), now)
+        self._batch.reopen += dict.fromkeys(waiting.key for waiting in unit)
 
     def put_back(self, unit: Sequence[QueuedEntry[Event]]) -> None:
         """Open the queues of entries that were not sent."""

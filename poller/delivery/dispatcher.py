@@ -294,19 +294,25 @@ class Dispatcher:
             _log.debug("not noted", **self._where, error=str(error))
 
     async def _batch(self, unit: list[QueuedEntry[Event]]) -> list[SinkEvent] | None:
-        """The events of a unit, fetched if necessary; None: one is gone, and was settled here."""
+        """The events of a unit, fetched if necessary; None: one is gone or not wanted, and was settled here."""
         if absent := [waiting for waiting in unit if waiting.item is None]:
             found = await self._store.fetch([waiting.id for waiting in absent])
             for waiting in absent:
                 with suppress(ValueError):  # no event stands there now
                     event = self._tracker.event_of(waiting.id) or found.get(waiting.id, b"")
                     waiting.item = (envelope_of(event), event)
-        lost = [waiting for waiting in unit if waiting.item is None] if absent else []
-        if not lost:
+        lost = [waiting for waiting in absent if waiting.item is None]
+        unwanted = [waiting for waiting in absent if not self._tracker.is_wanted(waiting)]
+        if not lost and not unwanted:
             return [SinkEvent(*one.item, self._tracker.repeat_of(one)) for one in unit if one.item]
         now = self._clock.now()
-        self._report(self._tracker.give_up(lost, GONE, now=now), None, now)
-        shut = {waiting.key for waiting in lost}
+        if lost:
+            self._report(self._tracker.give_up(lost, GONE, now=now), None, now)
+        if unwanted:
+            entries = [waiting.id for waiting in unwanted]
+            _log.debug("not sent", **self._where, entries=entries, reason="the filters do not choose them any more")
+            self._tracker.drop(unwanted, now=now)
+        shut = {waiting.key for waiting in (*lost, *unwanted)}
         self._tracker.put_back([waiting for waiting in unit if waiting.key not in shut])
         return None
 

@@ -193,6 +193,7 @@ class EntryReader:
             clock: the store's.
         """
         self.known_to = ""
+        self.pending = False  # whether the entries read last had been handed out before
         self._store = store
         self._start = start
         self._feed = feed
@@ -259,8 +260,9 @@ class EntryReader:
             entries = await self._store.pending(self._held_after, most=most)
             self._held_after = entries[-1][0] if entries else None
             if entries:
-                self._unread = True
+                self._unread = self.pending = True
                 return entries
+        self.pending = False
         entries = await self._store.read(most=most)
         if len(entries) == most:
             self._unread = True
@@ -419,7 +421,9 @@ class FeedConsumer:
         self._largest = max(1, *(len(event or b"") for _, event in entries))
         reset = await self._store.reset_entry() if meets_baseline(self._subscription, entries) else None
         now, known_to = self._clock.now(), self._intake.known_to
-        refused = self._tracker.take_in(entries, now=now, known_to=known_to, reset_entry=reset)
+        refused = self._tracker.take_in(
+            entries, now=now, known_to=known_to, reset_entry=reset, pending=self._intake.pending
+        )
         for entry, reason in refused:
             _log.warning(
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason

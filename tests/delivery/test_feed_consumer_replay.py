@@ -8,9 +8,11 @@ from datetime import timedelta
 from functools import partial
 from typing import cast
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from poller.delivery.cloudevent import Envelope
 from poller.delivery.delivery_codec import Delivery, deliveries_of, delivery_again, encode, letter_of
 from poller.delivery.feed_consumer import MOST_PARKED, WINDOW
 from poller.delivery.sinks.base import Outcome
@@ -106,6 +108,31 @@ async def test_a_letter_that_fails_again_is_a_letter_again(client: Redis) -> Non
     assert sink.sent == [1] * 6
     assert len(letter_of(after).attempts) == 6
     assert bytes(letter_of(after).event) == bytes(letter_of(before).event)
+
+
+async def test_what_waits_and_is_not_wanted_any_more_is_not_sent(client: Redis) -> None:
+    """Law: changed filters apply to events that wait for their next attempt, and not to redeliveries."""
+
+    def wanted(envelope: Envelope) -> bool:
+        return envelope.partitionkey != "K"
+
+    await one_letter(client)
+    await publish(client, "K", "K", "L", start=2)
+    async with delivering(client, Scripted(lambda _: failing())):
+
+        async def parked() -> bool:
+            return bool(await client.hlen(KEYS.parked) == 3)
+
+        await until(parked, "all to wait")
+    assert await redeliver(client, "1-0") is Moved.MOVED
+    for entry, waits in (await client.hgetall(KEYS.parked)).items():  # now due, and not in an hour
+        due = msgspec.json.decode(waits) | {"due": 1}
+        await client.hset(KEYS.parked, entry, msgspec.json.encode(due))
+    sink = Scripted()
+    async with delivering(client, sink, wanted=wanted):
+        await until(lambda: settled(client), "all to be settled")
+    assert sorted(sink.sent) == [1, 4]
+    assert await client.hlen(KEYS.letters) == 0
 
 
 async def test_a_letter_goes_before_what_waits_of_its_record(client: Redis) -> None:
