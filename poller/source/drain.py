@@ -5,7 +5,7 @@
 - A listing that is refused is requested again with fewer parameters (:mod:`poller.source.paging`). The result holds for
   the rest of the round and for later rounds.
 - Deltas go on beside a full reading of many pages: one after the first page, one at each interval, one after the last
-  page. Each is committed whole before its token is.
+  page. Each is committed whole before its token is. If the full reading fails before one was read, one is read then.
 - The delta token of such a full reading is not used: changes made before it was given, to records that slipped over
   the edge of a page, would never be read.
 - A page that is being fetched while a delta is read may be older than the delta. Records that the delta brought are

@@ -25,6 +25,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -204,7 +205,11 @@ class _RoundRun:
             if self._feed.resource.per_qualification:
                 await self._read_substreams(qualifications)
             else:
-                await self._read_all()
+                try:
+                    await self._read_all()
+                except SourceError:
+                    await self._read_delta_all_the_same()
+                    raise
                 await self._settle(self._seen)
         except OriginHeld as held:
             return held
@@ -339,6 +344,15 @@ class _RoundRun:
         self._as_before, self._complete = not reader.pages, bool(reader.pages)
         if self._deltas is not None and reader.pages > 1:
             await self._catch_up(self._deltas)
+
+    async def _read_delta_all_the_same(self) -> None:
+        """Read a delta after the full reading failed, unless one was read beside it.
+
+        An API may refuse full readings for a long time, or need too long for them. Changes do not wait for that.
+        """
+        if self._deltas is not None and not self._deltas.worked:
+            with suppress(SourceError):  # the round reports the first failure
+                await self._deltas.read()
 
     async def _catch_up(self, deltas: DeltaReader) -> None:
         """Read a last delta, after which the feed is where its token is."""

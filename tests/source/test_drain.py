@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
-from poller.errors import SourceRefused
+from poller.errors import SourceError, SourceNonsense, SourceRefused
 from poller.source.feed import RoundMode
 from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN
 from tests.source.round_sides import DAY, DOWN, FEED, GONE, Round, Script, records
@@ -79,6 +79,22 @@ async def test_other_full_readings_of_several_pages_are_confirmed_too(read: Roun
     assert since == ("r1" if how == "resync" else "d3")
     assert (await read(Script().on(records("a", "b"), delta="r9"))).mode is RoundMode.RECONCILE
     assert (confirmation(read), read.kept) == (None, "r9")
+
+
+@pytest.mark.parametrize("failure", [DOWN, SourceNonsense("not JSON"), SourceRefused("400", status=400)])
+async def test_deltas_go_on_while_full_readings_fail(read: Round, failure: SourceError) -> None:
+    """A reconcile that fails reads a delta all the same and moves its token; the round reports the failure."""
+    read.clock.pass_by(DAY)
+    for number in (1, 2):
+        script = Script().on(failure).on(records(f"z{number}"), since=f"d{number}", delta=f"d{number + 1}")
+        result = await read(script)
+        assert (result.mode, result.ok, result.created) == (RoundMode.RECONCILE, False, 1)
+        assert str(failure) in str(result.error)
+        assert (read.causes[-1], read.kept) == ((f"z{number}", "created", "delta"), f"d{number + 1}")
+    result = await read(Script().on(failure).on(DOWN, since="d3"))
+    assert (result.ok, result.error, read.kept) == (False, str(failure), "d3")
+    result = await read(Script().on(records("a", "b", "z1", "z2"), delta="d9"))
+    assert (result.mode, result.ok, result.changes, read.kept) == (RoundMode.RECONCILE, True, 0, "d9")
 
 
 async def test_what_changed_meanwhile_is_not_late(slipped: Round) -> None:

@@ -159,7 +159,8 @@ async def test_a_reading_that_broke_off_is_made_again() -> None:
     read = await known(NEWEST)
     await read(Script().on([version(OLD)], since="d1", delta="d2"))
     for _ in range(2):
-        result = await read(Script().on(SourceUnavailable("no answer")))
+        away = SourceUnavailable("no answer")
+        result = await read(Script().on(away).on(away, since="d2"))
         assert (result.ok, result.mode) == (False, RoundMode.RECONCILE)
     assert (await shown(read, version(OLD))).mode is RoundMode.RECONCILE
 
