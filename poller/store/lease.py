@@ -333,6 +333,8 @@ class Held(msgspec.Struct, frozen=True):
 async def held_leases(client: Redis, leases: Sequence[str], *, known: Collection[str]) -> list[Held]:
     """Each of these leases; how long it lasts is asked where its owner is none of those that are ``known``.
 
+    A key of another type counts as free: who acquires it learns what is wrong, and the other leases are read.
+
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
@@ -352,7 +354,10 @@ async def _asked(client: Redis, command: str, keys: Sequence[str]) -> list[Any]:
             asking = client.pipeline(transaction=False)
             for key in keys[first : first + _AT_ONCE]:
                 getattr(asking, command)(key)
-            answers += await asking.execute()
+            for answer in await asking.execute(raise_on_error=False):
+                if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                    raise answer
+                answers.append(None if isinstance(answer, Exception) else answer)
     return answers
 
 

@@ -615,6 +615,16 @@ async def test_a_lease_that_the_store_refuses_is_tried_now_and_then(world: World
         assert lot.takes <= 1 + (clock() - began) / 5
 
 
+async def test_an_unusable_key_of_one_lease_keeps_no_other_from_being_acquired(world: World) -> None:
+    """While a lease's key has another type, the other leases are acquired and that one is requested."""
+    broken = FeedKeys.of("poller", "s/a").lease
+    await world.client.hset(broken, "x", "y")
+    async with world.awkward("s/a", "s/b") as (_, (lot, other)):
+        await until(lambda: other.working, "the other lease to be acquired", seconds=10)
+        await until(lambda: lot.takes, "the unusable one to be requested", seconds=10)
+        assert not lot.working
+
+
 async def test_what_is_lost_in_the_middle_of_a_round_ends_with_it(world: World) -> None:
     """A round whose lease is lost runs to its own end; then the process acquires the lease again."""
     async with world.process("a", SHORT) as (lot, other, *_):
