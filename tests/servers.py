@@ -29,6 +29,10 @@ Fsync = Literal["always", "everysec", "no"]
 
 _READY: Final = ("Ready to accept connections", "The server is now ready to accept connections", "Sentinel ID is")
 _PORT_TAKEN: Final = "Address already in use"
+_PORTS: Final = range(10_000, 30_000)
+"""Outside the range that the system assigns to connections."""
+
+_given: Final[set[int]] = set()
 
 
 class NotStarted(Exception):
@@ -174,9 +178,18 @@ def _drain(log: IO[str]) -> None:
 
 
 def free_port() -> int:
-    """A free loopback port outside the range that the system assigns to connections."""
+    """A free loopback port.
+
+    Until its user listens, nothing holds it: a cluster takes twelve before it starts the first server. So a process
+    gets each port once, and each worker of a run has ports of its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = _PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
     while True:
-        port = 10_000 + secrets.randbelow(20_000)
+        port = secrets.choice(own)
+        if port in _given:
+            continue
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port

@@ -41,7 +41,7 @@ def test_a_test_that_hangs_fails(tmp_path: Path) -> None:
     (tmp_path / "test_hangs.py").write_text(_HANGS, "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest"]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-o", "timeout=0.2", str(tmp_path)],
+        [*command, "-p", "no:cacheprovider", "-o", "timeout=0.5", str(tmp_path)],
         check=False,
         cwd=ROOT,
         stdout=subprocess.PIPE,

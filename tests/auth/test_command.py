@@ -16,7 +16,7 @@ from poller.auth.base import IssuedToken
 from poller.auth.command import KEPT, KEPT_FOR, TokenCommand, run
 from poller.errors import CredentialUnusable
 from tests.harness.clock import StubClock
-from tests.harness.waiting import limited, turns
+from tests.harness.waiting import limited, strain, turns
 
 LONG = timedelta(seconds=20)
 
@@ -55,7 +55,7 @@ async def test_output_is_bounded() -> None:
 async def test_nothing_survives_a_run_that_is_broken_off(ending: str, line: Path) -> None:
     """A cancelled run leaves neither the program nor its children, even if they ignore SIGTERM."""
     script = f"trap '' TERM; exec 3>{line}; sleep 100 & echo started >&3; wait; sleep 100"
-    within = timedelta(seconds=1.5) if ending == "timeout" else LONG
+    within = timedelta(seconds=1.5 * strain()) if ending == "timeout" else LONG
     running = asyncio.create_task(run(["sh", "-c", script], within=within))
     reader = await asyncio.to_thread(line.open)
     with reader:
@@ -73,7 +73,8 @@ async def test_a_descendant_that_got_away_does_not_hold_us_up(line: Path) -> Non
     away = "import subprocess as s; print(s.Popen(['sleep', '100'], start_new_session=True).pid, file=open({!r}, 'w'))"
     us = psutil.Process()
     before = us.num_fds()
-    running = asyncio.create_task(run([sys.executable, "-c", away.format(str(line))], within=timedelta(seconds=1.5)))
+    within = timedelta(seconds=1.5 * strain())
+    running = asyncio.create_task(run([sys.executable, "-c", away.format(str(line))], within=within))
     escaped = int(await asyncio.to_thread(line.read_text))
     try:
         with pytest.raises(TimeoutError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
@@ -16,8 +15,7 @@ from poller.control.commands import CommandKind, CommandResult, run_command
 from poller.store.commands import CommandQueue, CommandReply
 from poller.store.keys import FeedKeys, MemberKeys, operations_key
 from poller.store.members import MemberList, Members
-from tests.harness.clock import StubClock, store_clock
-from tests.harness.waiting import until
+from tests.harness.clock import FakeClock, StubClock, store_clock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,6 +45,7 @@ async def ask(
     wait: bool = False,
     patience: timedelta = timedelta(seconds=5),
     meanwhile: Callable[[float], Awaitable[None]] | None = None,
+    monotonic: Callable[[], float] | None = None,
 ) -> CommandResult:
     async def nothing(_: float) -> None: ...
 
@@ -55,7 +54,7 @@ async def ask(
         settings,
         FEED,
         order,
-        clock=StubClock(now=lambda: AT, sleep=meanwhile or nothing),
+        clock=StubClock(now=lambda: AT, sleep=meanwhile or nothing, monotonic=monotonic),
         by="anna",
         reason="moving",
         patience=patience,
@@ -130,8 +129,7 @@ async def test_one_that_has_begun_is_waited_for_beyond_the_patience(client: Fake
     """Law: the patience limits the wait for a first reply; a begun round may take longer."""
     await polling(client)
     await client.hset(KEYS.state, "generation", "g")
-    queue, looks, clock = CommandQueue(client, "poller"), 0, asyncio.get_running_loop().time
-    over = clock() + 1.1
+    queue, looks, clock = CommandQueue(client, "poller"), 0, FakeClock()
 
     async def daemon(_: float) -> None:
         nonlocal looks
@@ -140,9 +138,9 @@ async def test_one_that_has_begun_is_waited_for_beyond_the_patience(client: Fake
         if looks == 1:
             await queue.reply(order, CommandReply("m", done=False, text="begins"))
         elif looks == 2:
-            await until(lambda: clock() > over, "the patience to be over")
+            clock.move(6)
         else:
             await queue.reply(order, CommandReply("m", done=True, text="ended"))
 
-    answer = await ask(client, settings, CommandKind.RESYNC, wait=True, patience=timedelta(seconds=1), meanwhile=daemon)
+    answer = await ask(client, settings, CommandKind.RESYNC, wait=True, meanwhile=daemon, monotonic=clock.monotonic)
     assert (answer.outcome, looks) == ("done", 3)

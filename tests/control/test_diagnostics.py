@@ -43,7 +43,7 @@ from poller.web.app import application
 from tests.acl import running_with_acl, set_user
 from tests.control.subscribed import FEEDS, NOW, added, configured
 from tests.receiver import Reply, receiving
-from tests.servers import running
+from tests.servers import free_port, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -291,8 +291,8 @@ async def test_an_address_is_free_or_a_pollers_or_somebody_elses(tmp_path: Path)
         return JSONResponse({"ready": False, "reasons": []}, 503)
 
     with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        bind = f"127.0.0.1:{other.getsockname()[1]}"
+        bind = f"127.0.0.1:{(port := free_port())}"  # nobody else takes it between the two checks
+        other.bind(("127.0.0.1", port))
         other.listen()
         other.settimeout(0)
         [taken] = await found(tmp_path, bind)

@@ -63,7 +63,7 @@ async def test_a_feed_that_was_never_read_has_nothing_to_say(client: Redis) -> N
 async def test_who_polls_is_named_and_nothing_that_proves_it(client: Redis) -> None:
     """The owner is shown by its name, never by its token; a lease of another form is held by an unknown owner."""
     for value, owner in (("web1-7-ab12/5ec2e7", "web1-7-ab12"), ("5ec2e7", None)):
-        await client.set(KEYS.lease, value, px=5000)
+        await client.set(KEYS.lease, value, px=600_000)
         status = await status_of(client)
         assert (status.lease, status.owner) == ("held", owner)
         assert b"5ec2e7" not in msgspec.json.encode(status)
@@ -108,7 +108,7 @@ async def test_the_next_round_is_known_while_somebody_polls(client: Redis) -> No
     at = NOW + timedelta(seconds=12)
     await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "0", NEXT_AT: at.isoformat()})
     assert (await status_of(client)).next_at is None
-    await client.set(KEYS.lease, "web1-7-ab12/5ec2e7", px=5000)
+    await client.set(KEYS.lease, "web1-7-ab12/5ec2e7", px=600_000)
     status = await status_of(client)
     assert (status.next_seconds, status.next_at) == (12.0, "2026-03-02T08:15:12.000Z")
 
@@ -132,7 +132,7 @@ async def test_a_pause_is_told_before_all_else(client: Redis) -> None:
     held = {"generation": "g", "sequence": "0", "held": "x", NEXT_AT: NOW.isoformat()}
     for name, value in held.items():
         await client.hset(KEYS.state, name, value)
-    await client.set(KEYS.lease, "web1-7-ab12/5ec2e7", px=5000)
+    await client.set(KEYS.lease, "web1-7-ab12/5ec2e7", px=600_000)
     await pause(client, KEYS, FeedPause("anna", "moving", NOW - timedelta(hours=1)))
     status = await status_of(client)
     assert (status.state, status.next_at, status.next_seconds) == ("paused", None, None)
@@ -165,7 +165,7 @@ async def test_how_far_a_round_has_come_is_shown_while_somebody_polls(client: Re
     progress = Progress("baseline", 40, 4000, 75.0)
     await client.hset(KEYS.state, mapping={"generation": "g", PROGRESS: msgspec.json.encode(progress)})
     assert (await status_of(client)).progress is None
-    await client.set(KEYS.lease, "web1/5ec2e7", px=5000)
+    await client.set(KEYS.lease, "web1/5ec2e7", px=600_000)
     status = await status_of(client)
     assert status.progress == progress
     assert progress_text(status) == "a round has run for 1 min (baseline): 40 pages, 4000 records so far"

@@ -16,15 +16,18 @@ _REPEATED: Final = 5
 _NOISE: Final = 0.0002  # seconds; shorter times count as this
 
 
-def growth(work: Callable[[int], object], size: int) -> float:
+def growth(work: Callable[[int], object], size: int, *, limit: float = LINEAR) -> float:
     """The CPU time of this thread for ``TIMES * size`` divided by that for ``size``: the least of several runs.
 
-    Choose a size that takes about a millisecond when the work is linear, and not minutes when it is not.
+    A busy machine makes some runs longer, so above the limit it is measured again. Choose a size that takes about a
+    millisecond when the work is linear, and not minutes when it is not.
     """
     with _uncollected():
         small = max(_NOISE, min(_cpu(work, size) for _ in range(_REPEATED)))
         large = _cpu(work, TIMES * size)
-        if large > LINEAR * small:  # measured again, because the machine may be busy
+        for _ in range(_REPEATED):
+            if large < limit * small:
+                break
             large = min(large, _cpu(work, TIMES * size))
     return large / small
 

@@ -13,7 +13,9 @@ from poller.clock import Clock
 from poller.http.server import listening
 from tests.harness.waiting import patience
 
-SOON = 0.05
+SOON = 0.25
+"""Seconds; a request that is to be in time is sent as soon as the connection is open."""
+
 NEVER = 3600.0
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 

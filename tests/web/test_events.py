@@ -503,7 +503,7 @@ async def connections(client: Redis) -> int:
 
 async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
     """A new entry wakes all waiting readers and names its stream."""
-    news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
+    news = StreamNotifier(KEYS, block=timedelta(seconds=PATIENCE), clock=Clock())  # no second read in between
     async with commands(store_url) as client, news.followed(store_url), news.followed(store_url):
         await until(lambda: news.mark, "the first read")
         mark = news.mark
