@@ -72,12 +72,12 @@ class Daemon:
         async with patience(f"{what} in {self}"):
             while True:
                 for line in self.lines[since:]:
+                    since += 1
                     if told(line):
                         return line
-                async with self._more:
-                    assert not self.gone.is_set(), f"exited with {self.code} before {what}: {self}"
-                    since = len(self.lines)
+                async with self._more:  # which may have to wait while more lines come
                     await self._more.wait_for(lambda: len(self.lines) > since or self.gone.is_set())  # noqa: B023 -- used at once
+                    assert len(self.lines) > since, f"exited with {self.code} before {what}: {self}"
 
     async def started(self) -> str:
         """Wait until it has started; its member name."""
@@ -113,7 +113,10 @@ class Daemon:
             self._more.notify_all()
 
     async def _add(self, text: str) -> None:
-        line = json.loads(text) if text.startswith("{") else {"text": text}
+        try:
+            line = json.loads(text) if text.startswith("{") else {"text": text}
+        except ValueError:  # cut off by its death
+            line = {"text": text}
         async with self._more:
             self.lines.append(line)
             self._more.notify_all()

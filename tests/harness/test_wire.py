@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
 from tests.harness.wire import wired
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ async def test_what_was_silenced_stays_silent() -> None:
         await old.said(b"one")
         wire.silence()
         async with _client(wire) as met:
+            await until(lambda: wire.connections == 2, "the wire to meet it")
             wire.mend()
             async with _client(wire) as new:
                 for client in (old, met):

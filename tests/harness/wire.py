@@ -52,6 +52,11 @@ class Wire:
         self._lines: set[_Line] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def connections(self) -> int:
+        """How many are joined to the peer now."""
+        return len(self._lines)
+
     def delay(self, seconds: float) -> None:
         """Delay all bytes, both ways."""
         self._weather.delay = seconds
