@@ -43,7 +43,7 @@ _SEED: Final = 33  # its first ten changes show several resources
 _PAGE_PORT: Final = 8080
 _SECRET_BYTES: Final = 32
 _BLOCK: Final = timedelta(milliseconds=250)
-_PATIENCE: Final = 15.0  # seconds for the first reading, and for the last webhooks
+_PATIENCE: Final = 60.0  # seconds for the first reading, and for the last webhooks; a busy machine is slow
 _STOP_PATIENCE: Final = 6.0  # seconds; a commit in progress has five
 _RECEIVER_PATIENCE: Final = 2.0  # seconds to end by itself
 _LONGEST_REPORT: Final = 1024 * 1024  # bytes; a record of the sandbox has a thousandth

@@ -64,7 +64,7 @@ class Exposition:
             report = await self._readiness.report()
             up = all(one.name != _STORE for one in (*report.reasons, *self._watch.reasons()))
             stored = await self._readings.latest() if up else None
-            moment = ScrapeState(report.ready, up, self._watch.findings, stored)
+            moment = ScrapeState(report.ready and up, up, self._watch.findings, stored)
             return await asyncio.to_thread(written, moment, form)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,6 @@ from poller.cli.demo import stream_line, webhook_line
 from poller.cli.event_lines import EventData, EventView
 from tests.cli.conftest import Poller, started
 from tests.harness.waiting import limited, strain
-from tests.programs import Running
 
 MARK = "by webhook, signature ok"
 
@@ -29,44 +28,58 @@ def place() -> Iterator[Path]:
         assert not list(Path(short).iterdir())
 
 
-async def test_demo(poller: Poller, place: Path) -> None:
-    """Events of several resources arrive by stream and by webhook; the last line counts them; no file is left."""
-    ended = await poller("demo", "--seconds", "3", TMPDIR=str(place))
-    assert ended.code == 0, ended.err
-    lines = [line for line in ended.out.splitlines() if line[:2].isdigit()]
-    streamed, posted = ([line for line in lines if (MARK in line) is by] for by in (False, True))
-    assert len({line.split()[1] for line in streamed}) >= 3
-    assert {"created", "modified"} <= {line.split()[2] for line in streamed}
-    assert sorted(line.split()[2:5] for line in streamed) == sorted(line.split()[5:8] for line in posted)
-    assert f"The demo ended: {len(streamed)} changes by stream, {len(posted)} by webhook." in ended.out
+def _changes(said: str) -> tuple[list[list[str]], list[list[str]]]:
+    """The words of each line about a change: those by stream, and those by webhook."""
+    lines = [line for line in said.splitlines() if line[:2].isdigit()]
+    streamed, posted = ([line.split() for line in lines if (MARK in line) is by] for by in (False, True))
+    return streamed, posted
 
 
-def _interrupt(demo: Running) -> None:
-    demo.send_signal(signal.SIGINT)
+def _are_of_all_kinds(said: str) -> bool:
+    streamed, _ = _changes(said)
+    return len({words[1] for words in streamed}) >= 3 and {"created", "modified"} <= {words[2] for words in streamed}
 
 
-def _kill_receiver(demo: Running) -> None:
-    children = psutil.Process(demo.pid).children(recursive=True)
-    next(child for child in children if "receiver.py" in " ".join(child.cmdline())).kill()
+async def test_demo(place: Path) -> None:
+    """Events of several resources arrive by stream and by webhook until Ctrl-C; the last line counts them.
+
+    No file and no process is left.
+    """
+    async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(40):
+        assert demo.stdout is not None
+        said = ""
+        while not _are_of_all_kinds(said):
+            line = await demo.stdout.readline()
+            assert line, "the demo ended too early"
+            said += line.decode()
+        children = psutil.Process(demo.pid).children(recursive=True)
+        demo.send_signal(signal.SIGINT)
+        rest, complained = await demo.communicate()
+        assert demo.returncode == 0, complained.decode()
+    streamed, posted = _changes(said := said + rest.decode())
+    assert sorted(words[2:5] for words in streamed) == sorted(words[5:8] for words in posted)
+    assert f"The demo ended: {len(streamed)} changes by stream, {len(posted)} by webhook." in said
+    assert not psutil.wait_procs(children, timeout=5 * strain())[1]
 
 
-@pytest.mark.parametrize(
-    ("act", "code", "out", "err"),
-    [(_interrupt, 0, "The demo ended: ", ""), (_kill_receiver, 1, "", "the webhook receiver ended by itself")],
-)
-async def test_the_end(act: Callable[[Running], None], code: int, out: str, err: str, place: Path) -> None:
-    """Ctrl-C ends the demo with exit code 0, a receiver that dies with an error; no process is left."""
+async def test_it_ends_by_itself(poller: Poller, place: Path) -> None:
+    """With ``--seconds`` the demo ends by itself with exit code 0, and no file is left."""
+    ended = await poller("demo", "--seconds", "0.5", TMPDIR=str(place))
+    assert (ended.code, "\nThe demo ended: " in ended.out) == (0, True), ended
+
+
+async def test_a_receiver_that_dies_ends_it(place: Path) -> None:
+    """When the receiver dies the demo ends with an error, and no process is left."""
     async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(25):
         assert demo.stdout is not None
         while MARK.encode() not in (line := await demo.stdout.readline()):
             assert line, "the demo ended too early"
         children = psutil.Process(demo.pid).children(recursive=True)
         assert len(children) == 2
-        act(demo)
-        told, complained = await demo.communicate()
-        assert demo.returncode == code
-        assert out in told.decode()
-        assert err in complained.decode()
+        next(child for child in children if "receiver.py" in " ".join(child.cmdline())).kill()
+        _, complained = await demo.communicate()
+        assert demo.returncode == 1
+        assert "the webhook receiver ended by itself" in complained.decode()
         assert not psutil.wait_procs(children, timeout=5 * strain())[1]
 
 

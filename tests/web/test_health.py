@@ -140,7 +140,17 @@ async def test_what_happened_is_what_is_counted(scene: Scene) -> None:
     await scene.says(key("poller_attempts_total", subscription="refused", outcome="retried"), records)
     await scene.says(key("poller_loop_lag_seconds_count"), 1)
     await scene.says(key("poller_subscription_parked_events", subscription="refused"), records)
-    found = await scene.says(key("poller_rounds_total", feed=scene.feed, mode="delta", result="ok"), 2)
+    await scene.says(key("poller_rounds_total", feed=scene.feed, mode="delta", result="ok"), 2)
+
+    lag = key("poller_subscription_lag_seconds", subscription="hook")
+    failing = key("poller_subscription_failing", subscription="refused")
+
+    async def recent() -> dict[Key, float] | None:
+        found = await scene.metrics()
+        return found if (found.get(lag), found.get(failing)) == (0.0, 1.0) else None
+
+    # Figures of the store may be five seconds old, from before the last acknowledgement.
+    found = await until(recent, "one subscription without lag, and the other failing", every=0.02)
     assert found[key("poller_records_total", feed=scene.feed, kind="created")] == records
     assert found[key("poller_feed_records", feed=scene.feed)] == records
     assert (
@@ -153,9 +163,7 @@ async def test_what_happened_is_what_is_counted(scene: Scene) -> None:
     assert found[key("poller_attempt_duration_seconds_count", subscription="hook")] == records
     assert sum(one.target.startswith("/hook") for one in scene.sink.requests) == records
     assert found[key("poller_source_requests_total", source=scene.name, status="200")] >= 3
-    assert found[key("poller_subscription_lag_seconds", subscription="hook")] == 0
     assert found[key("poller_subscription_lag_seconds", subscription="refused")] > 0
-    assert found[key("poller_subscription_failing", subscription="refused")] == 1
     assert found[key("poller_leases_held", kind="feed")] == 1
     assert found[key("poller_leases_held", kind="delivery")] == 2
     assert [found[key(f"poller_{one}")] for one in ("ready", "store_up", "members")] == [1, 1, 1]
