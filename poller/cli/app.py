@@ -32,7 +32,7 @@ from typer.core import TyperGroup
 
 from poller.cli import dead_letters, demo, feeds, replay, run, status, subscriptions, tail, tools
 from poller.cli.options import CommandLine, Config, Format, GlobalOptions, Verbosity
-from poller.cli.output import OutputClosed
+from poller.cli.output import OutputClosed, OutputFailed, writing
 from poller.errors import ConfigurationError, PollerError
 from poller.telemetry import block_opentelemetry
 
@@ -126,12 +126,16 @@ def exit_code(run: Callable[[], int]) -> int:
     try:
         _arm_failpoint()
         code = run()
-        sys.stdout.flush()
+        with writing():
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except (OutputClosed, BrokenPipeError):
         _drop_output()
         return DONE
+    except OutputFailed as error:
+        _drop_output()
+        return _reported(error)
     except Exception as error:  # noqa: BLE001 -- the program ends here, with a sentence
         return _reported(error)
     return code

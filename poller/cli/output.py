@@ -17,9 +17,12 @@ import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+
+from poller.errors import PollerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,30 +44,38 @@ class OutputClosed(Exception):
     """The reader of standard output has left, as in ``poller tail | head``."""
 
 
-def write_line(line: str) -> None:
-    """Write one line as it is.
+class OutputFailed(PollerError):
+    """Standard output cannot be written, as on a full disk."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Name standard output in errors of the block, which writes to it.
 
     Raises:
         OutputClosed: the reader has left.
+        OutputFailed: it cannot be written.
     """
     try:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+        yield
     except BrokenPipeError:
         raise OutputClosed from None
+    except OSError as error:
+        raise OutputFailed(f"standard output cannot be written: {error.strerror or error}") from None
+
+
+def write_line(line: str) -> None:
+    """Write one line as it is; errors as of :func:`writing`."""
+    with writing():
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 def write_bytes(raw: bytes) -> None:
-    """Write exactly these bytes.
-
-    Raises:
-        OutputClosed: the reader has left.
-    """
-    try:
+    """Write exactly these bytes; errors as of :func:`writing`."""
+    with writing():
         sys.stdout.buffer.write(raw)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise OutputClosed from None
 
 
 def write_json(value: object) -> None:

@@ -51,7 +51,7 @@ class _Format:
     width: int
 
 
-@app.command(example="tail --from 2h --type removed")
+@app.command(example="tail --from 2h --type removed", is_daemon=True)
 async def tail(
     options: GlobalOptions,
     feeds: Feeds = None,

@@ -7,7 +7,8 @@
 - A type is made of the source's ``type_prefix``, the name of the kind of record, and the kind of change.
 - Case counts.
 - The source of a feed's events is ``event_source`` of its source and the path of its list; ``{id}`` in it stands for
-  any qualification. Only ``exact`` sources that must hold are checked: in ``filters``, or in an ``all`` there.
+  any qualification. Of filters only ``exact`` sources and types that must hold are checked: in ``filters``, or in an
+  ``all`` there.
 - An entry from outside is checked (:func:`unmatched_types`) before a pattern is made of it: a pattern has at most
   :data:`LONGEST_PATTERN` characters, and one list at most :data:`MOST_PATTERNS` of them.
 
@@ -129,8 +130,8 @@ def event_source(prefix: str, resource: str, path: str | None) -> str:
     return prefix + (path or (known.path if known else ""))
 
 
-def required_sources(filters: Any) -> Iterator[tuple[Key, str]]:
-    """The sources that events must have to pass these filters, with their places.
+def required_values(filters: Any, attribute: str) -> Iterator[tuple[Key, str]]:
+    """The values of an attribute that events must have to pass these filters, with their places.
 
     The filters may have the wrong shape.
     """
@@ -141,10 +142,20 @@ def required_sources(filters: Any) -> Iterator[tuple[Key, str]]:
             if not isinstance(one, Mapping):
                 continue
             compared = one.get("exact")
-            source = compared.get("source") if isinstance(compared, Mapping) else None
-            if isinstance(source, str) and source:
-                yield (*key, place, "exact", "source"), source
+            value = compared.get(attribute) if isinstance(compared, Mapping) else None
+            if isinstance(value, str) and value:
+                yield (*key, place, "exact", attribute), value
             tables.append(((*key, place, "all"), one.get("all")))
+
+
+def unknown_type(wanted: str, types: Collection[str]) -> str | None:
+    """What is expected in place of an unknown type, which no pattern is; None: it is known."""
+    if wanted in types:
+        return None
+    known = sorted(types)
+    close = get_close_matches(wanted, known[:_COMPARED], n=1, cutoff=0.6)
+    hint = f'did you mean "{close[0]}"?' if close else f'such as "{known[0]}"' if known else "there is no feed"
+    return f"expected a type that a feed publishes; {hint}"
 
 
 def unknown_source(wanted: str, sources: Collection[str]) -> str | None:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -29,8 +29,9 @@ from poller.config.event_types import (
     MOST_REPORTED,
     event_source,
     published_types,
-    required_sources,
+    required_values,
     unknown_source,
+    unknown_type,
     unmatched_types,
 )
 from poller.config.http import RedisUrl, Url, reversed_host
@@ -349,18 +350,14 @@ def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
     problems = [
         problem for key, table in subscriptions for problem in islice(_unknown_feeds(key, table, known), MOST_REPORTED)
     ]
-    if any(table.get("types") for _, table in subscriptions):
-        types = _published(sources)
-        if types is not None:
-            problems += [problem for key, table in subscriptions for problem in _unmatched_types(key, table, types)]
-    if any(table.get("filters") for _, table in subscriptions):
-        of_feeds = _event_sources(sources)
-        if of_feeds is not None:
-            problems += [
-                problem
-                for key, table in subscriptions
-                for problem in islice(_unmatched_sources(key, table, of_feeds), MOST_REPORTED)
-            ]
+    if any(table.get("types") or table.get("filters") for _, table in subscriptions):
+        types, of_feeds = _published(sources), _event_sources(sources)
+        for key, table in subscriptions:
+            if types is not None:
+                problems += _unmatched_types(key, table, types)
+                problems += islice(_unmatched(key, table, types, "type", unknown_type), MOST_REPORTED)
+            if of_feeds is not None:
+                problems += islice(_unmatched(key, table, of_feeds, "source", unknown_source), MOST_REPORTED)
     return problems
 
 
@@ -446,13 +443,17 @@ def _unmatched_types(
         yield ConfigProblem((*key, "types", place), expected, entry)
 
 
-def _unmatched_sources(
-    key: Key, subscription: Mapping[str, Any], sources: Mapping[str, tuple[str, ...]]
+def _unmatched(
+    key: Key,
+    subscription: Mapping[str, Any],
+    of_feeds: Mapping[str, tuple[str, ...]],
+    attribute: str,
+    expected_of: Callable[[str, Collection[str]], str | None],
 ) -> Iterator[ConfigProblem]:
-    """The sources in ``filters`` that no event of the subscription's feeds has."""
-    there = _of_chosen(subscription, sources)
-    for place, wanted in required_sources(subscription.get("filters")) if there else ():
-        expected = unknown_source(wanted, there)
+    """The values of an attribute in ``filters`` that no event of the subscription's feeds has."""
+    there = _of_chosen(subscription, of_feeds)
+    for place, wanted in required_values(subscription.get("filters"), attribute) if there else ():
+        expected = expected_of(wanted, there)
         if expected:
             yield ConfigProblem((*key, "filters", *place), expected, wanted)
 

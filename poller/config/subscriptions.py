@@ -192,7 +192,11 @@ def _schemes(takes: Callable[[SinkKind], bool]) -> list[str]:
 
 
 def _check_sink(url: str) -> str:
-    return SINKS.get(url.partition("://")[0], _WEBHOOK).check(url)
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme.lower() not in SINKS:
+        *others, last = (f"{one}://" for one in SINKS)
+        raise ValueError(f"expected a URL that begins with {', '.join(others)} or {last} and a host, in ASCII")
+    return SINKS.get(scheme, _WEBHOOK).check(url)
 
 
 SinkUrl = Annotated[

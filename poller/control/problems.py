@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from poller.config.event_types import required_sources, unknown_source, unmatched_types
+from poller.config.event_types import required_values, unknown_source, unknown_type, unmatched_types
 from poller.config.settings import Settings, subscription_relations
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import did_you_mean
@@ -167,8 +167,12 @@ def unmatched_choices(settings: Settings, subscription: SubscriptionSettings) ->
     types = settings.types_of(subscription.feeds)
     for _, name, expected in unmatched_types(subscription.types or (), types):
         yield f'types has "{name}", which no feed of it publishes: {expected}'
+    filters = subscription_relations(subscription).get("filters")
+    for _, name in required_values(filters, "type") if types else ():
+        if known := unknown_type(name, types):
+            yield f'filters have the type "{name}", which no feed of it publishes: {known}'
     sources = settings.event_sources_of(subscription.feeds)
-    for _, name in required_sources(subscription_relations(subscription).get("filters")) if sources else ():
+    for _, name in required_values(filters, "source") if sources else ():
         if known := unknown_source(name, sources):
             yield f'filters have the source "{name}", which no feed of it has: {known}'
 

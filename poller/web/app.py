@@ -122,7 +122,7 @@ def routes_of(backing: AppContext, readiness: Readiness, registry: Callable[[], 
         *page_routes(backing, readiness, clock=backing.clock),
         *feed_routes(backing, admission),
         *subscription_routes(backing, admission),
-        *event_routes(backing),
+        *event_routes(backing, admission.may_read),
     ]
     unrestricted = [
         *probe_routes(readiness, admission.may_read),

@@ -33,23 +33,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from poller.auth.http_token import CLOSED, LOCALHOST, ServiceToken, admin_token, is_closed, is_loopback, read_token
 from poller.clock import Clock
 from poller.config.http import is_address
+from poller.config.load import ADMIN_TOKEN
 from poller.config.settings import HttpSettings
 from poller.errors import CredentialUnusable
 from poller.text import one_line
 from poller.web.http import Endpoint, RequestRefused, problem
 
 _NO_ADMIN: Final = (
-    "nothing can be changed over HTTP here: set http.admin_token_file to a file with a token and start the daemon "
-    "again, or use the command line (poller pause, resume, resync, release, subscriptions)"
+    f"nothing can be changed over HTTP here: set http.admin_token_file to a file with a token (or {ADMIN_TOKEN} or "
+    f"{ADMIN_TOKEN}_FILE in the environment) and start the daemon again, or use the command line (poller pause, "
+    "resume, resync, release, subscriptions)"
 )
 _ELSEWHERE: Final = f"reading over HTTP is refused here: {CLOSED}"
 _PASSED_ON: Final = f"reading through a proxy is refused here, and by HTTP/1.0, which some proxies use: {CLOSED}"
 _NEEDS_READ: Final = "reading needs a token: send Authorization: Bearer with the read token or the admin token"
 _NEEDS_ADMIN: Final = (
-    "changes require the admin token: send Authorization: Bearer with the content of http.admin_token_file"
+    "changes require the admin token, that of http.admin_token_file or "
+    f"{ADMIN_TOKEN}: send Authorization: Bearer with it"
 )
 _READ_ONLY: Final = "the read token permits no change: send the admin token"
-_WRONG: Final = "the token is not the content of http.admin_token_file"
+_WRONG: Final = "the token is not the admin token"
 _WRONG_READ: Final = "the token is neither the read token nor the admin token"
 _BEARER: Final = 'Bearer realm="poller"'
 _INVALID: Final = f'{_BEARER}, error="invalid_token"'

@@ -5,6 +5,7 @@
 * A client that reconnects with its latest ``Last-Event-ID`` misses no event and sees none twice, in any of its feeds.
 * At most :data:`READERS` clients read, each at the speed of its connection. A client that reads nothing for
   :data:`STALLED` seconds is disconnected.
+* Permission to read is checked before each message, so a replaced token ends the connections that were made with it.
 * All connections end in order when the service ends.
 * An event is sent as it is in the stream, but line breaks between its JSON values become one line feed each. No block
   is without data, and no comment ends a block: some clients report a message for each empty line. A position that comes
@@ -30,6 +31,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from hashlib import blake2b
 from typing import Annotated, Any, Final, NamedTuple, cast
 
@@ -216,6 +218,7 @@ _HEADERS: Final = [(b"content-type", KIND.encode()), (b"cache-control", b"no-sto
 
 def event_routes(
     backing: AppContext,
+    may_read: Callable[[Request], bool] = lambda _: True,
     *,
     beat: float = BEAT,
     readers: int = READERS,
@@ -225,6 +228,7 @@ def event_routes(
 
     Args:
         backing: what it stands on.
+        may_read: whether a request that was permitted to read still is.
         beat: seconds without a message after which a reader gets a comment.
         readers: the greatest number of readers.
         stalled: seconds after which a reader that reads nothing is disconnected.
@@ -255,7 +259,9 @@ def event_routes(
                 clock=backing.clock,
             )
 
-        return _EventStreamResponse(begun, news, backing, following, stalled)
+        return _EventStreamResponse(
+            begun, news, backing, following, stalled=stalled, may_read=partial(may_read, request)
+        )
 
     return [at("/events", GET=follow)]
 
@@ -307,13 +313,16 @@ class _EventStreamResponse:
         news: StreamNotifier,
         backing: AppContext,
         following: set[_EventStreamResponse],
+        *,
         stalled: float,
+        may_read: Callable[[], bool],
     ) -> None:
         self._begun = begun
         self._news = news
         self._backing = backing
         self._following = following
         self._stalled = stalled
+        self._may_read = may_read
         following.add(self)
         EVENT_READERS.inc()
 
@@ -342,6 +351,8 @@ class _EventStreamResponse:
             while not await self._sent_all(send):
                 await self._sent(send, AWAY)
                 await self._backing.clock.sleep(_STORE_AGAIN)
+        except _Revoked:
+            _log.info("reader of events disconnected: it may not read any more")
         except TimeoutError:
             _log.info("reader of events disconnected: it reads nothing", seconds=self._stalled)
         except StoreError as error:
@@ -360,8 +371,14 @@ class _EventStreamResponse:
         return True
 
     async def _sent(self, send: Send, message: bytes) -> None:
+        if not self._may_read():
+            raise _Revoked
         async with asyncio.timeout(self._stalled):
             await send({"type": "http.response.body", "body": message, "more_body": True})
+
+
+class _Revoked(Exception):
+    """The token of a reader is not valid any more."""
 
 
 async def _gone(receive: Receive) -> None:

@@ -84,3 +84,18 @@ def test_a_closed_stream_does_not_fail(closed: str) -> None:
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_an_output_that_is_full_is_named() -> None:
+    """Law: output that cannot be written ends with 1 and one line that says so."""
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m poller schema events >/dev/full', sys.executable],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "poller: standard output cannot be written: No space left on device\n",
+    )

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from poller.changes.diff import Change, ChangeKind
-from poller.config.event_types import event_source, required_sources, unknown_source
+from poller.config.event_types import event_source, required_values, unknown_source
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.config.validation import decode_subscription, subscription_of
 from poller.control.factories import feed_of
+from poller.control.problems import unmatched_choices
 from poller.errors import ConfigurationError
 from poller.source.feed import RoundMode
 from poller.source.writer import event_frame
@@ -62,8 +63,8 @@ def test_only_what_has_to_hold_is_looked_at() -> None:
     """Only sources that a filter requires are checked, not alternatives, negations or other values."""
     wrong = {"exact": {"source": "x", "subject": "7"}}
     filters = [{"any": [wrong]}, {"not": wrong}, {"prefix": {"source": "x"}}, 7, {"all": [{"all": [wrong]}]}]
-    assert list(required_sources(filters)) == [((4, "all", 0, "all", 0, "exact", "source"), "x")]
-    assert not list(required_sources({"exact": {"source": "x"}}))
+    assert list(required_values(filters, "source")) == [((4, "all", 0, "all", 0, "exact", "source"), "x")]
+    assert not list(required_values({"exact": {"source": "x"}}, "source"))
 
 
 FILE = """
@@ -105,6 +106,32 @@ def test_a_file_whose_subscription_would_get_nothing_is_refused(
         return
     with pytest.raises(ConfigurationError, match=rf"filters\[0\].exact.source = .*: expected the source.* {says}"):
         load(file, {})
+
+
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ([{"exact": {"type": "org.example.api.contractType.created.v1"}}], None),
+        ([{"exact": {"type": "org.example.api.contractType.create.v1"}}], 'did you mean ".*contractType.created.v1"'),
+        ([{"all": [{"exact": {"type": "*.removed.v1"}}]}], "expected a type that a feed publishes"),
+        ([{"any": [{"exact": {"type": "x"}}, {"exact": {"subject": "7"}}]}], None),
+        ([{"not": {"exact": {"type": "x"}}}], None),
+    ],
+)
+def test_a_filter_for_a_type_that_no_feed_publishes_is_refused(
+    settings: Settings, filters: list[Any], says: str | None
+) -> None:
+    """An exact type that must hold is a type of a chosen feed; what is stored already is read on, with a warning."""
+    values: dict[str, Any] = {"id": "a", "sink": "https://sink.example.org", "filters": filters}
+    stored = decode_subscription(json.dumps(values).encode())
+    unmatched = list(unmatched_choices(settings, stored))
+    if says is None:
+        assert subscription_of(values, settings, where="--from-json").filters
+        assert not unmatched
+        return
+    with pytest.raises(ConfigurationError, match=rf"filters\[0\].*exact.type = .*: .*{says}"):
+        subscription_of(values, settings, where="--from-json")
+    assert "filters have the type" in unmatched[0]
 
 
 def test_what_is_kept_is_read_on(settings: Settings) -> None:

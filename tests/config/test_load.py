@@ -190,7 +190,7 @@ SUBSCRIPTIONS = [
     ('feeds = ["contractTypes"]', f'{R}.feeds[0] = "contractTypes": expected a feed as SOURCE/NAME'),
     ("feeds = []", f"{R}.feeds = []: expected at least one entry"),
     ("filters = [{}]", f"{R}.filters[0]: {ONE}"),
-    ('filters = [{ exact = { type = "a" }, prefix = { type = "a" } }]',
+    ('filters = [{ exact = { subject = "a" }, prefix = { type = "a" } }]',
      f"{R}.filters[0]: {ONE}"),
     ('filters = [{ not = { any = [{ exakt = { type = "a" } }] } }]',
      f'{R}.filters[0].not.any[0].exakt: unknown key; did you mean "exact"?'),
@@ -208,6 +208,9 @@ SUBSCRIPTIONS = [
     ('headers = { webhook-id = "1" }', f"{R}.headers: expected no webhook-id: the delivery sets it"),
     ('allow_hosts = ["10.1.2.3/16"]',
      f'{R}.allow_hosts[0] = "10.1.2.3/16": expected a host name, an IP address or a network such as "10.1.0.0/16"'),
+    ('[[subscriptions]]\nid = "f"\nsink = "ftp://f.example.org/x"',
+     ('subscriptions[1].sink = "ftp://f.example.org/…": expected a URL that begins with https://, http://, tls:// or '
+      "nats:// and a host, in ASCII")),
     ("validate = 1", f"{R}.validate = 1: expected true or false"),
     ("handshake = true", (
      f"{R}.handshake: unknown key; known are id, allow_private, allow_hosts, sink, feeds, types, filters, mode, "

@@ -57,7 +57,7 @@ from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import PATIENCE, patience, strain, turns, until
 from tests.servers import running
 from tests.telemetry.series import grown
-from tests.web.served import FEEDS, NOW, Served, configured, served
+from tests.web.served import FEEDS, NOW, TOKEN, Served, configured, served
 from tests.web.sse import Message, Parser, following, messages_of
 
 CREATED = "org.example.api.contractType.created.v1"
@@ -108,7 +108,10 @@ class Following:
 
     async def ended(self) -> bool:
         async with patience("the end of the answer"):
-            return [one async for one in self._messages if one.kind != "place"] == []
+            async for one in self._messages:
+                if one.kind != "place":
+                    return False
+            return True
 
     async def begun(self) -> None:
         """Wait for the greeting, after which every event is new to the reader."""
@@ -428,6 +431,30 @@ async def test_one_that_takes_nothing_is_let_go(tmp_path: Path, store_url: str) 
                 assert stalled.status == 200
                 await until(lambda: grown("poller_event_readers") == 0, "the reader to be disconnected")
         assert [line["event"] for line in lines] == ["reader of events disconnected: it reads nothing"]
+
+
+@pytest.mark.parametrize("how", ["replaced", "deleted"])
+async def test_a_reader_whose_token_was_replaced_gets_nothing_more(tmp_path: Path, store_url: str, how: str) -> None:
+    """An open answer ends before the next event once its read token is not valid any more, and the log says why."""
+    file = tmp_path / "read"
+    file.write_text("before", "utf-8")
+    file.chmod(0o600)
+    async with served(configured(tmp_path, store_url, http=f'read_token_file = "{file}"')) as given:
+        published = Published(given.store, given)
+        headers = {"authorization": "Bearer before"}
+        async with given.http.get(f"{given.url}/events?from=earliest", headers=headers) as answer:
+            one = Following(answer)
+            assert [await published.add(FEEDS[0])] == await one.names(1)
+            if how == "deleted":
+                file.unlink()
+            else:
+                file.write_text("after", "utf-8")
+            with capture_logs() as lines:
+                await published.add(FEEDS[0])
+                assert await one.ended()
+        assert "reader of events disconnected: it may not read any more" in [line["event"] for line in lines]
+        async with given.http.get(f"{given.url}/events", headers={"authorization": f"Bearer {TOKEN}"}) as answer:
+            assert answer.status == 200
 
 
 async def entries_read(client: Redis) -> int:
