@@ -125,9 +125,9 @@ class FileSubscriptions:
 
 
 # Recovery of the registry after the store has lost it: a lower version means that it is gone or older; the same version
-# with fewer subscriptions, that a part of it is. File subscriptions are restored as old and as paused as they were, so
-# that none starts from the beginning. Those added at run time stay lost, for only their owner may know the secret; they
-# are announced.
+# with fewer subscriptions, pauses or secrets, that a part of it is. File subscriptions are restored as old and as
+# paused as they were, so that none starts from the beginning. Those added at run time stay lost, for only their owner
+# may know the secret; they are announced. Pauses and secrets of subscriptions that are still there are restored.
 
 
 async def restore(
@@ -150,6 +150,7 @@ async def restore(
     Raises:
         StoreError: nothing was announced yet.
     """
+    await registry.restore(before)
     try:
         await registry.sync(file, now, before)
     except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
@@ -162,8 +163,9 @@ async def restore(
         lost=lost,
         version=kept.version,
         version_before=before.version,
-        advice="the store has lost its registry of subscriptions, or holds an older one. Those of the configuration "
-        "are back; " + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing"),
+        advice="the store has lost its registry of subscriptions or a part of it, or holds an older one. Those of the "
+        "configuration are back; "
+        + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing"),
     )
     reason = "the store has lost it, and it is in no configuration file; add it again"
     for name in lost:
@@ -324,7 +326,7 @@ class DeliverRole:
         return await asyncio.gather(self._registry.marks(send), self._registry.pauses(send), return_exceptions=True)
 
     async def _apply(self, marks: RegistryVersions) -> None:
-        if self._kept is not None and _lost(self._kept, marks):
+        if self._kept is not None and marks.is_loss(self._kept):
             self._kept = await self._restored(self._kept)
             self._seen, marks = None, marks._replace(version=self._kept.version)
         before, registry_changed = self._seen, self._seen is None or marks.version != self._seen.version
@@ -417,12 +419,6 @@ class DeliverRole:
             finally:
                 with suppress(Exception):  # the lease is lost anyway
                     await client.aclose()
-
-
-def _lost(kept: Subscriptions, marks: RegistryVersions) -> bool:
-    """Whether the store has lost subscriptions since the last read."""
-    fewer = marks.version == kept.version and marks.registered < len(kept.registered)
-    return marks.version < kept.version or fewer
 
 
 def _feeds_of(

@@ -54,6 +54,7 @@ from poller.store.subscriptions import (
     plan_pause,
     plan_removal,
     plan_rest,
+    plan_restoration,
     plan_resumption,
     since_field,
     sink_pauses,
@@ -82,11 +83,28 @@ class RegistryVersions(NamedTuple):
         version: of the registry.
         parked: of what was parked by commands.
         registered: how many subscriptions there are.
+        secrets: how many of them have secrets that were made here.
+        credentials: how many have a credential that a request has brought.
+        paused: how many are paused.
     """
 
     version: int
     parked: int
     registered: int
+    secrets: int = 0
+    credentials: int = 0
+    paused: int = 0
+
+    def is_loss(self, kept: Subscriptions) -> bool:
+        """Whether the store has lost something of what was read: it changes only together with the version."""
+        parts = (
+            (self.registered, kept.registered),
+            (self.secrets, kept.secrets),
+            (self.credentials, kept.credentials),
+            (self.paused, kept.paused),
+        )
+        fewer = any(count < len(part) for count, part in parts)
+        return self.version < kept.version or (self.version == kept.version and fewer)
 
 
 class Registry:
@@ -114,9 +132,11 @@ class Registry:
             send: sends the script that reads them; by default it is sent now, by itself.
         """
         keys = self._keys
-        call = ScriptCall(VERSIONS, (keys.version, keys.parked, keys.registry))
-        version, parked, registered = await (send or self._batch.run)(call)
-        return RegistryVersions(_number(keys.version, version), _number(keys.parked, parked), registered)
+        parts = (keys.registry, keys.secrets, keys.credentials, keys.paused)
+        version, parked, *counts = await (send or self._batch.run)(
+            ScriptCall(VERSIONS, (keys.version, keys.parked, *parts))
+        )
+        return RegistryVersions(_number(keys.version, version), _number(keys.parked, parked), *counts)
 
     async def tell_parked(self) -> None:
         """Make the process that delivers read parked deliveries and replays, within a second or two."""
@@ -147,6 +167,10 @@ class Registry:
             ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
         """
         await self._change(lambda kept: (plan_file(kept, dict(file), now, before), None))
+
+    async def restore(self, before: Subscriptions) -> None:
+        """Write back what was lost since; see :func:`~poller.store.subscriptions.plan_restoration`."""
+        await self._change(lambda kept: (plan_restoration(kept, before), None))
 
     async def reconcile(self, listed: Callable[[], Awaitable[ListedSubscriptions]], now: datetime) -> FilePauses:
         """Pause and resume by :func:`plan_file_pauses`.

@@ -384,6 +384,28 @@ def plan_file_pauses(kept: Subscriptions, listed: ListedSubscriptions, now: date
     return writes, FilePauses(tuple(paused), tuple(resumed))
 
 
+def plan_restoration(kept: Subscriptions, before: Subscriptions) -> list[Write]:
+    """The writes that bring back pauses, secrets and credentials that the store has lost.
+
+    Args:
+        kept: what is there; where anything was changed since, nothing is brought back.
+        before: what was there.
+    """
+    if kept.version != before.version:
+        return []
+    parts: tuple[tuple[Part, Mapping[str, bytes], Mapping[str, object]], ...] = (
+        ("secrets", {name: _json(one) for name, one in before.secrets.items()}, kept.secrets),
+        ("credentials", before.credentials, kept.credentials),
+        ("paused", {name: _json(one) for name, one in before.paused.items()}, kept.paused),
+    )
+    return [
+        (part, name, value)
+        for part, had, has in parts
+        for name, value in had.items()
+        if name in kept.registered and name not in has
+    ]
+
+
 def plan_addition(
     kept: Subscriptions,
     subscription: str,

@@ -276,6 +276,22 @@ async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> N
     await scene.arrives("file", "e1", "e2")
 
 
+async def test_pauses_that_the_store_loses_are_brought_back(scene: Scene) -> None:
+    """A paused subscription gets nothing although the store loses all pauses; they are stored again."""
+    scene.deliver(scene.settings("file", "paused"))
+    await scene.add("e1")
+    await scene.arrives("file", "e1")
+    await scene.arrives("paused", "e1")
+    await scene.registry.pause("paused", Paused("sink", "status 410", now()))
+    await scene.is_idle("paused")
+    keys = SubscriptionKeys.of("poller")
+    await scene.client.delete(keys.paused)
+    await until(lambda: scene.client.hexists(keys.paused, "paused"), "the pause to be stored again")
+    await scene.add("e2")
+    await scene.arrives("file", "e1", "e2")
+    assert scene.got("paused") == ["e1"]
+
+
 async def test_a_subscription_that_left_the_file_waits(scene: Scene) -> None:
     """A subscription that leaves the file is paused, keeps its events, and continues when it is listed again."""
     scene.deliver(scene.settings("one"))

@@ -495,6 +495,26 @@ async def test_what_cannot_be_read_stops_its_own_subscription_alone(store_client
     assert kept.registered["filed"].origin == "file"
 
 
+@pytest.mark.parametrize("part", ["paused", "secrets", "credentials"])
+async def test_a_lost_part_is_brought_back_unless_something_has_changed(store_client: Redis, part: str) -> None:
+    """Law: fewer fields under the same version are a loss, which is undone; a change since then stays as it is."""
+    registry = Registry(store_client, KEYS)
+    for name in ("a", "b"):
+        await registry.add(name, SETTINGS, ("whsec_x",), NOW, credential=b"token")
+        await registry.pause(name, Paused("sink", "status 410", NOW))
+    before = await registry.all()
+    assert not (await registry.marks()).is_loss(before)
+    await store_client.hdel(getattr(KEYS, part), "a")
+    assert (await registry.marks()).is_loss(before)
+    await registry.restore(before)
+    after = await registry.all()
+    assert (after.paused, after.secrets, after.credentials) == (before.paused, before.secrets, before.credentials)
+    await registry.resume("a")
+    assert not (await registry.marks()).is_loss(after)
+    await registry.restore(after)
+    assert set((await registry.all()).paused) == {"b"}
+
+
 async def test_a_lost_secret_makes_a_subscription_unusable(store_client: Redis) -> None:
     """Law: a subscription that had a secret made for it is not delivered without it; one without secrets is."""
     registry = Registry(store_client, KEYS)
