@@ -155,6 +155,7 @@ class ConsumerStore:
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
+        self._beginning.opened()
 
     async def reset_entry(self) -> str | None:
         """The entry after which the feed was reset because it was lost, if this consumer is older.

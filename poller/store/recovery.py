@@ -446,6 +446,11 @@ class StartPosition(msgspec.Struct):
     since: datetime | None = None
     asked: int = 0
     _seen: _FeedStart | None = None
+    _opened_with: str | None = None
+
+    def opened(self) -> None:
+        """Note that the consumer has begun: it is older than any reset that follows, whatever the clock."""
+        self._opened_with = self._seen.name if self._seen else None
 
     async def place(self, start: Literal["now", "earliest"]) -> tuple[str, str]:
         """The entry after which the consumer begins, and the name of the reset that it begins with.
@@ -455,7 +460,7 @@ class StartPosition(msgspec.Struct):
         """
         last = await last_id(self.client, self.events)  # first: whatever is published meanwhile comes after it
         feed = await self.read_reset()
-        if feed is not None and feed.after is not None and feed.anew_at is not None and self._older(feed.anew_at):
+        if feed is not None and feed.after is not None and feed.anew_at is not None and self._precedes(feed):
             with translated(self.client):
                 now = int(await self.client.eval(_NOW, 1, self.keys.state))
             if now - feed.anew_at < _LATELY:
@@ -498,6 +503,12 @@ class StartPosition(msgspec.Struct):
         """The last entry before the subscription wanted the feed, however late delivery begins."""
         # If the server's clock was set back since, the last entry counts: a moment in the future would skip events.
         return before(f"{self.asked}-0") if 0 < self.asked <= EntryId.parse(last).ms else last
+
+    def _precedes(self, feed: _FeedStart) -> bool:
+        """Whether the subscription is older than the feed's reset."""
+        if self._opened_with not in (None, feed.name):
+            return True
+        return feed.anew_at is not None and self._older(feed.anew_at)
 
     def _older(self, moment: int) -> bool:
         """Whether the subscription wanted the feed before this moment, by the store's clock where known."""

@@ -287,6 +287,24 @@ async def test_no_place_is_beyond_the_end_of_the_stream(store_client: Redis) -> 
     assert (await beginning(store_client, subscribed=NOW - HOUR).place("now"))[0] == "5-0"
 
 
+@pytest.mark.parametrize("start", ["now", "earliest"])
+async def test_who_was_there_is_older_than_a_reset_though_the_clock_was_set_back(
+    store_client: Redis, start: Start
+) -> None:
+    """Law: a consumer that lives on is told no baseline of a loss, though the store's clock was set back by a day."""
+    one = Process(store_client, "a")
+    await one.round(1)
+    there = await opened(store_client, start, subscribed=NOW + 24 * HOUR, asked=NOW + 24 * HOUR)
+    assert await told(there) == (1 if start == "earliest" else 0)
+    await flushed(store_client)
+    await one.round(1, 2)
+    await there.lease.acquire()
+    await there.open(start)
+    assert await told(there) == 0
+    await one.round(1, reason="a change")
+    assert len(await there.read(most=10)) == 1
+
+
 async def test_a_pair_that_is_lost_again_before_its_feed_is_begun_misses_nothing(real: Redis) -> None:
     """Law: a consumer lost twice misses no event, even if its earlier start is ahead of the clock."""
     one = Process(real, "a")
