@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import socket
 import tracemalloc
 from base64 import b64decode, b64encode
 from datetime import timedelta
@@ -31,6 +30,7 @@ from poller.auth.oauth import (
 from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
 from poller.http.transport import Transport
+from tests.servers import free_port
 from tests.source.api import Request, http, serving
 from tests.source.clients import keep
 
@@ -144,8 +144,7 @@ async def test_an_endpoint_that_is_away_may_be_back_later(answer: bytes, secret_
 
 async def test_nobody_there_is_unavailable(secret_file: Path) -> None:
     """A refused connection counts as unavailable, and the error names the endpoint."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     failed = await failure_of(issuer(f"http://127.0.0.1:{port}", secret_file))
     assert isinstance(failed, SourceUnavailable)
     assert f"http://127.0.0.1:{port}/token" in str(failed)

@@ -18,6 +18,7 @@ from poller.cli.app import GROUPS, app
 from poller.cli.options import GLOBAL_OPTIONS, with_seconds
 from poller.redis.embedded import SOCKET
 from tests.cli.commands import Program, called_at
+from tests.harness.waiting import blocking_until
 from tests.stores import looking
 
 if TYPE_CHECKING:
@@ -127,7 +128,10 @@ def test_feeds_and_subscriptions_are_offered(tmp_path: Path, store_url: str) -> 
     configured(tmp_path, store_url)
     assert offered(tmp_path, "poller pause ac") == ["acme/contractTypes", "acme/jobs"]
     assert offered(tmp_path, "poller status j") == ["jobs"]
-    assert offered(tmp_path, "poller subscriptions show r") == ["rostering", "run-time"]
+    blocking_until(
+        lambda: offered(tmp_path, "poller subscriptions show r") == ["rostering", "run-time"],
+        "the names of both",  # a busy store takes longer than completion waits
+    )
     (tmp_path / "poller.toml").unlink()
     environ = {"POLLER_BASE_URL": "https://api.example.org"}
     assert "default/achievements" in offered(tmp_path, "poller tail default/", **environ)

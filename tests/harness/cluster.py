@@ -128,10 +128,7 @@ class Cluster:
                 one.start()
         self.settled()
         for one in self.primaries:
-            one.ask("FLUSHALL")
-            one.ask("SCRIPT", "FLUSH")
-        for one in self.primaries:
-            one.ask("WAIT", 1, 2000)
+            until(one.empty, "an empty primary and its replica", seconds=_SECONDS)
 
     def _in_order(self) -> bool:
         for one in self.nodes:

@@ -95,6 +95,12 @@ class Node:
             self._client.response_callbacks.clear()
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 
+    def empty(self) -> bool:
+        """Delete all data of this primary; whether its replica has done so, too."""
+        self.ask("FLUSHALL")
+        self.ask("SCRIPT", "FLUSH")
+        return int(self.ask("WAIT", 1, 1000)) > 0  # sooner than the client gives up
+
     @property
     def role(self) -> str:
         """``master`` or ``slave``, as the server sees itself."""

@@ -88,9 +88,7 @@ class Sentinels:
             if not one.runs:
                 one.start()
         self.settled()
-        self.primary.ask("FLUSHALL")
-        self.primary.ask("SCRIPT", "FLUSH")
-        self.primary.ask("WAIT", 1, 2000)
+        until(self.primary.empty, "an empty primary and its replica", seconds=_SECONDS)
 
     def _in_order(self) -> bool:
         named = {self._named(one) for one in self.watchers}

@@ -18,7 +18,8 @@ from poller.clock import Clock
 from poller.errors import ConfigurationError
 from poller.telemetry import tracing
 from poller.telemetry.otel import OtelTracer, collecting
-from poller.telemetry.tracing import configured_tracing
+from poller.telemetry.tracing import configured_tracing, exporters_of
+from tests.harness.waiting import PATIENCE, strain
 from tests.receiver import HANG, receiving
 from tests.telemetry.collector import spans_of
 from tests.telemetry.recording import linked, recorded, told
@@ -143,7 +144,8 @@ def test_what_cannot_work_is_the_operators(otlp: pytest.MonkeyPatch, name: str, 
 def test_the_console_gets_one_span_a_line(otlp: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Law: the console exporter writes to standard error, one span per line."""
     otlp.setenv("OTEL_TRACES_EXPORTER", "console")
-    _traced_once()
+    with configured_tracing(os.environ, clock=Clock()), tracing.root("round"):
+        pass
     said = capsys.readouterr()
     assert not said.out
     assert said.err.count("\n") == 1
@@ -180,7 +182,13 @@ def _flag(carried: tracing.Carried) -> int:
 
 
 def _traced_once(links: int = 1) -> None:
-    with configured_tracing(os.environ, clock=Clock()), tracing.root("round", links=[(EVENT, {})] * links):
+    """Send a span, with more time for it than a daemon has at its end."""
+    asked = exporters_of(os.environ)
+    with (
+        collecting(asked, os.environ, clock=Clock(), flush=PATIENCE * strain()) as tracer,
+        tracing.using(tracer),
+        tracing.root("round", links=[(EVENT, {})] * links),
+    ):
         pass
 
 

@@ -186,8 +186,8 @@ async def until_served(url: str) -> None:
 async def test_the_second_takes_over_when_the_first_goes() -> None:
     """While the address is in use one warning with the remedy is logged; once it is free the service listens."""
     until, hours = asyncio.Event(), Hours()
-    with listener("127.0.0.1", 0) as first, capture_logs() as logs:
-        port = first.getsockname()[1]
+    port = free_port()  # nobody else takes it in between
+    with listener("127.0.0.1", port) as first, capture_logs() as logs:
         serving = asyncio.create_task(
             serve(site(), ListenAddress("127.0.0.1", port), until=until, clock=StubClock(wait=hours.pause))
         )
