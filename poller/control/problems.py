@@ -154,7 +154,10 @@ def unlisted_text(one: SubscriptionStatus) -> str | None:
     if not one.unlisted:
         return None
     feeds = ", ".join(one.unlisted)
-    return f"events wait at {feeds}, which its feeds do not list any more: list the feed again to have them delivered"
+    return (
+        f"events wait at {feeds}, which its feeds do not list any more: list the feed again to have them delivered; "
+        "they are dropped when it was not listed for retention.age"
+    )
 
 
 def unmatched_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[str]:

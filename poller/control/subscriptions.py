@@ -27,10 +27,17 @@ from poller.delivery.endpoint_health import Health, resumed
 from poller.delivery.handshake import Granted, stored_state, ungranted
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce, operational_event
 from poller.delivery.sinks.base import Outcome, Preview, SinkEvent
-from poller.errors import PollerError, StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
+from poller.errors import (
+    PollerError,
+    StoreError,
+    StoreRefused,
+    SubscriptionFiled,
+    SubscriptionTaken,
+    SubscriptionUnknown,
+)
 from poller.redis.errors import translated
-from poller.store.consumer_state import forget
-from poller.store.keys import ConsumerKeys, MemberKeys, SubscriptionKeys, remembered_key
+from poller.store.consumer_state import Remainder, consumer_groups, end_unlisted, forget
+from poller.store.keys import ConsumerKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.members import members_seen
 from poller.store.recovery import known_feeds
 from poller.store.registry import Registry
@@ -234,6 +241,47 @@ def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> S
 def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:
     """The feeds at which a subscription may have state: all configured feeds, and those that it names."""
     return tuple(dict.fromkeys((*settings.feed_ids, *(kept.registered[subscription].outline.feeds or ()))))
+
+
+class UnlistedFeed(msgspec.Struct, frozen=True):
+    """A feed that a subscription lists no more, although its consumer group was still there.
+
+    Attributes:
+        subscription: its id.
+        feed: ``SOURCE/NAME``.
+        left: what is left of the feed consumer.
+        events: how many events wait or were dropped; the unread ones are counted up to 1000.
+    """
+
+    subscription: str
+    feed: str
+    left: Remainder
+    events: int
+
+
+async def end_unlisted_feeds(
+    client: Redis, settings: Settings, kept: Subscriptions, *, now: datetime
+) -> list[UnlistedFeed]:
+    """End the consumer groups of subscriptions at feeds that they list no more, so that they hold no stream.
+
+    A group at which events wait that were published while the feed was listed stays for ``retention.age``.
+
+    Raises:
+        StoreUnavailable: the store is unavailable.
+    """
+    found, selective = [], {name: one for name, one in kept.registered.items() if one.outline.feeds is not None}
+    long_ago = milliseconds_of(now - settings.retention.age)
+    for feed in settings.feed_ids if selective else ():
+        keys = keys_of(settings, feed)
+        with suppress(StoreRefused):  # an unusable stream is reported by those who need it
+            groups = await consumer_groups(client, keys.events)
+            for name, one in selective.items():
+                if group_of(name) not in groups or one.outline.wants(feed):
+                    continue
+                pair, drop = ConsumerKeys.of(settings.redis.prefix, feed, name), 0 < one.asked < long_ago
+                left, events = await end_unlisted(client, keys, pair, name, asked=one.asked, drop=drop)
+                found.append(UnlistedFeed(name, feed, left, events))
+    return found
 
 
 class ScheduledAttempts(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ that the store has lost the registry. These readings go with that of the list of
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.orphans import waiting_at
-from poller.control.subscriptions import filed
+from poller.control.subscriptions import end_unlisted_feeds, filed
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
@@ -175,6 +176,8 @@ async def restore(
 
 ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between reads of the registry's version
+_UNLISTED_AGAIN: Final = 1.0  # seconds; deliveries of a feed that is listed no more end soon
+_WAITS_AGAIN: Final = 60.0  # seconds; what waits there goes after days
 _BLOCK: Final = timedelta(seconds=2)
 _REGISTRY: Final = "the subscriptions"
 _ARRIVALS: Final = "new entries in the streams"
@@ -232,6 +235,7 @@ class DeliverRole:
         self._kept: Subscriptions | None = None
         self._feeds: dict[str, tuple[str, ...]] = {}
         self._compared = 0
+        self._unlisted_at = math.inf
         self._failure = LogOnce(_log, "the subscriptions cannot be read")
         self._unseen = LogOnce(_log, "new entries cannot be seen")
 
@@ -335,13 +339,28 @@ class DeliverRole:
         if await self._filing.reconcile(self._kept):  # before one is started that no file lists any more
             self._kept, registry_changed = await self._registry.all(), True
         marks = marks._replace(version=self._kept.version)
-        parked = before is not None and marks.parked != before.parked
+        parked = before is None or marks.parked != before.parked  # without a reading before, some may be new
         if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
             self._carry_out(self._kept)
         if parked:
             for running in self._running.values():
                 running.reload()
         self._seen = marks
+        if registry_changed or self._shared.clock.monotonic() >= self._unlisted_at:
+            await self._end_unlisted(self._kept)
+
+    async def _end_unlisted(self, kept: Subscriptions) -> None:
+        """End the consumer groups at feeds that their subscriptions list no more; look again while some are left."""
+        shared = self._shared
+        self._unlisted_at = shared.clock.monotonic() + _UNLISTED_AGAIN  # also if this fails
+        found = await end_unlisted_feeds(shared.store.client, shared.settings, kept, now=shared.clock.now())
+        for one in found:
+            if one.left == "ended":
+                log = _log.warning if one.events else _log.info
+                log("unlisted feed left", subscription=one.subscription, feed=one.feed, dropped=one.events)
+        if not any(one.left == "busy" for one in found):
+            waits = any(one.left == "waits" for one in found)
+            self._unlisted_at = shared.clock.monotonic() + _WAITS_AGAIN if waits else math.inf
 
     async def _feeds_changed(self, kept: Subscriptions, *, anyway: bool) -> bool:
         """Update the feeds of each subscription. True: they have changed."""

@@ -50,7 +50,7 @@ from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import BEGINNING, StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, last_read, replay_of
 from poller.store.scripts import in_any_case, lua
-from poller.store.stream import EARLIEST
+from poller.store.stream import EARLIEST, EntryId
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
@@ -296,6 +296,12 @@ FORGET: Final = lua("forget_consumer")
 
 FORGET_FEED: Final = lua("forget_feed")
 
+END_UNLISTED: Final = lua("end_unlisted")
+
+Remainder = Literal["none", "busy", "waits", "ended"]
+"""What is left of a subscription at a feed that it lists no more: no group; a process that delivers still; events that
+wait; nothing any more."""
+
 
 async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKeys], *, nonce: str) -> bool:
     """Delete everything that is stored of a feed, its lease too; False: the lease is lost, nothing was deleted.
@@ -320,3 +326,44 @@ async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription
     keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
     with translated(client):
         await client.eval(FORGET, len(keys), *keys, group_of(subscription))
+
+
+async def consumer_groups(client: Redis, events: str) -> frozenset[str]:
+    """The names of a stream's consumer groups; none where there is no stream.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found: Any = await client.xinfo_groups(events) if await client.exists(events) else []
+    return frozenset(one["name"].decode("utf-8", "surrogateescape") for one in found)
+
+
+async def end_unlisted(
+    client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription: str, *, asked: int, drop: bool
+) -> tuple[Remainder, int]:
+    """End the group of a subscription at a feed that it lists no more, unless events wait there.
+
+    Its position is kept, should it list the feed again.
+
+    Args:
+        client: of the store.
+        feed: the keys of the feed.
+        pair: the keys of the feed consumer.
+        subscription: its id.
+        asked: since when it lists other feeds, in milliseconds of the store's clock: later events do not wait for it.
+            0: not known.
+        drop: end it even if events wait, and drop them.
+
+    Returns:
+        What is left, and how many events wait or were dropped.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    keys = [feed.events, pair.lease, pair.state, pair.parked]
+    latest = str(EntryId(asked, 0).before) if asked else "+"
+    with translated(client):
+        answer = await client.eval(END_UNLISTED, 4, *keys, group_of(subscription), latest, "1" if drop else "")
+    left, count = cast("tuple[bytes, int]", answer)
+    return cast("Remainder", left.decode()), count

@@ -172,7 +172,8 @@ async def test_a_feed_that_a_subscription_lists_no_more_is_named_while_events_wa
             found = await anext(one async for one in lines if one.subject in {"subscription a", "http"})
     assert (found.subject, found.severity) == ("subscription a", "warning")
     assert found.text == (
-        f"events wait at {FEEDS[1]}, which its feeds do not list any more: list the feed again to have them delivered"
+        f"events wait at {FEEDS[1]}, which its feeds do not list any more: list the feed again to have them delivered; "
+        "they are dropped when it was not listed for retention.age"
     )
 
 

@@ -17,15 +17,16 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from poller.clock import Clock, milliseconds_of
+from poller.clock import Clock, milliseconds_of, moment_of
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.control.orphans import stated
 from poller.control.status import subscription_statuses
-from poller.control.subscriptions import filed, resume
+from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, resume
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership
 from poller.daemon.deliver_role import DeliverRole, FileSubscriptions
 from poller.daemon.health import StoreMonitor
+from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.redis.client import commands, servers
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys
@@ -760,3 +761,67 @@ async def test_what_waited_for_a_subscription_comes_although_its_feeds_were_chan
     await scene.registry.resume("run")
     scene.deliver(settings)
     await scene.arrives("run", "e1")
+
+
+async def test_a_feed_that_is_listed_no_more_holds_no_stream(scene: Scene) -> None:
+    """Law: once nothing waits, the group of an unlisted feed goes; listed again, the feed goes on where it was."""
+    settings = scene.settings("file")
+    added = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "sink": f"{scene.sink.url}/run"}
+    listed, other = (msgspec.json.encode(added | {"feeds": [feed]}) for feed in (FEED, "acme/other"))
+    await scene.registry.add("run", listed, (), now())
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("run", "e1")
+
+    async def groups() -> set[bytes]:
+        return {one["name"] for one in await scene.client.xinfo_groups(EVENTS)}
+
+    async def left() -> bool:
+        return await groups() == {b"sub:file"}
+
+    await scene.registry.change("run", other)
+    await until(left, "the group of the unlisted feed to go")
+    await scene.add("e2")
+    await scene.arrives("file", "e1", "e2")
+    await scene.registry.change("run", listed)
+    await scene.arrives("run", "e1", "e2")
+
+
+async def test_what_waits_at_a_feed_that_is_listed_no_more_waits_for_the_retention_age(scene: Scene) -> None:
+    """Law: events that wait at an unlisted feed stay for ``retention.age``; then they are dropped, which is logged."""
+    settings, client = scene.settings("file"), scene.client
+    added = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "feeds": [FEED]}
+    await scene.registry.add("run", msgspec.json.encode(added), (), now())
+    for entry in ("1-0", "2-0"):
+        await client.xadd(EVENTS, {"data": spelled()}, id=entry)
+    await client.xgroup_create(EVENTS, "sub:run", id="1-0")
+    await scene.registry.change("run", msgspec.json.encode(added | {"feeds": ["acme/other"]}))
+    kept, age = await scene.registry.all(), settings.retention.age
+
+    async def ended(after: timedelta) -> list[UnlistedFeed]:
+        return await end_unlisted_feeds(client, settings, kept, now=moment_of(kept.at) + after)
+
+    keys = ConsumerKeys.of("poller", FEED, "run")
+    await client.set(keys.lease, "another's")
+    assert await ended(2 * age) == [UnlistedFeed("run", FEED, "busy", 0)]
+    await client.delete(keys.lease)
+    assert await ended(age - timedelta(minutes=1)) == [UnlistedFeed("run", FEED, "waits", 1)]
+    await client.hset(keys.parked, "1-0", b"{}")
+    assert await ended(age + timedelta(minutes=1)) == [UnlistedFeed("run", FEED, "ended", 2)]
+    assert (await client.xinfo_groups(EVENTS), await client.exists(keys.parked)) == ([], 0)
+    assert await ended(age + timedelta(minutes=1)) == []
+
+
+async def test_a_redelivery_is_noticed_although_the_registry_was_lost_meanwhile(scene: Scene) -> None:
+    """Law: what a command scheduled while the registry was restored is delivered then, not after the next restart."""
+    scene.deliver(scene.settings("one"))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    keys = SubscriptionKeys.of("poller")
+    again = Delivery("e2", event=msgspec.Raw(spelled(id="e2", partitionkey="e2")), repeat="1")
+    async with scene.client.pipeline(transaction=True) as together:
+        together.delete(keys.version, keys.registry)
+        together.hset(ConsumerKeys.of("poller", FEED, "one").parked, "1-0", encode(again))
+        together.incr(keys.parked)
+        await together.execute()
+    await scene.arrives("one", "e1", "e2")
