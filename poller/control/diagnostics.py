@@ -358,7 +358,7 @@ async def _is_ours(host: str, port: int) -> bool:
     """Whether the server at this address answers ``/livez`` and ``/readyz`` as a daemon does."""
     shown = f"[{host}]" if ":" in host else host
     try:
-        async with asyncio.timeout(_PROBE_SECONDS), httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(_PROBE_SECONDS):
             answer = await client.get(f"http://{shown}:{port}/readyz")
             return "reasons" in answer.json() or answer.status_code == httpx.codes.OK
     except (httpx.HTTPError, TimeoutError, ValueError):
