@@ -12,7 +12,8 @@ readings brings no record late: none that neither an earlier reading nor a delta
 - After :data:`MOST` readings the listing waits for the next regular one, and the number of late records is reported.
   A reading that takes longer than a round may counts as one of them.
 - A listing of one page has no edge. It is read again only after a reading, or a delta, that held an element which may
-  be several records in one (:func:`poller.changes.records.is_single`).
+  be several records in one (:func:`poller.changes.records.is_single`), or after a reading whose missing records are too
+  many to be removed: the API may have lost them for a short time.
 - Pure.
 """
 
@@ -57,7 +58,7 @@ class Confirmation(msgspec.Struct, frozen=True, array_like=True):
 
 
 def after_reading(
-    before: Confirmation | None, *, pages: int, confirming: bool, late: int | None, jumbled: bool = False
+    before: Confirmation | None, *, pages: int, confirming: bool, late: int | None, doubtful: bool = False
 ) -> Confirmation | None:
     """What is left to be confirmed after a complete reading; None: nothing.
 
@@ -66,11 +67,11 @@ def after_reading(
         pages: how many the listing had.
         confirming: whether the reading continues those before it; False: it is the first.
         late: how many records it brought late; None: unknown.
-        jumbled: whether some of its records could not be distinguished.
+        doubtful: whether some of its records could not be distinguished, or too many were missing.
     """
-    if pages <= 1 and not jumbled:
+    if pages <= 1 and not doubtful:
         return None
-    if jumbled and late == 0:
+    if doubtful and late == 0:
         late = None
     return before.after(late) if confirming and before is not None and before.due else Confirmation()
 

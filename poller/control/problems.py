@@ -95,7 +95,9 @@ def progress_text(one: FeedStatus) -> str | None:
 
 
 def confirmation_text(one: FeedStatus) -> str | None:
-    """Whether records may have slipped over the edge of a page."""
+    """Whether records may have slipped over the edge of a page; of a held feed, the hold says what is wrong."""
+    if one.held_reason is not None:
+        return None
     brought = f"{one.confirmations} further readings brought {one.late} records late"
     if one.confirming:
         so_far = f"; {brought}" if one.confirmations else ""

@@ -207,10 +207,10 @@ class _RoundRun:
             else:
                 try:
                     await self._read_all()
+                    await self._settle(self._seen)
                 except SourceError:
                     await self._read_delta_all_the_same()
                     raise
-                await self._settle(self._seen)
         except OriginHeld as held:
             return held
         except RoundHeld as held:
@@ -346,9 +346,10 @@ class _RoundRun:
             await self._catch_up(self._deltas)
 
     async def _read_delta_all_the_same(self) -> None:
-        """Read a delta after the full reading failed, unless one was read beside it.
+        """Read a delta after the full reading failed or was held, unless one was read beside it.
 
-        An API may refuse full readings for a long time, or need too long for them. Changes do not wait for that.
+        An API may refuse full readings, need too long for them, or lack records for a long time. Changes do not wait
+        for that.
         """
         if self._deltas is not None and not self._deltas.worked:
             with suppress(SourceError):  # the round reports the first failure
@@ -653,4 +654,5 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
 
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
     confirming = start.mode is RoundMode.RECONCILE
-    return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late, jumbled=end.jumbled)
+    doubtful = end.jumbled or end.held is not None
+    return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late, doubtful=doubtful)

@@ -47,11 +47,11 @@ def test_after_five_readings_it_is_given_up_and_what_came_late_is_kept() -> None
 
 def test_a_reading_whose_records_cannot_be_told_apart_is_followed_by_others() -> None:
     """A jumbled reading is repeated whatever its page count, until a one-page reading is good or five have failed."""
-    begun = after_reading(None, pages=1, confirming=False, late=None, jumbled=True)
+    begun = after_reading(None, pages=1, confirming=False, late=None, doubtful=True)
     assert begun == Confirmation()
     assert after_reading(begun, pages=1, confirming=True, late=0) is None
-    assert after_reading(begun, pages=2, confirming=True, late=0, jumbled=True) == Confirmation(1)
-    assert after_reading(Confirmation(4), pages=1, confirming=True, late=None, jumbled=True) == Confirmation(MOST)
+    assert after_reading(begun, pages=2, confirming=True, late=0, doubtful=True) == Confirmation(1)
+    assert after_reading(Confirmation(4), pages=1, confirming=True, late=None, doubtful=True) == Confirmation(MOST)
 
 
 @pytest.mark.parametrize("before", [None, Confirmation(), Confirmation(2, 3), Confirmation(MOST, 7)])

@@ -485,16 +485,34 @@ async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
     assert (read.store.state.held, read.store.state.released) == (None, False)
 
 
-async def test_a_change_that_a_held_reconcile_did_not_list_comes_with_the_next_delta() -> None:
-    """A held reconcile keeps the former token, so the next delta brings a change that it lacked."""
+async def test_a_change_that_a_held_reconcile_did_not_list_comes_with_a_delta() -> None:
+    """A held reconcile reads a delta from the former token, which brings a change that the listing lacked."""
     read = Round(FEED)
     await read(Script().on(records("a", "b"), delta="d1"))
     read.clock.pass_by(timedelta(hours=24))
-    held = await read(Script().on([], delta="d2"))
-    assert (held.mode, held.ok, read.kept) == (RoundMode.RECONCILE, False, "d1")
-    changed = Script().on(records("a", value=2), since="d1", delta="d3").on([], since="d2", delta="d3")
-    result = await read(changed)
-    assert (result.mode, result.modified, read.kept) == (RoundMode.DELTA, 1, "d3")
+    held = await read(Script().on([], delta="d2").on(records("a", value=2), since="d1", delta="d3"))
+    assert (held.mode, held.ok, held.modified, read.kept) == (RoundMode.RECONCILE, False, 1, "d3")
+
+
+async def test_a_held_reconcile_is_repeated_some_times_and_heals() -> None:
+    """Five further full readings follow a held one, with deltas beside them; the first that lacks nothing ends it."""
+    read = Round(FEED)
+    await read(Script().on(records("a", "b"), delta="d0"))
+    read.clock.pass_by(timedelta(hours=24))
+    modes = []
+    for number in range(7):
+        script = Script().on([], delta="x").on(records("a", value=number), since=f"d{number}", delta=f"d{number + 1}")
+        result = await read(script)
+        modes.append(result.mode)
+        assert (result.ok, result.removed, read.kept) == (number == 6, 0, f"d{number + 1}")
+    assert modes == [RoundMode.RECONCILE] * 6 + [RoundMode.DELTA]
+    assert "known records are missing" in str(read.store.state.held)
+    read.clock.pass_by(timedelta(hours=24))
+    await read(Script().on([], delta="x").on([], since="d7", delta="d8"))
+    result = await read(Script().on([*records("a", value=6), *records("b")], delta="d9"))
+    assert (result.mode, result.ok, result.changes, read.kept) == (RoundMode.RECONCILE, True, 0, "d9")
+    assert read.store.state.held is None
+    assert (await read(Script().on([], since="d9"))).mode is RoundMode.DELTA
 
 
 async def test_a_change_that_a_held_resync_did_not_list_comes_with_the_next_reading() -> None:
