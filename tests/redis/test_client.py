@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from poller.errors import StoreUnavailable
 from poller.redis.client import CONNECTIONS, Protocol, blocking, commands, connect
 from poller.redis.errors import translated
-from tests.harness.waiting import until
+from tests.harness.waiting import strain, until
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def test_a_reset_connection_is_not_tried_again(server: str) -> None:
 
 async def test_a_silent_server_is_waited_for_as_long_as_said(server: str) -> None:
     """A command on a half-open connection ends with the reply timeout, and is not sent again."""
-    async with proxied(server) as proxy, connect(proxy.url, reply_timeout=timedelta(milliseconds=50)) as client:
+    async with proxied(server) as proxy, connect(proxy.url, reply_timeout=timedelta(seconds=0.1 * strain())) as client:
         await client.ping()
         proxy.silence(to=b"EVAL", times=20)
         with pytest.raises(StoreUnavailable, match="Timeout"), translated(client):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from poller.redis.errors import translated
 from poller.redis.single import single_client
 from tests.harness.clock import StubClock
 from tests.harness.cluster import Cluster
-from tests.harness.waiting import strain, turns, until
+from tests.harness.waiting import Deadline, strain, turns, until
 from tests.proxy import Proxy, proxied
 
 if TYPE_CHECKING:
@@ -177,9 +176,9 @@ async def test_a_new_primary_is_found_within_a_second(client: Redis, cluster: Cl
     with pytest.raises(StoreUnavailable):
         await append(client)
     await asyncio.to_thread(cluster.fail_over, "log", "TAKEOVER")
-    begun = time.monotonic()
+    soon = Deadline(1)
     length = await until(lambda: append(client), "a new primary", despite=(StoreUnavailable,))
-    assert time.monotonic() - begun < strain()
+    assert soon.left > 0
     assert length == 2
     await asyncio.to_thread(cluster.empty)
 
@@ -232,8 +231,17 @@ async def test_a_stranger_is_refused(url: str) -> None:
 
 async def test_more_commands_than_connections(client: Redis) -> None:
     """Concurrent commands wait for their turn, and each server sees at most ``CONNECTIONS`` connections."""
-    answers = await asyncio.gather(*(client.incr("n") for _ in range(3 * CONNECTIONS)))
-    assert sorted(answers) == list(range(1, 3 * CONNECTIONS + 1))
+
+    async def together() -> list[int]:
+        with translated(client):
+            await client.delete("n")
+            asked = [asyncio.ensure_future(client.incr("n")) for _ in range(3 * CONNECTIONS)]
+            await asyncio.wait(asked)
+            return sorted([int(one.result()) for one in asked])
+
+    # A busy machine may not open all connections in time; those that are open stay open.
+    answers = await until(together, "all connections to be open", despite=(StoreUnavailable,))
+    assert answers == list(range(1, 3 * CONNECTIONS + 1))
     for server in await servers(client):
         ours = [one for one in await server.client_list() if one["name"] == "poller"]
         assert len(ours) <= CONNECTIONS
@@ -262,7 +270,7 @@ async def test_a_cancellation_is_never_swallowed(client: Redis) -> None:
 
 async def test_a_silent_server_is_waited_for_as_long_as_said(url: str, cluster: Cluster) -> None:
     """A command to a stopped server ends with its timeout; other servers answer, and later this one does again."""
-    async with connect(url, reply_timeout=timedelta(milliseconds=200)) as client:
+    async with connect(url, reply_timeout=timedelta(seconds=0.2 * strain())) as client:
         await append(client)
         node = cluster.primary_of("log")
         elsewhere = next(key for key in KEYS if cluster.primary_of(key) is not node)

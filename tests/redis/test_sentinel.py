@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,7 +15,7 @@ from poller.errors import StoreRefused, StoreUnavailable
 from poller.redis.client import CONNECTIONS, commands, connect, scattered, servers
 from poller.redis.errors import translated
 from tests.harness.sentinels import SERVICE
-from tests.harness.waiting import strain, until
+from tests.harness.waiting import Deadline, until
 
 if TYPE_CHECKING:
     from tests.harness.nodes import Node
@@ -68,7 +67,16 @@ async def test_it_writes_to_the_primary(url: str, sentinels: Sentinels, protocol
     async with commands(f"{url.partition('?')[0]}?protocol={protocol}") as client:
         assert not scattered(client)
         assert await servers(client) == [client]
-        await asyncio.gather(*(incremented(client) for _ in range(3 * CONNECTIONS)))
+
+        async def together() -> int:
+            with translated(client):
+                await client.delete("n")
+            asked = [asyncio.ensure_future(incremented(client)) for _ in range(3 * CONNECTIONS)]
+            await asyncio.wait(asked)
+            return max([one.result() for one in asked])
+
+        # A busy machine may not open all connections in time; those that are open stay open.
+        await until(together, "all connections to be open", despite=(StoreUnavailable,))
         assert len([one for one in await client.client_list() if one["name"] == "poller"]) <= CONNECTIONS
     assert sentinels.primary.ask("GET", "n") == b"%d" % (3 * CONNECTIONS)
 
@@ -79,13 +87,13 @@ async def test_a_failover_is_followed(url: str, sentinels: Sentinels) -> None:
         await asyncio.gather(*(incremented(client) for _ in range(20)))
         before = sentinels.primary
         await asyncio.to_thread(sentinels.fail_over)
-        begun = time.monotonic()
+        soon = Deadline(1)
         await until_it_works(client)
-        assert time.monotonic() - begun < strain()
+        assert soon.left > 0
         await asyncio.gather(*(until_it_works(client) for _ in range(20)))
         assert sentinels.primary is not before
         assert int(sentinels.primary.ask("GET", "n")) >= 41
-        assert b"name=poller" not in before.ask("CLIENT", "LIST")
+        await until(lambda: b"name=poller" not in before.ask("CLIENT", "LIST"), "the old connections to be closed")
 
 
 @pytest.mark.thorough
@@ -100,9 +108,9 @@ async def test_a_primary_that_hangs_is_replaced(url: str, sentinels: Sentinels) 
             await asyncio.to_thread(sentinels.replaced, before)
             with pytest.raises(StoreUnavailable):
                 await waiting
-            begun = time.monotonic()
+            soon = Deadline(1)
             await asyncio.gather(*(until_it_works(client) for _ in range(10)))
-            assert time.monotonic() - begun < strain()
+            assert soon.left > 0
         finally:
             before.go_on()
     await asyncio.to_thread(sentinels.settled)

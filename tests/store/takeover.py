@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from redis.asyncio import Redis
 
 from tests.harness.processes import daemon, ran
-from tests.harness.waiting import until
+from tests.harness.waiting import lasting, until
 from tests.receiver import Received, Receiver, Reply, receiving
 from tests.servers import running
 
@@ -109,7 +109,7 @@ def configured(directory: Path, *, store: str, receiver: str, left: bool) -> Pat
     )
     path = directory / "poller.toml"
     path.write_text(
-        f'[redis]\nurl = "{store}"\n[lease]\nttl = "1s"\n[http]\nbind = "off"\n[retention]\nage = "3650d"\n'
+        f'[redis]\nurl = "{store}"\n[lease]\nttl = "{lasting(1)}"\n[http]\nbind = "off"\n[retention]\nage = "3650d"\n'
         f'[[sources]]\nname = "acme"\nbase_url = "{API}"\nproxy = "{receiver}"\nauth = {{ none = true }}\n'
         + "".join(feeds)
         + "".join(subscriptions)

@@ -19,10 +19,10 @@ from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.registry import Registry
 from poller.store.scripts import SHEBANG
 from poller.store.subscriptions import Paused
+from tests.harness.waiting import strain
 from tests.store.test_feed import begun
 
 KEYS = FeedKeys.of("p", "acme/a")
-SOON = timedelta(seconds=1.5)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +39,7 @@ def feed_store(client: Redis) -> FeedStore:
         FeedScripts(client, shebang=SHEBANG),
         KEYS,
         nonce="n",
-        lease=SOON,
+        lease=timedelta(seconds=1.5 * min(strain(), 4)),
         clock=Clock(),
     )
 
