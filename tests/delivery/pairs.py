@@ -111,7 +111,7 @@ async def delivering(
         events=EVENTS,
         subscription=NAME,
         nonce=token_hex(4),
-        lease=timedelta(seconds=30),
+        lease=timedelta(minutes=5),
         clock=clock,
     )
     assert await store.lease.acquire() is None

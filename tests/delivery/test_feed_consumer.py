@@ -27,7 +27,7 @@ from tests.delivery.outcomes import answered, unanswered
 from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
 from tests.delivery.sinks import sink_of
 from tests.harness.clock import StubClock
-from tests.harness.waiting import limited, patience, until
+from tests.harness.waiting import limited, patience, strain, until
 from tests.proxy import proxied
 from tests.receiver import Received, Reply, receiving
 from tests.test_limits import bucket
@@ -271,7 +271,7 @@ async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene
     noted = Noted()
     async with receiving(answer) as receiver, sink_of(receiver.url) as sink:
         to = subscriber(cast("Posted", sink), noted, patience=RetryPolicy([timedelta(hours=1)], 0))
-        async with delivering(await scene.store(), to):
+        async with delivering(await scene.store(seconds=300), to):
             await receiver.until(lambda: receiver.count - len(refused) >= 200)
             await scene.until_settled()
         ids = [json.loads(one.body)["id"] for one in receiver.requests if one.at not in refused]
@@ -300,7 +300,7 @@ async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> N
     """An event that the stream lost while it waited becomes a dead letter; the next event of its record is sent."""
     scene.posted.answer = turns([BROKEN])
     await scene.add("a0")
-    sink = subscriber(scene.posted, patience=RetryPolicy([timedelta(milliseconds=300)], 0), batching=Batching(5))
+    sink = subscriber(scene.posted, patience=RetryPolicy([timedelta(seconds=1)], 0), batching=Batching(5))
     async with delivering(await scene.store(), sink) as (pair, _):
         await scene.until_parked()
         (entry,) = await scene.client.hkeys(KEYS.parked)
@@ -339,7 +339,7 @@ async def test_a_batch_waits_for_more_and_not_for_ever(scene: Scene) -> None:
 async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
     """A consumer whose sink is paused sleeps, even with a batch that is due."""
     await scene.add("a0")
-    sink = subscriber(scene.posted, batching=Batching(3, 1000, timedelta(milliseconds=20)))
+    sink = subscriber(scene.posted, batching=Batching(3, 1000, timedelta(seconds=0.2 * min(strain(), 4))))
     clock = asyncio.get_running_loop().time
     async with delivering(await scene.store(), sink) as (pair, _):
         async with limited(PATIENCE):
@@ -402,7 +402,7 @@ async def test_what_waited_for_its_rate_is_not_sent_after_the_lease(scene: Scene
     store = await two_waiting(scene, lambda: seconds[0])
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda _: hold
-    to = subscriber(scene.posted, rate=2)
+    to = subscriber(scene.posted, rate=1)
     async with delivering(store, to) as (_, task):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
         await until(lambda: to._free == to.subscription.concurrency - 2, "the other event to wait for its turn")

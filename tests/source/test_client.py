@@ -273,7 +273,7 @@ async def test_a_kept_connection_that_was_closed_costs_no_pause_but_its_turn() -
             assert await client.get("/x") == b"ok"
     assert [connection for connection, _ in keeps.starts] == [1, 1, 2, 2, 3]
     assert set(time.slept) == {0.0}
-    assert keeps.starts[-1][1] - keeps.starts[0][1] >= 4 / 10 - 0.05
+    assert keeps.starts[-1][1] - keeps.starts[0][1] >= 4 / 10 - 0.15  # less than two turns
 
 
 async def test_a_server_that_only_closes_is_asked_as_often_as_there_are_attempts() -> None:
@@ -306,8 +306,8 @@ async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
         return None
 
     async with serving(answer) as api, client_of(api.url, limits=ClientLimits(timeout=60 * SECOND)) as client:
-        async with limited(2):
-            failed = await failure_of(client, patience=SECOND * 0.35)
+        async with limited(5):
+            failed = await failure_of(client, patience=SECOND * 1.25)
         assert "answered 500: first (1 attempt)" in str(failed)
         assert hanging.is_set()
         assert len(api.requests) == 2
@@ -316,12 +316,12 @@ async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
 async def test_two_feeds_of_a_source_share_its_rate() -> None:
     """Two feeds of a source together stay within its rate, retries included."""
     async with serving([http(500), http(500), http(200)]) as api:
-        async with client_of(api.url, limits=ClientLimits(rate=100, concurrency=8)) as client:
+        async with client_of(api.url, limits=ClientLimits(rate=20, concurrency=8)) as client:
             await asyncio.gather(*(client.get(path) for path in ("/one", "/other") for _ in range(6)))
         starts = [request.at for request in api.requests]
         assert {request.path for request in api.requests} == {"/one", "/other"}
     assert len(starts) == 14
-    assert starts[-1] - starts[0] >= 13 / 100 - 0.02
+    assert starts[-1] - starts[0] >= 13 / 20 - 0.09  # less than two turns
 
 
 async def test_two_feeds_of_a_source_share_its_places() -> None:

@@ -34,12 +34,12 @@ async def test_a_server_that_drips_is_given_up_in_time(where: str) -> None:
         drop()
         await asyncio.Event().wait()
 
-    async with serving(drip) as api, client_of(api.url, limits=ClientLimits(timeout=timedelta(seconds=0.1))) as client:
+    async with serving(drip) as api, client_of(api.url, limits=ClientLimits(timeout=timedelta(seconds=0.4))) as client:
         started = loop.time()
         failed = await failure_of(client)
         assert isinstance(failed, SourceUnavailable)
-        assert "no complete answer within 0.1 s" in str(failed)
-        assert 0.3 <= loop.time() - started < 3 * strain()
+        assert "no complete answer within 0.4 s" in str(failed)
+        assert 1.2 <= loop.time() - started < 6 * strain()
         assert len(api.requests) == ATTEMPTS
 
 
@@ -105,11 +105,11 @@ async def test_no_more_requests_than_allowed_are_in_flight() -> None:
 async def test_requests_start_no_faster_than_the_rate() -> None:
     """The n-th request starts no earlier than n-1 intervals after the first, retries included."""
     answers = [http(503), *[http(200)] * 6]
-    async with serving(answers) as api, client_of(api.url, limits=ClientLimits(rate=50, concurrency=8)) as client:
+    async with serving(answers) as api, client_of(api.url, limits=ClientLimits(rate=10, concurrency=8)) as client:
         await asyncio.gather(*(client.get("/x") for _ in range(6)))
         starts = [request.at for request in api.requests]
     assert len(starts) == 7
-    assert starts[-1] - starts[0] >= 6 / 50 - 0.02
+    assert starts[-1] - starts[0] >= 6 / 10 - 0.09  # less than a turn
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 503])

@@ -15,7 +15,8 @@ from tests.source.api import http, serving
 from tests.source.clients import Time, client_of, failure_of
 from tests.telemetry.series import grown, value
 
-SHORT = ClientLimits(timeout=timedelta(seconds=0.3), max_page_bytes=100)
+LIMITS = ClientLimits(max_page_bytes=100)
+SHORT = ClientLimits(timeout=timedelta(seconds=0.3))
 
 
 def counts(source: str) -> dict[str, float]:
@@ -41,7 +42,7 @@ def counts(source: str) -> dict[str, float]:
 async def test_each_end_has_a_word(answer: bytes, way: str, times: int) -> None:
     """A request counts by its status, or by why the answer is unusable: cut, too large, or wrongly encoded."""
     source = f"{way}-{answer[:40]!r}-{len(answer)}"
-    async with serving(answer) as api, client_of(api.url, limits=SHORT, series=SourceSeries(source)) as client:
+    async with serving(answer) as api, client_of(api.url, limits=LIMITS, series=SourceSeries(source)) as client:
         if way == "200":
             await client.get("/x")
         else:
@@ -52,7 +53,7 @@ async def test_each_end_has_a_word(answer: bytes, way: str, times: int) -> None:
 
 async def test_no_connection_and_no_answer_in_time() -> None:
     """A failed connection and a timeout are counted apart, for each attempt."""
-    async with client_of(f"http://127.0.0.1:{free_port()}", limits=SHORT, series=SourceSeries("gone")) as client:
+    async with client_of(f"http://127.0.0.1:{free_port()}", limits=LIMITS, series=SourceSeries("gone")) as client:
         await failure_of(client)
     assert counts("gone") == {"connect": 3}
 

@@ -134,7 +134,7 @@ async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None
         assert await client.get("/other", patience=5 * SECOND) == b"ok"
 
 
-@pytest.mark.parametrize("limits", [ClientLimits(concurrency=1), ClientLimits(rate=8)], ids=["place", "rate"])
+@pytest.mark.parametrize("limits", [ClientLimits(concurrency=1), ClientLimits(rate=3)], ids=["place", "rate"])
 async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: ClientLimits) -> None:
     """A pause also applies to requests that wait for a slot or the rate."""
     over, waiting, changed = asyncio.Event(), 0, asyncio.Event()
