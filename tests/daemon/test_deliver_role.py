@@ -330,7 +330,7 @@ async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> 
     await until(lambda: since(scene.client, before + 8), "both processes to read the registry")
     await scene.add("e4")
     await scene.arrives("one", "e1", "e2", "e3", "e4")
-    assert now() >= moment - timedelta(milliseconds=1)  # stored in whole milliseconds
+    assert now() >= moment - timedelta(seconds=0.5)  # each process knows the store's clock to within a request
 
 
 async def looks(client: Redis) -> int:
@@ -359,10 +359,10 @@ async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) 
         return set((await scene.registry.pauses()).until) == {"a", "b"}
 
     await until(noted, "the pause of both to be stored")
-    before = len(scene.got("a"))
     await scene.add("2")
     await scene.arrives("c", "1", "2")
-    assert len(scene.got("a")) == before <= 2
+    assert set(scene.got("a")) == {"1"}
+    assert len(scene.got("a")) <= 2  # the second was under way
 
 
 async def test_resuming_ends_a_pause_of_the_sink_in_all_processes(scene: Scene) -> None:

@@ -29,7 +29,7 @@ async def test_a_feed_is_paused_and_polled_again(tmp_path: Path, store: str) -> 
     """Each command prints the daemon's answer and the round's outcome; no process reads a paused feed."""
     poller = Program()
     async with scene(tmp_path, store=store, changes_per_second=0) as played:
-        config = played.config(interval="1h")
+        config = played.config(ttl=lasting(2), interval="1h")
         async with daemon(config) as running:
             member = await running.started()
             await running.polled(RESOURCES)

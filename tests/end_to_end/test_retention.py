@@ -78,8 +78,10 @@ async def test_a_slow_sink_loses_nothing_by_age(tmp_path: Path, store: str) -> N
             scene.sinks.mood("slow", "ok")
             await at_sink(scene, "slow", total)
             async with patience("an empty stream"):
+                since = len(running.lines)
                 while await client.xlen(stream(FEED)):
-                    await running.until(lambda line: line.get("event") == "trimmed", "t", since=len(running.lines))
+                    await running.until(lambda line: line.get("event") == "trimmed", "t", since=since)
+                    since = len(running.lines)
             assert not [line for line in running.lines if line.get("event") == "overrun"]
         assert await letters(scene.config()) == []
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
-from tests.harness.waiting import patience, unless, until
+from tests.harness.waiting import patience, strain, unless, until
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def test_stopping_at_any_instant_is_clean(stops: int, tmp_path: Path, stor
     """A signal at a random instant ends the daemon with 0 within seconds and without a lease; the next polls soon."""
     rng = Random(6)
     async with scene(tmp_path, store=store, records=300, changes_per_second=60) as played:
-        config = played.config(ttl="10s", limit="20")
+        config = played.config(ttl="60s", limit="20")
         for turn in range(stops):
             async with daemon(config) as stopped:
                 await stopped.started()
@@ -38,7 +38,7 @@ async def test_stopping_at_any_instant_is_clean(stops: int, tmp_path: Path, stor
                 assert not [line for line in stopped.rounds() if not line["ok"]], stopped
         async with daemon(config) as last:
             verdict = await played.caught_up()
-            assert await _to_first_round(last) < timedelta(seconds=3)
+            assert await _to_first_round(last) < timedelta(seconds=3 * strain())
     assert verdict.clean, verdict
 
 
@@ -80,7 +80,7 @@ async def test_a_lease_is_given_back_though_its_grant_was_never_heard(tmp_path: 
 
 
 async def _to_first_round(started: Daemon) -> timedelta:
-    """The time from the start to the end of the first round; an unreleased lease would cost ten seconds."""
+    """The time from the start to the end of the first round; an unreleased lease would cost a minute."""
     first = await started.until(lambda line: line.get("event") == "round", "its first round")
     begun = await started.until(lambda line: line.get("event") == "started", "started")
     return datetime.fromisoformat(first["at"]) - datetime.fromisoformat(begun["at"])

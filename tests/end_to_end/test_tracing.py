@@ -16,7 +16,6 @@ from redis.asyncio import Redis
 
 from poller.telemetry.tracing import ids_of
 from tests.harness.processes import daemon
-from tests.harness.waiting import lasting
 from tests.receiver import CLOSE, Raw, Reply, receiving
 from tests.telemetry.collector import Span, spans_of
 
@@ -64,7 +63,7 @@ async def scene(tmp_path: Path, store: str, interval: str = "100ms") -> AsyncIte
     async with receiving() as api, receiving() as sink, receiving(Reply(200)) as collector:
         config = tmp_path / "poller.toml"
         config.write_text(
-            f'[redis]\nurl = "{store}"\n[lease]\nttl = "{lasting(0.5)}"\n[http]\nbind = "off"\n'
+            f'[redis]\nurl = "{store}"\n[lease]\nttl = "30s"\n[http]\nbind = "off"\n'
             f'[[sources]]\nname = "acme"\nbase_url = "{api.url}/v1"\nauth = {{ none = true }}\n'
             f'[[sources.feeds]]\nresource = "contractTypes"\ninterval = "{interval}"\nlimit = 7\n'
             f'[[subscriptions]]\nid = "one"\nsink = "{sink.url}/hooks"\nstart = "earliest"\nallow_private = true\n'

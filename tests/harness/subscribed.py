@@ -22,7 +22,7 @@ from tests.harness.json_values import read
 from tests.harness.requests import Arrived, ids_of
 from tests.harness.scene import Scene, scene, stream
 from tests.harness.sinks import SinkProcess, sink_process
-from tests.harness.waiting import PATIENCE, Deadline, patience
+from tests.harness.waiting import PATIENCE, Deadline, patience, strain
 from tests.harness.wishes import SECRET, Wish
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = ["FEEDS", "OPERATIONS", "SECRET", "Subscribed", "Wish", "subscribed"]
 
 FEEDS = ("contractTypes", "employmentUnavailabilities")
 OPERATIONS = "poller:{operations}:events"
+_LESS_THAN_A_PAUSE = 0.9  # seconds; the shortest pause that a sink asks for is one second
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class Subscribed:
     wishes: Sequence[Wish]
     feeds: Sequence[str] = FEEDS
     kills: list[float] = field(default_factory=list)
-    heard: float = GRACE
+    heard: float | None = None
     resumed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     on_record: dict[str, list[OnRecord]] = field(default_factory=lambda: defaultdict(list))
     _looked: int = 0
@@ -131,6 +132,7 @@ class Subscribed:
         """Judge one sink."""
         log = list(self.sinks.of(wish.sink))
         streams = {feed: await self.entries(feed) for feed in self.feeds}
+        grace = min(GRACE * strain(), _LESS_THAN_A_PAUSE)
         asked = Asked(
             wish.wants,
             SECRET if wish.signed else None,
@@ -138,7 +140,8 @@ class Subscribed:
             self.kills,
             self.resumed[wish.sink],
             self.on_record[wish.sink],
-            self.heard,
+            self.heard or grace,
+            grace,
         )
         return judge_deliveries(log, streams, asked)
 
@@ -176,6 +179,15 @@ class Subscribed:
 
     def _requests(self, sink: str) -> int:
         return sum(isinstance(line, Arrived) for line in self.sinks.of(sink))
+
+    async def ended(self, sink: str) -> None:
+        """Wait until every request that has reached a sink has ended."""
+
+        def under_way() -> int:
+            return sum(1 if isinstance(line, Arrived) else -1 for line in self.sinks.of(sink))
+
+        async with patience(f"the end of the requests at {sink}"):
+            await self.until(lambda: not under_way())
 
     async def noted_until(self, sink: str) -> None:
         """Wait until the pause that a sink asked for is stored."""
