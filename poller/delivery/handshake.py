@@ -9,7 +9,7 @@ the sink's answer               the state
 granted                         granted, at the rate that it names (a minute, or ``*``)
 granted, at a rate that is none  refused: better seen soon than sent at a pace that was not chosen
 refused                         refused; after a grant: revoked
-unanswered                      unanswered, and asked again; a callback that was offered before still grants
+unanswered                      unanswered, and asked again; a callback that was offered still grants
 awaiting                        awaiting: a call of the callback with its key grants
 ==============================  ========================================================================
 
@@ -92,10 +92,11 @@ class Revoked(msgspec.Struct, frozen=True, tag_field="state", tag="revoked"):
 
 
 class Unanswered(msgspec.Struct, frozen=True, tag_field="state", tag="unanswered"):
-    """The sink has not answered the request for permission."""
+    """The sink has not answered the request for permission; ``offered``: the callbacks that still grant."""
 
     reason: str
     since: datetime | None = None
+    offered: Awaiting | None = None
 
 
 Ungranted = Awaiting | Refused | Revoked | Unanswered
@@ -152,12 +153,10 @@ def ungranted(state: HandshakeState | None) -> str | None:
 
 def state_called(before: HandshakeState | None, key: str, rate: str | None = None) -> HandshakeState | None:
     """The state after a callback with this key and ``WebHook-Allowed-Rate``; None: unchanged."""
-    digest = digest_of(key)
-    if not isinstance(before, Awaiting) or not any(
-        compare_digest(digest, one) for one in (before.digest, *before.earlier)
-    ):
+    digest, offered = digest_of(key), _offered(before)
+    if offered is None or not any(compare_digest(digest, one) for one in (offered.digest, *offered.earlier)):
         return None
-    return _granted(before.origin, rate, before.rate)
+    return _granted(offered.origin, rate, offered.rate)
 
 
 def callback_url(base: str, *, subscription: str, key: str) -> str:
@@ -197,6 +196,11 @@ def stored_state(kept: bytes | None) -> HandshakeState | None:
         return decoded(kept) if kept else None
     except ValueError:  # also of bytes that are no UTF-8
         return None
+
+
+def _offered(state: HandshakeState | None) -> Awaiting | None:
+    """The callbacks that still grant; None: there are none."""
+    return state.offered if isinstance(state, Unanswered) else state if isinstance(state, Awaiting) else None
 
 
 def _since(before: HandshakeState | None, now: datetime | None) -> datetime | None:
@@ -302,6 +306,8 @@ async def _asked(
     state = state_after(await sink.verify(request), request, key=key, before=before, now=clock.now())
     if isinstance(offered, Awaiting) and isinstance(state, Awaiting):
         state = msgspec.structs.replace(offered, since=state.since)
+    if isinstance(offered, Awaiting) and isinstance(state, Unanswered):  # a slow sink may call all the same
+        state = msgspec.structs.replace(state, offered=offered)
     return await _kept(state, registry, settings, before=encoded(offered) if offered else b"")
 
 
@@ -309,10 +315,10 @@ def _offer(
     request: PermissionRequest, key: str, before: HandshakeState | None, stored: HandshakeState | None
 ) -> HandshakeState:
     """The state in which a callback with this key grants, and those offered earlier; a grant that is there stays."""
-    there = stored if isinstance(stored, Awaiting | Granted) and stored.origin == request.origin else None
-    if isinstance(there, Granted):
-        return there
-    earlier = (there.digest, *there.earlier)[: _OFFERS - 1] if there else ()
+    if isinstance(stored, Granted) and stored.origin == request.origin:
+        return stored
+    there = _offered(stored)
+    earlier = (there.digest, *there.earlier)[: _OFFERS - 1] if there and there.origin == request.origin else ()
     since = None if before is None or isinstance(before, Granted) else before.since
     return Awaiting(request.origin, digest_of(key), request.rate, since, earlier)
 

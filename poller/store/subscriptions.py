@@ -563,11 +563,12 @@ def _with_settings(one: Registered, settings: bytes, at: int) -> Registered:
 
 
 def _sink_changes(kept: Subscriptions, name: str, settings: bytes) -> list[Write]:
-    """The writes that delete what the sink before has said, if it is another one now: its pause and its permission."""
-    if kept.registered[name].outline.sink == outline_of(settings).sink:
-        return []
-    writes: list[Write] = [("handshakes", name, None)] if name in kept.handshakes else []
-    if name in kept.until:
+    """The writes that delete what the sink has said, if it is another one now, or need not permit events any more."""
+    before, now = kept.registered[name].outline, outline_of(settings)
+    is_same = before.sink == now.sink
+    is_over = not is_same or (before.handshake and not now.handshake)
+    writes: list[Write] = [("handshakes", name, None)] if is_over and name in kept.handshakes else []
+    if name in kept.until and not is_same:
         writes += _sink_resumption(kept, name)
     return writes
 

@@ -472,14 +472,15 @@ async def test_a_sink_may_call_back_before_it_answers(registry: Registry, answer
     assert called == [200]
 
 
-async def test_a_callback_that_was_offered_earlier_still_grants(registry: Registry) -> None:
-    """The last four offered callbacks grant, also after the sink was asked again by any process."""
+@pytest.mark.parametrize("answer", [Reply(200), Reply(503)], ids=["unsaid", "unanswered"])
+async def test_a_callback_that_was_offered_earlier_still_grants(registry: Registry, answer: Reply) -> None:
+    """The last four offered callbacks grant, also after the sink was asked again by any process, or answered late."""
     async with (
         receiving() as receiver,
         listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
         aiohttp.ClientSession() as http,
     ):
-        receiver.answer = Reply(200)
+        receiver.answer = answer
         for number in range(1, 6):
             kept = await registry.handshake("rostering")
             async with asking(registry, receiver, kept=kept, public_url=web) as (task, stop):
@@ -489,8 +490,8 @@ async def test_a_callback_that_was_offered_earlier_still_grants(registry: Regist
         callbacks = [request.header("WebHook-Request-Callback") or "" for request in receiver.requests]
         assert len(set(callbacks)) == 5
         for callback, status in ((callbacks[0], 404), (callbacks[1], 200)):
-            async with http.get(callback) as answer:
-                assert answer.status == status
+            async with http.get(callback) as called:
+                assert called.status == status
     assert decoded(await registry.handshake("rostering") or b"") == Granted(origin(web), 120)
 
 

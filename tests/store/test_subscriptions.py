@@ -132,6 +132,15 @@ def test_what_a_sink_said_ends_with_it(by: str) -> None:
     assert (after(other).handshakes, after(other).pauses) == ({}, SinkPauses(resumed={"a": 5}))
 
 
+def test_a_permission_ends_when_it_is_not_needed_any_more() -> None:
+    """Law: a sink is asked again if ``validate`` was unset meanwhile, so that it can permit another rate."""
+    asked, unasked = (b'{"sink":"https://x.example","validate":%s}' % one for one in (b"true", b"false"))
+    kept = applied(filed("a", settings=asked), [("handshakes", "a", b"granted"), ("until", "a", b"1")])
+    assert applied(kept, registering.plan_file(kept, {"a": asked}, LATER)).handshakes == {"a": b"granted"}
+    after = applied(kept, registering.plan_file(kept, {"a": unasked}, LATER))
+    assert (after.handshakes, after.until) == ({}, kept.until)
+
+
 async def test_a_mark_of_the_sink_before_is_not_written(store_client: Redis) -> None:
     """Law: a sink's permission is stored only while it is the subscription's sink."""
     registry = Registry(store_client, KEYS)
