@@ -38,6 +38,7 @@ def judge_after_loss(
     secret: str | None,
     *,
     begun_anew: Collection[str] = (),
+    resets: Mapping[str, str] | None = None,
 ) -> Deliveries:
     """Compare the requests at a sink with the streams and the source's log.
 
@@ -48,11 +49,15 @@ def judge_after_loss(
         secret: signs the requests.
         begun_anew: the resources whose data was lost. The sink should not get their baselines, and their revisions
             are not checked.
+        resets: of these the last entry before the loss, where the stream has not gone with the rest: baselines up to
+            there may have come.
     """
     judge = _Judge(pasts(history), secret, begun_anew)
     for resource, entries in streams.items():
         for entry, text in entries:
-            judge.stands(entry, read(text), told=resource in begun_anew)
+            reset = (resets or {}).get(resource)
+            before = reset is not None and order(entry) <= order(reset)
+            judge.stands(entry, read(text), told=resource in begun_anew, before=before)
     for line in log:
         if isinstance(line, Arrived):
             judge.arrived(line)
@@ -79,11 +84,11 @@ class _Judge:
         self._taken: set[str] = set()
         self._reached: Counter[tuple[str, str]] = Counter()
 
-    def stands(self, entry: str, event: Event, *, told: bool) -> None:
+    def stands(self, entry: str, event: Event, *, told: bool, before: bool = False) -> None:
         self._meant[event["id"]] = event
         if not told or event["data"]["cause"] != "baseline":
             self._standing[event["id"]] = entry
-        else:
+        elif not before:
             self._unwanted.add(event["id"])
 
     def arrived(self, request: Arrived) -> None:

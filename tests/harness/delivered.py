@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 GRACE = 0.3
 """Seconds that a process on a busy machine may take to read an answer."""
@@ -104,6 +104,7 @@ class Asked:
         on_record: what was settled, at moments in order.
         heard: seconds after which all processes know of a pause or stop that the sink asks for.
         grace: seconds after which a live process knows of an answer.
+        given_up: of each feed the entries that became dead letters; those behind them may be sent.
     """
 
     wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
@@ -114,6 +115,7 @@ class Asked:
     on_record: Sequence[OnRecord] = ()
     heard: float = GRACE
     grace: float = GRACE
+    given_up: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 def order(entry: str) -> tuple[int, int]:

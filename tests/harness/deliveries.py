@@ -78,6 +78,7 @@ class _Judge:
         self._entries = {read(event)["id"]: event for entries in streams.values() for _, event in entries}
         self._places: dict[str, _Place] = {}
         self._due: list[str] = []
+        self._given_up: set[tuple[tuple[str, str], int]] = set()
         lengths: Counter[tuple[str, str]] = Counter()
         for feed, entries in streams.items():
             for number, (entry, text) in enumerate(entries):
@@ -85,6 +86,8 @@ class _Judge:
                 if asked.wants(event):
                     key = (feed, event["partitionkey"])
                     self._places[event["id"]] = _Place(feed, entry, key, lengths[key])
+                    if entry in asked.given_up.get(feed, ()):
+                        self._given_up.add((key, lengths[key]))
                     lengths[key] += 1
                     if number < asked.due.get(feed, len(entries)):
                         self._due.append(event["id"])
@@ -138,6 +141,8 @@ class _Judge:
         along: Counter[tuple[str, str]] = Counter()
         for place in places:
             reached = max(self._frontier[place.key], along[place.key])
+            while (place.key, reached) in self._given_up:
+                reached += 1
             if place.nth > reached:
                 self._found.out_of_order.append(
                     Fault(at, f"{where}: event {place.nth} of {place.key[1]}, taken so far {reached}")

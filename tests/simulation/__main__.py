@@ -14,18 +14,32 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+import msgspec
+
 from tests.simulation.plan import Plan, brief, decode, drawn, encode, resting
 from tests.simulation.shrink import shrunk
 from tests.simulation.story import told
 from tests.simulation.world import Result, play
 
-CORPUS = Path(__file__).with_name("corpus.txt")
+CORPUS = Path(__file__).with_name("corpus.jsonl")
 
 
-def corpus() -> list[int]:
-    """The seeds that failed once, each with its reason in the file."""
-    lines = CORPUS.read_text().splitlines() if CORPUS.exists() else []
-    return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
+class Found(msgspec.Struct, frozen=True):
+    """A line of the corpus: a plan that failed once, made as small as possible, and what it found."""
+
+    found: str
+    plan: Plan
+
+
+def corpus() -> list[Found]:
+    """The plans that failed once."""
+    return [msgspec.json.decode(line, type=Found) for line in CORPUS.read_bytes().splitlines()]
+
+
+def _add(plan: Plan, found: str) -> None:
+    """Add a plan to the corpus; what is as by default is left out."""
+    with CORPUS.open("ab") as file:
+        file.write(msgspec.json.encode(Found(found, plan)) + b"\n")
 
 
 def main() -> int:
@@ -33,8 +47,13 @@ def main() -> int:
     asked = _parser().parse_args()
     if asked.speed:
         return _speed()
-    if asked.plan is not None:
-        plans: Iterable[Plan] = [decode(asked.plan.read_bytes())]
+    if asked.corpus:
+        plans: Iterable[Plan] = [one.plan for one in corpus()]
+    elif asked.plan is not None:
+        plan = decode(asked.plan.read_bytes())
+        if asked.add:
+            _add(plan, asked.add)
+        plans = [plan]
     else:
         make = brief if asked.brief else partial(drawn, hours=asked.hours, lean=asked.lean)
         plans = map(make, _seeds(asked))
@@ -64,13 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this seed")
     parser.add_argument("--seeds", help="play these seeds, FROM..TO, the last one included")
-    parser.add_argument("--corpus", action="store_true", help="play the seeds that failed once")
+    parser.add_argument("--corpus", action="store_true", help="play the plans that failed once")
     parser.add_argument("--until-found", action="store_true", help="go on with further seeds until one fails")
     parser.add_argument("--hours", type=float, help="let each run last so many hours")
     parser.add_argument("--brief", action="store_true", help="short and small, as the quick suite plays them")
     parser.add_argument("--lean", nargs="*", default=(), help="the kinds of faults and actions that are on")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--plan", type=Path, help="play this plan, as a failure has written it")
+    parser.add_argument("--add", metavar="WHAT", help="add the plan of --plan to the corpus: WHAT it has found")
     parser.add_argument("--keep", type=Path, default=Path("simulation-failed"), help="where a failure is written")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="do not look for a smaller plan")
     parser.add_argument("--speed", action="store_true", help="how fast daemons at rest are played")
@@ -79,8 +99,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seeds(asked: argparse.Namespace) -> Iterable[int]:
-    if asked.corpus:
-        return corpus()
     if asked.seeds:
         first, _, last = asked.seeds.partition("..")
         return range(int(first), int(last) + 1)

@@ -125,6 +125,10 @@ async def _evict(world: World, fault: Deed) -> None:
     world.forget_feed(fault.other)
 
 
+async def _evict_key(world: World, fault: Deed) -> None:
+    world.forget_key(fault.other)
+
+
 async def _flush(world: World, _fault: Deed) -> None:
     world.forget_all()
 
@@ -165,6 +169,7 @@ _FAULTS: Final[dict[str, Callable[[World, Deed], Awaitable[None]]]] = {
     "store_loading": _store_loading,
     "noscript": _noscript,
     "evict": _evict,
+    "evict_key": _evict_key,
     "flush": _flush,
     "sink_mood": _sink_mood,
     "api_blank": _api_blank,

@@ -242,6 +242,81 @@ MUTATIONS: Final = (
         },
         ("sink_down", "skew", "kill", "long"),
     ),
+    Mutation(
+        "renamed-feed-forgotten",
+        "what waits at a feed that was renamed is delivered no more (past defect 7)",
+        {
+            "daemon/cluster/membership.py": (
+                ("self.orphans = orphaned(found, seen, self._own)", "self.orphans = orphaned([], seen, self._own)"),
+            )
+        },
+        ("rename_feed", "sink_down"),
+    ),
+    Mutation(
+        "half-kept",
+        "a feed that has lost a part of what is stored of it goes on with the rest",
+        {"store/lua/begin_round.lua": (("lost(counted(KEYS[3], KEYS[4], KEYS[5]), have[3], have[2]) or ''", "''"),)},
+        ("evict_key",),
+    ),
+    Mutation(
+        "baseline-repeated",
+        "the baseline of a feed that is begun anew is sent again",
+        {"delivery/filters.py": (('subscription.start != "now" and not repeats', 'subscription.start != "now"'),)},
+        ("anew",),
+    ),
+    Mutation(
+        "letter-lost",
+        "an event that is given up leaves no dead letter",
+        {"store/lua/settle_deliveries.lua": (("  redis.call('HSET', KEYS[5], ARGV[i], ARGV[i + 1])\n", ""),)},
+        ("sink_down", "brisk"),
+    ),
+    Mutation(
+        "redelivery-lost",
+        "a redelivered dead letter is removed and not scheduled",
+        {"store/lua/redeliver_letter.lua": (("redis.call('HSET', KEYS[3], ARGV[1], ARGV[3])\n", ""),)},
+        ("sink_down", "brisk", "redeliver"),
+    ),
+    Mutation(
+        "gone-ignored",
+        "a sink that answers 410 or 415 is asked again",
+        {"delivery/sinks/webhook.py": (("    if status in _GONE:\n", "    if status in ():\n"),)},
+        ("sink_gone",),
+    ),
+    Mutation(
+        "release-ignored",
+        "removals that are held stay so although they are released",
+        {"store/commands.py": (("    RELEASE = (RELEASED, HELD)\n", '    RELEASE = ("nothing", HELD)\n'),)},
+        ("purge",),
+    ),
+    Mutation(
+        "answer-not-awaited",
+        "a process that stops releases a lease before it knows whether it has it (found by the simulation)",
+        {
+            "daemon/cluster/leases.py": (
+                ("held = await asyncio.shield(acquiring)", "held = await acquiring"),
+                ("            await finished(acquiring, within=RELEASE_SECONDS)\n", ""),
+            )
+        },
+        ("stop", "slow", "distant"),
+    ),
+    Mutation(
+        "own-settlements-missed",
+        "a lease that ran out, was another's and came back counts as lost (found by the simulation)",
+        {"store/lease.py": (("        if not self.held:  # another", "        if False:  # another"),)},
+        ("store_restart", "partition", "slow"),
+    ),
+    Mutation(
+        "reset-connection-used",
+        "a connection that was reset while idle is used again (found by the simulation)",
+        {"redis/single.py": (("(reader is not None and reader.exception() is not None) or ", ""),)},
+        ("cut",),
+    ),
+    Mutation(
+        "loss-unnoticed",
+        "a process does not notice that the store has lost its settlements (found by the simulation)",
+        {"store/consumer_state.py": (("self.lease.answered = serial", "self.lease.answered = 0"),)},
+        ("store_loss", "failover", "sink_down"),
+    ),
 )
 
 

@@ -15,16 +15,17 @@ import msgspec
 
 from poller.control import subscriptions
 from poller.control.commands import CommandKind, run_command
+from poller.control.dead_letters import DeadLetters
 from poller.control.replay import EARLIEST, LATEST, ReplayControl
 from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.errors import PollerError, StoreError
 from poller.store.session import STORE_PATIENCE, OpenStore, clock_of, opened_store, until_ready
+from tests.simulation.plan import Deed
 from tests.simulation.watch import Pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.simulation.plan import Deed
     from tests.simulation.world import World
 
 _AGAIN: Final = 1.0  # seconds
@@ -67,6 +68,8 @@ class Operator:
             await self._world.rest(_AGAIN)
 
     async def _command(self, feed: str, kind: CommandKind) -> None:
+        """Give a command to a feed, by the name that it has in the store."""
+
         async def ask(store: OpenStore) -> object:
             name = f"acme/{feed}"
             result = await run_command(
@@ -78,7 +81,7 @@ class Operator:
 
     async def pause_feed(self, deed: Deed) -> None:
         """Pause a feed for some time."""
-        world, feed = self._world, deed.target
+        world, feed = self._world, self._world.name_of(deed.target)
         await self._command(feed, CommandKind.PAUSE)
         world.watch.paused[feed] = Pause(feed, world.now() + world.grace)
         await world.rest(deed.seconds)
@@ -87,7 +90,65 @@ class Operator:
 
     async def resync(self, deed: Deed) -> None:
         """Have a feed read again in full."""
-        await self._command(deed.target, CommandKind.RESYNC)
+        await self._command(self._world.name_of(deed.target), CommandKind.RESYNC)
+
+    async def release(self, deed: Deed) -> None:
+        """Publish what is held of a feed, if anything is."""
+        await self._command(self._world.name_of(deed.target), CommandKind.RELEASE)
+
+    async def anew(self, deed: Deed) -> None:
+        """Have a feed read again after all that is known of it is forgotten."""
+        feed = self._world.name_of(deed.target)
+        self._world.begun_anew.add(feed)
+        await self._command(feed, CommandKind.ANEW)
+
+    async def purge(self, deed: Deed) -> None:
+        """Remove all records of a resource at the source; what is held of that is released at the end."""
+        self._world.api.purge(deed.target)
+        self._world.purged = True
+
+    async def rename_feed(self, deed: Deed) -> None:
+        """Give a feed another name in the file, and restart the daemons one after another."""
+        await self._world.rename_feed(deed.target)
+
+    async def drop_feed(self, deed: Deed) -> None:
+        """Take a feed out of the file for some time."""
+        world = self._world
+        gone = await world.drop_feed(deed.target)
+        await world.rest(deed.seconds)
+        if gone is not None:
+            await world.put_back(gone)
+
+    async def release_all(self) -> None:
+        """Release all that is held."""
+        held: list[str] = []
+
+        async def look(store: OpenStore) -> object:
+            held[:] = [one.feed.rpartition("/")[2] for one in (await self._statuses(store))[0] if one.state == "held"]
+            return held
+
+        await self._done("what is held", look)
+        for feed in held:
+            await self._command(feed, CommandKind.RELEASE)
+
+    async def redeliver(self, deed: Deed) -> None:
+        """Have all dead letters of a subscription delivered once more."""
+        world, name = self._world, deed.target
+
+        async def redeliver(store: OpenStore) -> object:
+            letters = DeadLetters(store.client, world.settings.redis.prefix)
+            wanted = await letters.all_of(name, [f"acme/{feed}" for feed in world.watch.feeds])
+            if wanted:
+                world.repeats(name)
+            return (await letters.redeliver(wanted)).moved
+
+        await self._done(f"redeliver {name}", redeliver)
+
+    async def redeliver_all(self) -> None:
+        """Redeliver whatever is a dead letter."""
+        for one in self._world.plan.subscriptions:
+            if one.id not in self._world.removed:
+                await self.redeliver(Deed(self._world.now(), "redeliver", one.id))
 
     async def pause_subscription(self, deed: Deed) -> None:
         """Pause a subscription for some time."""
@@ -150,8 +211,7 @@ class Operator:
                 if not world.feeds_of(name) or feed.rpartition("/")[2] in world.feeds_of(name)
             ]
             wanted = [one for one in planned if one is not None]
-            world.replayed.add(name)
-            world.watch.repeated.add(name)
+            world.repeats(name)
             taken = await control.start(wanted)
             return f"{sum(one.events for one in wanted if one.feed not in taken)} events"
 
@@ -190,7 +250,9 @@ class Operator:
         async def ask(store: OpenStore) -> object:
             feeds, sinks = await self._statuses(store)
             for one in sinks:
-                if one.paused_by in ("failures", "sink"):  # no sink says so, and none fails for days
+                if one.paused_by == "failures" or (
+                    one.paused_by == "sink" and one.subscription not in self._world.told_gone
+                ):  # none fails for days
                     self._world.found(f"{one.subscription} was paused by {one.paused_by}: {one.reason}")
             return msgspec.json.encode(
                 [
@@ -223,4 +285,10 @@ _ACTIONS: Final[dict[str, Callable[[Operator, Deed], Awaitable[None]]]] = {
     "add_subscription": Operator.add_subscription,
     "remove_subscription": Operator.remove_subscription,
     "status": Operator.look,
+    "redeliver": Operator.redeliver,
+    "release": Operator.release,
+    "anew": Operator.anew,
+    "purge": Operator.purge,
+    "rename_feed": Operator.rename_feed,
+    "drop_feed": Operator.drop_feed,
 }

@@ -17,16 +17,24 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys
 from tests.harness.scene import RESOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 STORE, API, SINKS = "store", "api", "sinks"
+GONE: Final = ("410", "415")
+"""What a sink answers that wants no more requests: its subscription is paused."""
 
 
-class FeedPlan(msgspec.Struct, frozen=True):
-    """A feed: how often it is polled, in seconds, and how it is read. ``cron``: instead of the interval."""
+class FeedPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A feed: how often it is polled, in seconds, and how it is read.
+
+    Attributes:
+        cron: instead of the interval.
+        name: of the feed, where it is not the resource's.
+    """
 
     resource: str
     interval: float
@@ -34,9 +42,15 @@ class FeedPlan(msgspec.Struct, frozen=True):
     limit: int
     reconcile: float | None
     cron: str | None = None
+    name: str = ""
+
+    @property
+    def feed(self) -> str:
+        """The feed's name within its source."""
+        return self.name or self.resource
 
 
-class SubscriptionPlan(msgspec.Struct, frozen=True):
+class SubscriptionPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """A subscription and its sink.
 
     Attributes:
@@ -53,6 +67,7 @@ class SubscriptionPlan(msgspec.Struct, frozen=True):
         feeds: the resources; empty: all.
         moods: of the sink while nothing else is planned, as :mod:`tests.harness.sinks` takes them.
         added: added by the operator at run time, not in the file.
+        tries: waits of its schedule; an event that has failed once more is a dead letter. 0: they are never used up.
     """
 
     id: str
@@ -68,9 +83,10 @@ class SubscriptionPlan(msgspec.Struct, frozen=True):
     feeds: tuple[str, ...]
     moods: str
     added: bool = False
+    tries: int = 0
 
 
-class DaemonPlan(msgspec.Struct, frozen=True):
+class DaemonPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process of the program: its host, when it starts, how wrong its wall clock is (seconds), how fast it runs."""
 
     host: str
@@ -79,7 +95,7 @@ class DaemonPlan(msgspec.Struct, frozen=True):
     drift: float
 
 
-class Deed(msgspec.Struct, frozen=True):
+class Deed(msgspec.Struct, frozen=True, omit_defaults=True):
     """A fault or an operator's action.
 
     Attributes:
@@ -99,7 +115,7 @@ class Deed(msgspec.Struct, frozen=True):
     strength: float = 0.0
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """A run.
 
     Attributes:
@@ -193,6 +209,9 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
     if "distant" in lean:
         patient = tuple(msgspec.structs.replace(one, timeout=3.0, moods="ok") for one in plan.subscriptions)
         plan = msgspec.structs.replace(plan, ttl=3.0, timeout=10.0, latency=0.3, subscriptions=patient)
+    if "brisk" in lean:
+        brisk = tuple(msgspec.structs.replace(one, tries=2) for one in plan.subscriptions)
+        plan = msgspec.structs.replace(plan, subscriptions=brisk)
     if "few" in lean:
         plan = msgspec.structs.replace(plan, records=3, removals=0.0)
     faults = tuple(
@@ -254,7 +273,7 @@ def resting(seconds: float) -> Plan:
     return msgspec.structs.replace(plan, seconds=seconds, changes=0.0, ttl=10.0, feeds=(feed,), actions=(ends,))
 
 
-_BRIEF: Final = 10.0  # seconds
+_BRIEF: Final = 8.0  # seconds
 _OFTEN: Final = 0.5
 _RARELY: Final = 0.15
 
@@ -305,6 +324,7 @@ def _subscription(rng: Random, number: int, resources: Sequence[str]) -> Subscri
         feeds=tuple(_some(rng, resources, least=1)) if rng.random() < _RARELY else (),
         moods=rng.choice(_MOODS),
         added=number > 0 and rng.random() < _RARELY,
+        tries=rng.choice((2, 5)) if rng.random() < _RARELY else 0,
     )
 
 
@@ -327,6 +347,30 @@ def _sink(rng: Random, plan: Plan) -> str:
 
 def _resource(rng: Random, plan: Plan) -> str:
     return rng.choice(plan.feeds).resource
+
+
+def _key(rng: Random, plan: Plan) -> str:
+    """A key of the store, without its prefix: each family is as likely as another of its scope."""
+    scope = rng.choice(("feed", "feed", "consumer", "consumer", "subscriptions", "members"))
+    if scope == "feed":
+        return f"{{acme/{_resource(rng, plan)}}}:{rng.choice(FeedKeys.__struct_fields__)}"
+    if scope == "consumer":
+        tail = f"sub:{_sink(rng, plan)}:{rng.choice(ConsumerKeys.__struct_fields__)}"
+        return f"{{acme/{_resource(rng, plan)}}}:{tail}"
+    if scope == "subscriptions":
+        return f"{{subscriptions}}:{rng.choice(SubscriptionKeys.__struct_fields__)}"
+    return rng.choice(
+        (*(f"{{members}}:{name}" for name in MemberKeys.__struct_fields__), "{operations}:feeds", "{operations}:orders")
+    )
+
+
+def _is_movable(plan: Plan) -> bool:
+    """Whether feeds may leave the configuration: no subscription names them, and no listing follows from them."""
+    return not any(one.feeds for one in plan.subscriptions) and _is_independent(plan)
+
+
+def _is_independent(plan: Plan) -> bool:
+    return all(feed.resource != RESOURCES[3] for feed in plan.feeds)
 
 
 def _long(rng: Random, plan: Plan) -> float:
@@ -379,6 +423,10 @@ _FAULTS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
         else Deed(at, "api_blank", API, seconds=rng.uniform(0.5, 6))
     ),
     "api_expire": lambda rng, _, at: Deed(at, "api_expire", API, strength=rng.choice((0, 1))),
+    "sink_gone": lambda rng, plan, at: Deed(
+        at, "sink_mood", _sink(rng, plan), rng.choice(GONE), seconds=rng.uniform(0.1, 6)
+    ),
+    "evict_key": lambda rng, plan, at: Deed(at, "evict_key", STORE, _key(rng, plan)),
 }
 
 _ACTIONS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
@@ -392,16 +440,37 @@ _ACTIONS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
     "replay": lambda rng, plan, at: Deed(at, "replay", _sink(rng, plan), strength=rng.random()),
     "remove_subscription": lambda rng, plan, at: Deed(at, "remove_subscription", _sink(rng, plan), seconds=1.0),
     "status": lambda _rng, _, at: Deed(at, "status", STORE),
+    "redeliver": lambda rng, plan, at: Deed(at, "redeliver", _sink(rng, plan)),
+    "release": lambda rng, plan, at: Deed(at, "release", _resource(rng, plan)),
+    "anew": lambda rng, plan, at: Deed(at, "anew", _resource(rng, plan)),
+    "rename_feed": lambda rng, plan, at: Deed(
+        at, "rename_feed" if _is_movable(plan) else "resync", _resource(rng, plan)
+    ),
+    "drop_feed": lambda rng, plan, at: Deed(
+        at, "drop_feed" if _is_movable(plan) else "resync", _resource(rng, plan), seconds=rng.uniform(0.5, 20)
+    ),
+    "purge": lambda rng, plan, at: (
+        # Only a full reading finds what is gone.
+        Deed(at, "purge", _resource(rng, plan))
+        if _is_independent(plan) and all(feed.reconcile for feed in plan.feeds)
+        else Deed(at, "release", _resource(rng, plan))
+    ),
 }
 
 LOSSES: Final = frozenset({"store_loss", "failover"})
 FORGETS: Final = frozenset({"evict", "flush"})
-_RARE: Final = frozenset({"store_loss", "failover", "evict", "flush", "store_clock_jump"})
+_RARE: Final = frozenset(
+    {
+        *("store_loss", "failover", "evict", "evict_key", "flush", "store_clock_jump"),
+        *("anew", "rename_feed", "drop_feed", "purge"),
+    }
+)
 """What changes how the run is judged is on in few seeds, so that most seeds are judged most strictly."""
 
 
 LEANINGS: Final = {
     "cron": "the first feed has a cron expression",
+    "brisk": "schedules of retries are short, so that there are dead letters",
     "skew": "the first process has a clock that is 30 days ahead",
     "busy": "short leases, short intervals, many changes",
     "distant": "the network takes up to 0.3 s",

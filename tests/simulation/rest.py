@@ -15,7 +15,7 @@ from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKe
 from tests.harness.scene import stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from poller.control.status import FeedStatus, SubscriptionStatus
 
@@ -35,9 +35,10 @@ class Seen:
     Attributes:
         feeds: their status.
         subscriptions: their status.
-        records: how many records the source has of each resource.
+        records: how many records the source has for each feed.
         subscribed: the ids of the subscriptions that there are.
         daemons: the hosts of those that run.
+        retired: the feeds that were in the configuration once; what is stored of them stays.
         lossy: whether the store has forgotten writes: then there may be nothing left to send after an attempt that
             failed, that could succeed.
         read: a command of the store.
@@ -48,6 +49,7 @@ class Seen:
     records: Mapping[str, int]
     subscribed: Sequence[str]
     daemons: Sequence[str]
+    retired: Collection[str]
     lossy: bool
     read: Callable[..., Any]
 
@@ -115,7 +117,7 @@ def _members(seen: Seen) -> Iterator[str]:
 
 
 def _keys(seen: Seen) -> Iterator[str]:
-    feeds = {one.feed for one in seen.feeds}
+    feeds = {one.feed for one in seen.feeds} | {f"acme/{name}" for name in seen.retired}
     for key in sorted(map(_text, seen.read("KEYS", "*"))):
         prefix, _, rest = key.partition(":{")
         tag, _, ending = rest.partition("}:")

@@ -21,7 +21,7 @@ from tests.harness.wishes import SECRET, Wish
 from tests.receiver import receiving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from poller.config.settings import Settings
@@ -36,15 +36,21 @@ _SOURCE: Final = "acme"
 _FEWEST: Final = 3  # records that stay: all of them gone is held until an operator releases it
 
 
-def configured(plan: Plan, *, without: Collection[str] = ()) -> Settings:
-    """The configuration of all daemons; ``without``: subscriptions that are not in the file."""
+def configured(plan: Plan, *, without: Collection[str] = (), feeds: Sequence[FeedPlan] | None = None) -> Settings:
+    """The configuration of all daemons.
+
+    Args:
+        plan: of the run.
+        without: subscriptions that are not in the file.
+        feeds: that are in the file; None: those of the plan.
+    """
     secret, token = kept("secret", SECRET), kept("token", TOKEN)
     lines = [
         f'[redis]\nurl = "redis://{ADDRESSES["store"]}:6379/0"\ndurability = "ignore"',
         f'[lease]\nttl = "{_duration(plan.ttl)}"\n[http]\nbind = "off"',
         f'[[sources]]\nname = "{_SOURCE}"\nbase_url = "http://{ADDRESSES["api"]}"',
         f'auth = {{ token_file = "{token}" }}\ntimeout = "{_duration(plan.timeout)}"',
-        *(_feed_table(feed) for feed in plan.feeds),
+        *(_feed_table(feed) for feed in (plan.feeds if feeds is None else feeds)),
         *(subscription_table(one, secret) for one in plan.subscriptions if one.id not in without),
     ]
     path = kept(f"{os.getpid()}.toml", "\n".join(lines))
@@ -77,14 +83,16 @@ def _feed_table(feed: FeedPlan) -> str:
     reconcile = "off" if feed.reconcile is None else _duration(feed.reconcile)
     when = f'cron = "{feed.cron}"' if feed.cron else f'interval = "{_duration(feed.interval)}"'
     return (
-        f'[[sources.feeds]]\nresource = "{feed.resource}"\n{when}\njitter = "{_duration(feed.jitter)}"\n'
-        f'reconcile = "{reconcile}"\nlimit = {feed.limit}'
+        f'[[sources.feeds]]\nresource = "{feed.resource}"\nname = "{feed.feed}"\n{when}\n'
+        f'jitter = "{_duration(feed.jitter)}"\nreconcile = "{reconcile}"\nlimit = {feed.limit}'
     )
 
 
 def subscription_table(one: SubscriptionPlan, secret: Path) -> str:
     """The lines of a subscription in a configuration file."""
     schedule = [_duration(one.first), *[_duration(one.further)] * 20, *["3s"] * 200]
+    if one.tries:
+        schedule = schedule[: one.tries]
     lines = [
         f'mode = "{one.mode}"',
         f"concurrency = {one.concurrency}",
@@ -134,6 +142,11 @@ class Api:
         for _ in range(20):
             if mutate(self.history, self._rng, self._now()).resource in self._resources:
                 return
+
+    def purge(self, resource: str) -> None:
+        """Remove all records of a resource."""
+        while (present := self.history.pick(resource, self._rng)) is not None:
+            self.history.remove(resource, present.id, self._now())
 
     def log(self) -> list[Mapping[str, Any]]:
         """The history as the judge reads it, of the plan's feeds."""

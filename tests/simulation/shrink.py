@@ -98,6 +98,8 @@ def _simpler(plan: Plan) -> Iterator[Callable[[Plan], Plan]]:
     yield lambda one: replace(
         one, daemons=tuple(replace(daemon, skew=0.0, drift=0.0, starts=0.0) for daemon in one.daemons)
     )
+    yield lambda one: replace(one, seconds=max([deed.at for deed in (*one.faults, *one.actions)], default=0.0) + 1)
+    yield lambda one: replace(one, feeds=tuple(replace(feed, cron=None) for feed in one.feeds))
     yield lambda one: replace(one, records=5)
     yield lambda one: replace(one, removals=0.0)
     yield lambda one: replace(

@@ -74,18 +74,22 @@ class Watch:
         lossy: whether the store has forgotten something, so that streams may go back.
         paused: what must be quiet now, by feed or subscription.
         steady: whether the store's clock is not set; where it is, leases may end before their time.
+        given_up: of each subscription and feed the entries that became dead letters.
         repeated: subscriptions of which a part is delivered once more.
+        archive: of each feed all entries that were published, also those that the store has no more.
         published: how many events were published.
     """
 
     ask: Callable[..., Any]
     now: Callable[[], float]
-    feeds: Sequence[str]
+    feeds: list[str]
     problems: list[str] = field(default_factory=list)
     lossy: bool = False
     paused: dict[str, Pause] = field(default_factory=dict)
     steady: bool = True
     repeated: set[str] = field(default_factory=set)
+    given_up: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    archive: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
     published: int = 0
     _leases: dict[str, _Leased] = field(default_factory=dict)
     _last: dict[str, bytes] = field(default_factory=dict)
@@ -102,6 +106,8 @@ class Watch:
         for key in written:
             if key.endswith(":lease"):
                 self._leased(host, key, done.at, done.words if daemon else None)
+            elif key.endswith(":letters"):
+                self._gave_up(key)
         if not daemon:
             return
         for feed in self.feeds:
@@ -128,6 +134,11 @@ class Watch:
             self._wrong(f"{host} renewed {key}, which {token.partition('/')[0]} has")
         self._leases[key] = _Leased(token, at + timedelta(milliseconds=milliseconds))
 
+    def _gave_up(self, key: str) -> None:
+        feed, _, tail = key.partition("acme/")[2].partition("}:sub:")
+        letters = self.given_up.setdefault((tail.rpartition(":")[0], feed), set())
+        letters.update(bytes(entry).decode() for entry in self.ask("HKEYS", key))
+
     def _fresh(self, feed: str) -> Sequence[tuple[bytes, Mapping[bytes, bytes]]]:
         last = self._last.get(feed)
         found = self.ask("XRANGE", stream(feed), b"(" + last if last else "-", "+")
@@ -139,7 +150,7 @@ class Watch:
     def _fenced(self, host: str, what: str, key: str, arguments: Sequence[bytes]) -> None:
         holder = self.ask("GET", key)
         if holder is None or bytes(holder) not in [bytes(one) for one in arguments]:
-            owner = "nobody" if holder is None else bytes(holder).decode()
+            owner = "no process" if holder is None else bytes(holder).decode()
             self._wrong(f"{host} wrote to {what} without its lease, which {owner} has")
 
     def _told(self, host: str, feed: str, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
@@ -154,6 +165,7 @@ class Watch:
                 self._wrong(f"{feed}: {event['subject']} was published twice with one id")
             self._sequence[feed] = number
             self._ids.add(event["id"])
+            self.archive.setdefault(feed, []).append((entry.decode(), fields[b"data"]))
             record = feed, event["subject"].lower()
             self._places[event["id"]] = _Place(feed, entry.decode(), self._newest.get(record))
             self._newest[record] = event["id"]
@@ -190,6 +202,15 @@ class Watch:
         if self.ask("XPENDING", stream(feed), group, place.entry, place.entry, "1"):
             return False
         return not self.ask("HEXISTS", f"poller:{{acme/{feed}}}:{group}:parked", place.entry)
+
+    def id_of(self, feed: str, entry: str) -> str | None:
+        """The id of the event that was published as this entry."""
+        found = (id_ for id_, place in self._places.items() if (place.feed, place.entry) == (feed, entry))
+        return next(found, None)
+
+    def evicted(self, key: str) -> None:
+        """The store has lost this key: a lease is free before its time."""
+        self._leases.pop(key, None)
 
     def forgot(self) -> None:
         """The store has forgotten something; streams may end earlier than they did."""
