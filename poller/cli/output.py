@@ -7,8 +7,8 @@
 - Foreign text cannot control the terminal: :func:`escaped` and :func:`legible` leave printable characters only, and
   lose nothing: what is not printable is written as an escape.
 - No line of :func:`table` or :func:`wrapped` is wider than asked for. Columns that may shrink are shortened in the
-  middle, the widest first; then columns are left out; then all columns get the same width. A wide character (Chinese)
-  takes two cells.
+  middle, the widest first; then columns are left out, and a last line names them; then all columns get the same
+  width. A wide character (Chinese) takes two cells.
 """
 
 from __future__ import annotations
@@ -226,7 +226,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) 
     shown = [columns[at] for at in kept]
     widths = widths or _squeezed(len(kept), width)
     lines = [_line(shown, [column.heading for column in shown], widths, heading=True)]
-    return lines + [_line(shown, [row[at] for at in kept], widths) for row in rows]
+    lines += [_line(shown, [row[at] for at in kept], widths) for row in rows]
+    left_out = ", ".join(column.heading for at, column in enumerate(columns) if at not in kept)
+    return [*lines, [(shortened(f"not shown, too narrow: {left_out}", width), "dim")]] if left_out else lines
 
 
 def listing(columns: Sequence[Column], items: Iterable[object], width: int) -> list[Line]:

@@ -157,15 +157,16 @@ async def restore(
     except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
         _log.error("subscriptions of the file are not brought back", error=str(error))
     kept = await registry.all()
-    lost = sorted(before.registered.keys() - kept.registered.keys())
+    missing = before.registered.keys() - kept.registered.keys()
+    lost = sorted(name for name in missing if before.registered[name].origin == "run")  # the others: by their file
     log, event = (_log.error, "subscriptions lost") if lost else (_log.warning, "subscriptions brought back")
     log(
         event,
         lost=lost,
         version=kept.version,
         version_before=before.version,
-        advice="the store has lost its registry of subscriptions or a part of it, or holds an older one. Those of the "
-        "configuration are back; "
+        advice="the store has lost its registry of subscriptions or a part of it, or holds an older one. Those of a "
+        "configuration file come back by it; "
         + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing"),
     )
     reason = "the store has lost it, and it is in no configuration file; add it again"

@@ -184,7 +184,9 @@ def test_columns_shrink_before_one_is_left_out() -> None:
         "feed                  state    records     lag",
         "acme/empl…labilities  failing   150000  59 min",
     ]
-    assert text(table(COLUMNS, [row], 30)[0]).split() == ["feed", "state", "lag"]
+    heading, _, note = table(COLUMNS, [row], 30)
+    assert text(heading).split() == ["feed", "state", "lag"]
+    assert text(note) == "not shown, too narrow: records"
     assert text(table(COLUMNS, [row], 20)[0]).split() == ["feed", "state"]
 
 

@@ -39,6 +39,23 @@ async def test_the_files_come_back_and_the_others_are_told_by_name(client: FakeA
     assert [(line["log_level"], line["lost"]) for line in said] == [("error", ["run"])]
 
 
+async def test_one_of_another_processs_file_is_not_announced_as_lost(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """A file subscription that this process does not list comes back by the process that lists it: it is not lost."""
+    settings = configured(tmp_path, "mine", "theirs")
+    registry = registry_of(settings, client)
+    await registry.sync(filed(settings), NOW)
+    before = await registry.all()
+    await client.flushall()
+
+    async def announce(_: OperationalEvent) -> None:
+        raise AssertionError("nothing is lost")
+
+    with capture_logs() as said:
+        kept = await restore(registry, filed(settings)[:1], before, now=LATER, announce=announce)
+    assert set(kept.registered) == {"mine"}
+    assert [(line["event"], line["lost"]) for line in said] == [("subscriptions brought back", [])]
+
+
 async def test_one_that_is_new_in_the_file_is_as_new_as_it_is(client: FakeAsyncRedis, tmp_path: Path) -> None:
     """A subscription that was not registered before begins at the time of registration."""
     settings = configured(tmp_path, "fresh")
