@@ -260,9 +260,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "baseline-repeated",
-        "the baseline of a feed that is begun anew is sent again",
+        "the baseline of a feed that was reset is sent again",
         {"delivery/filters.py": (('subscription.start != "now" and not repeats', 'subscription.start != "now"'),)},
-        ("anew",),
+        ("reset_feed",),
     ),
     Mutation(
         "letter-lost",

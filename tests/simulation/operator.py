@@ -96,7 +96,7 @@ class Operator:
         """Publish what is held of a feed, if anything is."""
         await self._command(self._world.name_of(deed.target), CommandKind.RELEASE)
 
-    async def anew(self, deed: Deed) -> None:
+    async def reset_feed(self, deed: Deed) -> None:
         """Have a feed read again after all that is known of it is forgotten."""
         feed = self._world.name_of(deed.target)
         self._world.begun_anew.add(feed)
@@ -287,7 +287,7 @@ _ACTIONS: Final[dict[str, Callable[[Operator, Deed], Awaitable[None]]]] = {
     "status": Operator.look,
     "redeliver": Operator.redeliver,
     "release": Operator.release,
-    "anew": Operator.anew,
+    "reset_feed": Operator.reset_feed,
     "purge": Operator.purge,
     "rename_feed": Operator.rename_feed,
     "drop_feed": Operator.drop_feed,

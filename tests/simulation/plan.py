@@ -442,7 +442,7 @@ _ACTIONS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
     "status": lambda _rng, _, at: Deed(at, "status", STORE),
     "redeliver": lambda rng, plan, at: Deed(at, "redeliver", _sink(rng, plan)),
     "release": lambda rng, plan, at: Deed(at, "release", _resource(rng, plan)),
-    "anew": lambda rng, plan, at: Deed(at, "anew", _resource(rng, plan)),
+    "reset_feed": lambda rng, plan, at: Deed(at, "reset_feed", _resource(rng, plan)),
     "rename_feed": lambda rng, plan, at: Deed(
         at, "rename_feed" if _is_movable(plan) else "resync", _resource(rng, plan)
     ),
@@ -462,7 +462,7 @@ FORGETS: Final = frozenset({"evict", "flush"})
 _RARE: Final = frozenset(
     {
         *("store_loss", "failover", "evict", "evict_key", "flush", "store_clock_jump"),
-        *("anew", "rename_feed", "drop_feed", "purge"),
+        *("reset_feed", "rename_feed", "drop_feed", "purge"),
     }
 )
 """What changes how the run is judged is on in few seeds, so that most seeds are judged most strictly."""

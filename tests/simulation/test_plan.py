@@ -22,7 +22,7 @@ def test_seeds_differ() -> None:
     plans = [drawn(seed) for seed in _SEEDS]
     kinds = {deed.kind for plan in plans for deed in (*plan.faults, *plan.actions)}
     assert {"kill", "freeze", "partition", "store_loss", "flush", "clock_jump", "pause_feed", "replay"} <= kinds
-    assert {"evict_key", "rename_feed", "drop_feed", "anew", "purge", "release", "redeliver"} <= kinds
+    assert {"evict_key", "rename_feed", "drop_feed", "reset_feed", "purge", "release", "redeliver"} <= kinds
     for kind in kinds:
         assert not all(kind in {deed.kind for deed in (*plan.faults, *plan.actions)} for plan in plans)
 
