@@ -43,7 +43,8 @@ _SEED: Final = 33  # its first ten changes show several resources
 _PAGE_PORT: Final = 8080
 _SECRET_BYTES: Final = 32
 _BLOCK: Final = timedelta(milliseconds=250)
-_PATIENCE: Final = 60.0  # seconds for the first reading, and for the last webhooks; a busy machine is slow
+_READING_PATIENCE: Final = 60.0  # seconds for the first reading; a busy machine is slow
+_WEBHOOKS_PATIENCE: Final = 15.0  # seconds for the last webhooks, also after Ctrl-C
 _STOP_PATIENCE: Final = 6.0  # seconds; a commit in progress has five
 _RECEIVER_PATIENCE: Final = 2.0  # seconds to end by itself
 _LONGEST_REPORT: Final = 1024 * 1024  # bytes; a record of the sandbox has a thousandth
@@ -206,12 +207,12 @@ class _Stage:
             PollerError: the first reading does not end, a webhook was refused, or a part ended by itself.
         """
         expected = {resource: self._history.count(resource) for resource in RESOURCES}
-        if not await self._until(lambda: stop.is_set() or self._first >= Counter(expected)):
-            raise PollerError(f"the first reading did not end within {_PATIENCE:g} s")
+        if not await self._until(lambda: stop.is_set() or self._first >= Counter(expected), _READING_PATIENCE):
+            raise PollerError(f"the first reading did not end within {_READING_PATIENCE:g} s")
         for resource in RESOURCES:
             write_line(f"{resource:<{_WIDTH}}  {count(self._first[resource], 'record')} read")
         await self._make_changes(rng, stop, seconds)
-        await self._until(lambda: self._published.keys() == self._delivered)
+        await self._until(lambda: self._published.keys() == self._delivered, _WEBHOOKS_PATIENCE)
         self._is_over = True
         write_line("")
         write_line(
@@ -248,12 +249,12 @@ class _Stage:
         finally:
             await ended(changing, stopping)
 
-    async def _until(self, is_so: Callable[[], bool]) -> bool:
-        """Wait for a condition; False after :data:`_PATIENCE`."""
+    async def _until(self, is_so: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a condition; False after this long."""
         import asyncio
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(seconds):
                 while not is_so():
                     self._raise_failure()
                     self._news.clear()
