@@ -336,7 +336,7 @@ def _exit_on_signals() -> None:
     Nothing has started before that, so nothing needs to be cleaned up. Without this, a signal during a second of
     imports would end the process by itself, which supervisors count as a failure.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # who sees SIGTERM handled sees all handled
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,9 @@ async def strike(stage: Stage, rng: Random) -> None:
     before = {id(one): _told(one) for one in stage.replicas.running}
     hours = rng.choice(_HOURS)
     set_clock(stage.directory / "clock", f"{hours:+d}h")
-    seconds = 0.5 + rng.random()
-    await stage.rest(seconds)
+    began = time.monotonic()
+    await stage.rest(0.5 + rng.random())
+    seconds = time.monotonic() - began
     for one in stage.replicas.running:
         lines = _told(one) - before[id(one)]
         if lines > _A_SECOND_OF_LOG * (seconds + 1):
