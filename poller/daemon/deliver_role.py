@@ -232,6 +232,7 @@ class DeliverRole:
         self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
         self._running: dict[str, SubscriptionRunner] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[SubscriptionRunner] = set()
         self._seen: RegistryVersions | None = None
         self._kept: Subscriptions | None = None
         self._feeds: dict[str, tuple[str, ...]] = {}
@@ -266,7 +267,7 @@ class DeliverRole:
             ConfigurationError: two subscriptions have one id.
         """
         leases = keep_renewed(
-            _ConsumerLeases(self._running), ttl=self._shared.settings.lease.ttl, clock=self._shared.clock
+            _ConsumerLeases(self._running, self._ending), ttl=self._shared.settings.lease.ttl, clock=self._shared.clock
         )
         tasks = [
             asyncio.create_task(leases, name="leases of deliveries"),
@@ -414,9 +415,11 @@ class DeliverRole:
         running, before = self._running.pop(name), self._leaving.get(name)
         leaving = asyncio.create_task(_stopped(running, before), name=f"end of subscription {name}")
         self._leaving[name] = leaving
-        leaving.add_done_callback(lambda _: self._left(name, leaving))
+        self._ending.add(running)
+        leaving.add_done_callback(lambda _: self._left(name, leaving, running))
 
-    def _left(self, name: str, leaving: asyncio.Task[None]) -> None:
+    def _left(self, name: str, leaving: asyncio.Task[None], running: SubscriptionRunner) -> None:
+        self._ending.discard(running)
         if self._leaving.get(name) is leaving:
             del self._leaving[name]
 
@@ -476,10 +479,11 @@ async def _stopped(running: SubscriptionRunner, before: asyncio.Task[None] | Non
 
 
 class _ConsumerLeases:
-    """The leases of all feed consumers at the time of iteration."""
+    """The leases of all feed consumers at the time of iteration, also of those whose last requests are in flight."""
 
-    def __init__(self, running: Mapping[str, SubscriptionRunner]) -> None:
+    def __init__(self, running: Mapping[str, SubscriptionRunner], ending: Collection[SubscriptionRunner]) -> None:
         self._running = running
+        self._ending = ending
 
     def __iter__(self) -> Iterator[Lease]:
-        return iter([store.lease for running in self._running.values() for store in running.stores])
+        return iter([store.lease for one in (*self._running.values(), *self._ending) for store in one.stores])

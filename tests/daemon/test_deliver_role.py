@@ -825,3 +825,32 @@ async def test_a_redelivery_is_noticed_although_the_registry_was_lost_meanwhile(
         together.incr(keys.parked)
         await together.execute()
     await scene.arrives("one", "e1", "e2")
+
+
+async def test_the_last_requests_of_a_changed_subscription_keep_its_lease(scene: Scene) -> None:
+    """Law: while the last requests of a changed subscription are in flight, its lease is renewed: they are settled."""
+    settings = scene.settings("file")
+    ttl = timedelta(milliseconds=500)
+    settings = settings.model_copy(update={"lease": settings.lease.model_copy(update={"ttl": ttl})})
+    table = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "sink": f"{scene.sink.url}/run"}
+    answered = asyncio.Event()
+    scene.sink.answer = Held(answered, Reply())
+    await scene.registry.add("run", msgspec.json.encode(table), (), now())
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("run", "e1")
+    owner = await scene.owner("run")
+    lasts: list[int] = []
+
+    async def renewed() -> bool:
+        lasts.append(await scene.client.pttl(ConsumerKeys.of("poller", FEED, "run").lease))
+        assert await scene.owner("run") == owner
+        return len(lasts) > 1 and lasts[-1] > lasts[-2]
+
+    with capture_logs() as said:
+        await scene.registry.change("run", msgspec.json.encode(table | {"concurrency": 3}))
+        await until(lambda: any(line["event"] == "share" and line["of"] == 1 for line in said), "a stop")
+    await until(renewed, "the lease to be renewed")
+    answered.set()
+    await scene.add("e2")
+    await scene.arrives("run", "e1", "e2")
