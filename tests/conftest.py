@@ -77,7 +77,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out slow tests, unless they are requested."""
+    """Leave out slow tests, unless they are requested; run the tests of whole programs, beside this file, first.
+
+    They take longest. Were they the last, one worker would still run them while the others have finished.
+    """
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
     if config.getoption("--thorough") or any("::" in argument for argument in config.args):
         return
     long = [item for item in items if item.get_closest_marker("thorough")]
