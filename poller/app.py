@@ -133,6 +133,7 @@ class _Daemon:
                 await stack.enter_async_context(self._backing.standing(store))
                 only = None if "poll" in roles else frozenset[str]()
                 membership = _membership(settings, store, watch, shebang)
+                self._readiness.sharing(lambda: membership.error)
                 name = membership.name
                 feeds = await stack.enter_async_context(
                     polled_feeds(settings, environ, store.client, shebang=shebang, clock=clock, only=only, member=name)

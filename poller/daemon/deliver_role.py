@@ -240,6 +240,7 @@ class DeliverRole:
         self._unlisted_at = math.inf
         self._failure = LogOnce(_log, "the subscriptions cannot be read")
         self._unseen = LogOnce(_log, "new entries cannot be seen")
+        self._unreadable: dict[str, LogOnce] = {}
 
     @property
     def subscriptions(self) -> int:
@@ -247,11 +248,10 @@ class DeliverRole:
         return len(self._running)
 
     def failing(self) -> Mapping[str, str]:
-        """The error of each subscription of this process whose deliveries fail, and of the registry of all."""
+        """The error of each subscription here whose deliveries fail, of the registry, and of each orphaned feed."""
         failing = {name: one.error for name, one in self._running.items() if one.error is not None}
-        if self._failure.error is not None:
-            failing[_REGISTRY] = self._failure.error
-        return failing
+        failures = {_REGISTRY: self._failure, **self._unreadable}
+        return failing | {name: one.error for name, one in failures.items() if one.error is not None}
 
     def _beside(self, sink: str, name: str, until: datetime) -> list[str]:
         """The subscriptions of this sink other than that of this name, which share its pause."""
@@ -370,10 +370,8 @@ class DeliverRole:
         if compared == self._compared and not anyway:
             return False
         settings, now = self._shared.settings, self._shared.clock.now()
-        waiting = {
-            feed: await waiting_at(self._shared.store.client, settings.redis.prefix, feed, kept, now=now)
-            for feed in self._configurations.orphans
-        }
+        waiting = {feed: await self._waiting_at(feed, kept, now) for feed in self._configurations.orphans}
+        self._unreadable = {feed: one for feed, one in self._unreadable.items() if feed in waiting}
         feeds = {
             name: _feeds_of(name, one.outline.feeds, settings.feed_ids, self._configurations, waiting)
             for name, one in kept.registered.items()
@@ -383,6 +381,19 @@ class DeliverRole:
         changed = feeds != self._feeds
         self._feeds, self._compared = feeds, compared
         return changed
+
+    async def _waiting_at(self, feed: str, kept: Subscriptions, now: datetime) -> Collection[str]:
+        """The subscriptions that have undelivered events at an orphaned feed; none where the feed cannot be read."""
+        failure = self._unreadable.setdefault(feed, LogOnce(_log, "orphaned feed cannot be read", feed=feed))
+        try:
+            found = await waiting_at(self._shared.store.client, self._shared.settings.redis.prefix, feed, kept, now=now)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:  # of this feed alone
+            failure.failed(str(error))
+            return ()
+        failure.worked()
+        return found
 
     async def _restored(self, before: Subscriptions) -> Subscriptions:
         shared = self._shared

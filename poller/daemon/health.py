@@ -220,6 +220,7 @@ class Readiness:
         self._phase = "starting"
         self._failing: dict[str, str] = {}
         self._undelivered: Callable[[], Mapping[str, str]] = dict
+        self._unseen: Callable[[], str | None] = lambda: None
 
     def started(self) -> None:
         """The process's work has begun."""
@@ -239,6 +240,10 @@ class Readiness:
         """Set the function that returns the errors of failing subscriptions."""
         self._undelivered = failing
 
+    def sharing(self, failure: Callable[[], str | None]) -> None:
+        """Set the function that returns why the list of processes cannot be read: without it no lease is acquired."""
+        self._unseen = failure
+
     async def report(self) -> ReadinessReport:
         """The present state; checks the store if the last check is old."""
         reasons = await self._watch.fresh()
@@ -246,6 +251,8 @@ class Readiness:
             reasons = [ReadinessProblem("stopping", "this process is stopping")]
         elif self._phase == "starting" and not reasons:
             reasons = [ReadinessProblem("starting", "this process has not begun its work yet")]
+        elif (unseen := self._unseen()) is not None:
+            reasons = [*reasons, ReadinessProblem("processes", f"the other processes cannot be seen: {unseen}")]
         return ReadinessReport(
             ready=not reasons,
             reasons=tuple(ReadinessProblem(one.name, without_credentials(one.text)) for one in reasons),

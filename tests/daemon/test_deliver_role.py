@@ -29,7 +29,7 @@ from poller.daemon.health import StoreMonitor
 from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.redis.client import commands, servers
-from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.lease import member_name
 from poller.store.members import MemberList, Members
 from poller.store.registry import Registry
@@ -685,6 +685,16 @@ async def test_what_is_unreadable_of_one_subscription_stops_no_other(scene: Scen
     await scene.arrives("paused", "e1")
     assert scene.sink.requests[-1].header("webhook-signature")
     assert {request.target for request in scene.sink.requests} == {"/file", "/paused"}
+
+
+async def test_an_orphaned_feed_that_cannot_be_read_stops_no_other_feed(scene: Scene) -> None:
+    """While a key of a feed that no process has is of another type, that is named and all else is delivered."""
+    await scene.client.hset(remembered_key("poller"), "acme/old", b"{}")
+    await scene.client.set(ConsumerKeys.of("poller", "acme/old", "file").state, "x")
+    scene.deliver(scene.settings("file"))
+    await scene.add("e1")
+    await scene.arrives("file", "e1")
+    assert "WRONGTYPE" in scene.roles[0].failing()["acme/old"]
 
 
 async def test_an_unusable_stream_stops_no_other_feed(scene: Scene) -> None:

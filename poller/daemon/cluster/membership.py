@@ -111,6 +111,11 @@ class Membership:
         self._listeners: list[Callable[[], None]] = [self._changed.set]
         self._failure = LogOnce(_log, "the other processes cannot be seen")
 
+    @property
+    def error(self) -> str | None:
+        """Why the list cannot be read though the store answers; None: it can."""
+        return self._failure.error
+
     def listen(self, changed: Callable[[], None]) -> None:
         """Call this function whenever the list has changed, or leases may be free."""
         self._listeners.append(changed)

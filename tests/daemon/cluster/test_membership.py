@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.daemon.cluster.membership import Membership
-from poller.daemon.health import StoreMonitor
+from poller.daemon.health import Readiness, StoreMonitor
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.client import commands
@@ -215,6 +215,24 @@ async def test_what_another_program_wrote_among_the_processes_keeps_none_from_re
         assert membership.seen.doing("poll") == ("one", "other")
         assert membership.listed("poll") is None
         assert await membership.ask(COUNT) == 1
+
+
+async def test_a_list_that_cannot_be_read_makes_a_process_unready(client: Redis) -> None:
+    """Law: while the list's key has another type, the process is not ready and says why."""
+    membership = membership_of(List(client), look_seconds=0.01)
+    membership.join("poll")
+    readiness = Readiness(StoreMonitor("warn", clock=store_clock()))
+    readiness.started()
+    readiness.sharing(lambda: membership.error)
+    await client.set(KEYS.beats, "x")
+    async with membership.running(), patience("the failure, and its end"):
+        await until(lambda: membership.error, "the failure")
+        reasons = {one.name: one.text for one in (await readiness.report()).reasons}
+        assert "WRONGTYPE" in reasons["processes"]
+        await client.delete(KEYS.beats)
+        await membership.joined("poll")
+        await until(lambda: membership.error is None, "the end of the failure")
+        assert "processes" not in [one.name for one in (await readiness.report()).reasons]
 
 
 async def test_a_fault_of_the_program_ends_no_reading(client: Redis) -> None:
