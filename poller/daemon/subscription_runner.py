@@ -192,7 +192,8 @@ class SubscriptionRunner:
     @property
     def error(self) -> str | None:
         """The error here, in words; None: no failure."""
-        return self._subscriber.error if self._subscriber else self._idle_because
+        found = self._subscriber.error if self._subscriber else self._idle_because
+        return found or next((one.error for one in self._owned if one.error is not None), None)
 
     async def wait_until_current(self) -> bool:
         """Whether the registry still holds the subscription as it is delivered here; if not, False after a moment.

@@ -697,6 +697,19 @@ async def test_an_orphaned_feed_that_cannot_be_read_stops_no_other_feed(scene: S
     assert "WRONGTYPE" in scene.roles[0].failing()["acme/old"]
 
 
+@pytest.mark.parametrize("part", ["parked", "lease"])
+async def test_a_key_that_stops_a_subscription_is_its_failure(scene: Scene, part: str) -> None:
+    """While a key that a subscription needs at a feed has another type, the process names it; then it is delivered."""
+    key = getattr(ConsumerKeys.of("poller", FEED, "file"), part)
+    await (scene.client.set(key, "x") if part == "parked" else scene.client.hset(key, "x", "y"))
+    await scene.add("e1")
+    scene.deliver(scene.settings("file"))
+    await until(lambda: scene.roles and "WRONGTYPE" in scene.roles[0].failing().get("file", ""), "the failure")
+    await scene.client.delete(key)
+    await scene.arrives("file", "e1")
+    await until(lambda: not scene.roles[0].failing(), "the end of the failure")
+
+
 async def test_an_unusable_stream_stops_no_other_feed(scene: Scene) -> None:
     """While one stream's key has another type, the events of the other feeds are delivered."""
     scene.settings("file")

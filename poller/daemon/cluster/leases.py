@@ -280,7 +280,11 @@ class LeasedWork(Protocol):
 
 
 class LeaseKeeper:
-    """Keeps one feed consumer running while its lease is held; see :class:`WorkLease`."""
+    """Keeps one feed consumer running while its lease is held; see :class:`WorkLease`.
+
+    Attributes:
+        error: why the store refuses what the feed consumer needs, in words; None: it does not.
+    """
 
     def __init__(
         self,
@@ -308,6 +312,7 @@ class LeaseKeeper:
         self.lease = lease.key
         self.nonce = lease.token.encode()
         self._pair = pair
+        self.error: str | None = None
         self._held = lease
         self._watch = watch
         self._changed = changed
@@ -338,7 +343,14 @@ class LeaseKeeper:
 
     async def acquire(self) -> HeldElsewhere | None:
         """Acquire the lease; None: this process has it."""
-        held = await self._held.acquire()
+        try:
+            held = await self._held.acquire()
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            self.error = str(error)
+            raise
+        self.error = None
         self._watch.worked(self.name)
         return held
 
@@ -358,6 +370,7 @@ class LeaseKeeper:
         """Stop delivering, and release the lease when the requests in flight have ended, or soon."""
         self.lost()
         await self._idle.wait()
+        self.error = None
         await self._held.release()
 
     def stop(self) -> None:
@@ -412,7 +425,8 @@ class LeaseKeeper:
             self._watch.failed(self.name, str(error))
             return _AFTER_FAILURE
         except StoreError as error:
-            self._failure.failed(str(error))
+            self.error = str(error)
+            self._failure.failed(self.error)
             return _AFTER_FAILURE
         except Exception:  # noqa: BLE001 -- a task ends here: a fault of the program costs a pause here, and nothing elsewhere
             self._log.exception("not delivering")
