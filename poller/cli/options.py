@@ -334,10 +334,11 @@ def _exit_on_signals() -> None:
     """End the process with code 0 at SIGTERM, SIGINT and SIGHUP until the daemon's loop handles them.
 
     Nothing has started before that, so nothing needs to be cleaned up. Without this, a signal during a second of
-    imports would end the process by itself, which supervisors count as a failure.
+    imports would end the process by itself, which supervisors count as a failure. As later, only SIGHUP stays ignored
+    if it is, as under ``nohup``; SIGINT is handled though a script that starts this in the background has it ignored.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # who sees SIGTERM handled sees all handled
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(0))
 
 

@@ -12,6 +12,7 @@ from poller.store.keys import SubscriptionKeys
 from poller.store.registry import Registry
 from tests.harness.processes import daemon
 from tests.harness.subscribed import Wish, subscribed
+from tests.harness.waiting import lasting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _ONE, _TWO, _THREE = Wish("one"), Wish("two"), Wish("three")
 _ALONE = Wish("one", lines="concurrency = 1")  # else a 410 still in flight would pause the subscription again
-_FAILING = Wish("one", lines='disable_after = "1s"')
 
 
 @pytest.mark.thorough
@@ -64,7 +64,11 @@ async def test_resumed_at_once_it_goes_on(tmp_path: Path, store: str) -> None:
 
 async def test_nothing_but_failures_disables_and_keeps_the_events(tmp_path: Path, store: str) -> None:
     """After a second of failures a subscription is disabled; resumed, it gets all events. Both are announced."""
-    async with subscribed(tmp_path, [_FAILING], store=store) as scene, daemon(scene.config()):
+    failing = Wish("one", lines=f'disable_after = "{lasting(1)}"')  # a busy sink that is well must not fail for as long
+    async with (
+        subscribed(tmp_path, [failing], store=store) as scene,
+        daemon(scene.config(sink_timeout=lasting(0.4))),
+    ):
         await scene.more("one", 20)
         scene.sinks.mood("one", "503=5 reset hang")
         told = await scene.announced("poller.subscription.disabled.v1", "one")
