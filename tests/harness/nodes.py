@@ -91,7 +91,7 @@ class Node:
         """
         if self._client is None:
             retry = Retry(NoBackoff(), 1, supported_errors=(Unreachable, Unanswered))
-            self._client = Redis(host=HOST, port=self.port, protocol=2, socket_timeout=2 * strain(), retry=retry)
+            self._client = Redis(host=HOST, port=self.port, protocol=2, socket_timeout=5 * strain(), retry=retry)
             self._client.response_callbacks.clear()
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 
