@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, cast
 
 from redis.asyncio import BlockingConnectionPool, Connection, Redis
+from redis.asyncio.client import Pipeline
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -114,9 +115,14 @@ class KeyNamingClient(Redis):
         except ResponseError as error:
             if not _WRONG_TYPE.search(str(error)):
                 raise
-            raise ResponseError(f"WRONGTYPE {await self._mistyped(args)}") from error
+            raise ResponseError(f"WRONGTYPE {await self.mistyped(args)}") from error
 
-    async def _mistyped(self, command: Sequence[Any]) -> str:
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:  # noqa: FBT001, FBT002 -- as in redis-py
+        """Commands that are sent together; their errors name a key of another type, too."""
+        return _KeyNamingPipeline(self, transaction, shard_hint)
+
+    async def mistyped(self, command: Sequence[Any]) -> str:
+        """Which of the keys that a command names has another type, in words."""
         named = [key.decode() if isinstance(key, bytes) else str(key) for key in _keys(command)]
         types: list[Any] = [await self.type(key) for key in named]
         kinds = {key: kind.decode() for key, kind in zip(named, types, strict=True)}
@@ -124,6 +130,27 @@ class KeyNamingClient(Redis):
         wrong = {key: kind for key, kind in kinds.items() if kind not in {"none", expected[key]}} or kinds
         found = " and ".join(f"{key} is a {kind}{_unlike(kind, expected[key])}" for key, kind in wrong.items())
         return f"{found}: another program uses this prefix; set another redis.prefix, or rename the key"
+
+
+class _KeyNamingPipeline(Pipeline):
+    """A pipeline whose errors about a key of another type say which key it is."""
+
+    def __init__(self, client: KeyNamingClient, transaction: bool, shard_hint: str | None) -> None:  # noqa: FBT001 -- as there
+        super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
+        self._client = client
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:  # noqa: FBT001, FBT002 -- as there
+        """As in redis-py; an error about a key of another type names the key and not the command."""
+        commands = list(self.command_stack)
+        answers: list[Any] = await super().execute(raise_on_error=False)
+        for place, answer in enumerate(answers):
+            if isinstance(answer, ResponseError) and _WRONG_TYPE.search(str(answer)):
+                answers[place] = ResponseError(f"WRONGTYPE {await self._client.mistyped(commands[place][0])}")
+                if raise_on_error:
+                    raise answers[place] from answer
+        if raise_on_error:
+            self.raise_first_error(commands, answers)
+        return answers
 
 
 def _keys(command: Sequence[Any]) -> Sequence[Any]:

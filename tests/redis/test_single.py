@@ -72,6 +72,11 @@ async def test_a_key_of_another_type_is_named(server: str, command: tuple[str | 
         await client.set("p:{a/b}:pause", "x")
         with pytest.raises(StoreRefused, match=words), translated(client):
             await client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+        together = client.pipeline(transaction=False)
+        together.get("p:{a/b}:pause")
+        together.execute_command(*command)
+        with pytest.raises(StoreRefused, match=words), translated(client):
+            await together.execute()
 
 
 async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
