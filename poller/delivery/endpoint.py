@@ -259,7 +259,8 @@ class EndpointState:
         return self._clock.monotonic() < self._paused_until
 
     def resume(self) -> None:
-        """End a pause for an operator; retries that wait for it are due now."""
+        """End a pause for an operator; retries that wait for it are due now, and failures are forgotten."""
+        self._standing.resume()
         self._paused_until = self._clock.monotonic()
         self.resumed = int(self._clock.now().timestamp() * 1000)
         self._wake()

@@ -93,6 +93,13 @@ class EndpointHealth:
         health = self._healths.get(feed, Health())
         self._fails(feed, after_failure(health, at, error, seconds=self._failing_seconds))
 
+    def resume(self) -> None:
+        """Forget the failures, as the operator's command does in the store."""
+        self._begin_anew()
+        for feed in self._failing:
+            self._healths[feed] = resumed(self._healths[feed])
+        self._failing.clear()
+
     def unsent(self, feed: str, at: datetime, error: str) -> None:
         """Record an attempt that was not sent, for a reason on this side, which ``error`` describes."""
         self._begin_anew()

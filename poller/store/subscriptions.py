@@ -528,10 +528,12 @@ def plan_resumption(
     if until is not None and milliseconds_of(until) > kept.at:
         since = kept.pauses.since.get(subscription) or moment_of(kept.at)
         before = before or Paused("sink", f"its sink wanted nothing before {until:%Y-%m-%dT%H:%M:%SZ}", since)
-        writes += _sink_resumption(kept, subscription)
+        writes += _pause_end(subscription)
     for feed, health in kept.health.get(subscription, {}).items():
         if (fresh := renewed(health)) != health:
             writes.append(("health", health_field(subscription, feed), fresh))
+    if writes:  # processes that deliver forget the failures, too
+        writes.append(_resumption_mark(kept, subscription))
     return writes, before
 
 
@@ -569,13 +571,16 @@ def _sink_changes(kept: Subscriptions, name: str, settings: bytes) -> list[Write
     is_over = not is_same or (before.handshake and not now.handshake)
     writes: list[Write] = [("handshakes", name, None)] if is_over and name in kept.handshakes else []
     if name in kept.until and not is_same:
-        writes += _sink_resumption(kept, name)
+        writes += [*_pause_end(name), _resumption_mark(kept, name)]
     return writes
 
 
-def _sink_resumption(kept: Subscriptions, name: str) -> list[Write]:
-    ended: list[Write] = [("until", name, None), ("until", since_field(name), None)]
-    return [*ended, ("until", resumed_field(name), _json(kept.at))]  # for what waits for its end
+def _pause_end(name: str) -> list[Write]:
+    return [("until", name, None), ("until", since_field(name), None)]
+
+
+def _resumption_mark(kept: Subscriptions, name: str) -> Write:
+    return "until", resumed_field(name), _json(kept.at)  # for what waits for its end
 
 
 def _credential_change(kept: Subscriptions, name: str, credential: bytes | None) -> list[Write]:

@@ -207,6 +207,22 @@ def test_what_counts_is_the_time_between_failed_attempts(steps: list[tuple[str, 
         assert (standing.failing_for or timedelta()).total_seconds() == pytest.approx(counted, abs=1e-5)
 
 
+def test_a_running_delivery_forgets_its_failures_when_it_is_resumed() -> None:
+    """A resumption restarts the count of failing for a feed that goes on being delivered here, and it is stored so."""
+    standing = EndpointHealth(timedelta(days=5))
+    standing.took("a", Health())
+    for hour in range(3):
+        standing.failed("a", NOON + timedelta(hours=hour), "no")
+    assert standing.failing_for == timedelta(hours=2)
+    standing.resume()
+    assert (standing.failing_for, standing.error) == (None, None)
+    stored = standing.counts("a")
+    assert stored is not None
+    assert (stored.failing_since, stored.failing_seconds, stored.failed) == (None, 0.0, 3)
+    standing.failed("a", NOON + timedelta(hours=3), "no")
+    assert standing.failing_for == timedelta(0)
+
+
 def test_failing_that_an_older_version_has_noted_goes_on() -> None:
     """Of failing that an older version stored without its duration at most a fifth of the limit counts."""
     standing = EndpointHealth(5 * HOUR)

@@ -254,6 +254,9 @@ def test_resumed_starts_again() -> None:
     after = applied(kept, writes)
     assert (before, after.paused, after.health) == (pause, {}, {"a": {"": b"good", "s/f": b"good"}})
     assert registering.plan_resumption(after, "a", lambda health: health) == ([], None)
+    failing = msgspec.structs.replace(applied(after, [("health", "a s/f", b"bad")]), at=7)
+    writes, before = registering.plan_resumption(failing, "a", lambda _: b"good")
+    assert (before, applied(failing, writes).pauses.resumed) == (None, {"a": 7})  # for the process that delivers it
 
 
 @pytest.mark.parametrize("change", ["plan_removal", "plan_pause", "plan_resumption"])
