@@ -20,7 +20,6 @@ from poller.store import dead_letters as given_up
 from poller.store.dead_letters import DeadLetterEntry, DeadLetterId, DeadLetterSummary, Listed, Moved, Opened, Owner
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.registry import Registry
-from poller.store.stream import EntryId
 from poller.store.subscriptions import require_registered
 
 
@@ -113,7 +112,7 @@ class DeadLetters:
         return count
 
     async def all_of(self, subscription: str, feeds: Iterable[str]) -> list[DeadLetterId]:
-        """All dead letters of a subscription, the oldest of each feed first.
+        """All dead letters of a subscription, by feed, in stream order.
 
         Raises:
             SubscriptionUnknown: no subscription has this id.
@@ -123,7 +122,7 @@ class DeadLetters:
         return [
             DeadLetterId(owner.feed, entry, subscription)
             for owner, keys in pairs.items()
-            for entry in sorted(await given_up.entries(self._client, keys), key=EntryId.parse)
+            for entry in await given_up.entries(self._client, keys)
         ]
 
     async def redeliver(self, wanted: Sequence[DeadLetterId]) -> RedeliveryResult:

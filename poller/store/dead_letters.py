@@ -297,14 +297,14 @@ async def letters(client: Redis, places: Iterable[tuple[ConsumerKeys, str]]) -> 
 
 
 async def entries(client: Redis, keys: ConsumerKeys) -> list[str]:
-    """The entries of all dead letters of a feed consumer, the oldest dead letter first.
+    """The entries of all dead letters of a feed consumer, in stream order, also of those whose time the store has lost.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     with translated(client):
-        found = cast("list[bytes]", await client.zrange(keys.letter_times, 0, -1))
-    return [entry.decode() for entry in found]
+        found = cast("list[bytes]", await client.hkeys(keys.letters))
+    return sorted((entry.decode() for entry in found), key=EntryId.parse)
 
 
 async def redeliver(client: Redis, keys: ConsumerKeys, entry: str, *, letter: bytes, delivery: bytes) -> Moved:

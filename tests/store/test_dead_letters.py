@@ -230,6 +230,17 @@ async def test_so_many_may_wait(store_client: Redis) -> None:
     assert await entries(store_client, CONSUMER_KEYS) == ["1-0"]
 
 
+async def test_a_letter_whose_time_is_lost_is_found(store_client: Redis) -> None:
+    """Law: dead letters whose times the store has lost can be redelivered and dropped; they come in stream order."""
+    await give_up(store_client, 10, 9)
+    await store_client.delete(CONSUMER_KEYS.letter_times)
+    assert await entries(store_client, CONSUMER_KEYS) == ["9-0", "10-0"]
+    moved = await redeliver(store_client, CONSUMER_KEYS, "9-0", letter=b"letter 9", delivery=b"d")
+    assert moved is Moved.MOVED
+    assert await drop_events(store_client, CONSUMER_KEYS, ["10-0"]) == 1
+    assert await entries(store_client, CONSUMER_KEYS) == []
+
+
 async def test_dropped(store_client: Redis) -> None:
     """Law: dropping removes dead letters from both keys, however many; unknown ids are not counted."""
     await give_up(store_client, *range(1200))
