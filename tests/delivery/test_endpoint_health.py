@@ -213,7 +213,7 @@ def test_a_running_delivery_forgets_its_failures_when_it_is_resumed() -> None:
     standing.took("a", Health())
     for hour in range(3):
         standing.failed("a", NOON + timedelta(hours=hour), "no")
-    assert standing.failing_for == timedelta(hours=2)
+    assert (standing.failing_for, standing.error) == (timedelta(hours=2), "no")
     standing.resume()
     assert (standing.failing_for, standing.error) == (None, None)
     stored = standing.counts("a")
