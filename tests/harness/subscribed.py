@@ -22,7 +22,7 @@ from tests.harness.json_values import read
 from tests.harness.requests import Arrived, ids_of
 from tests.harness.scene import Scene, scene, stream
 from tests.harness.sinks import SinkProcess, sink_process
-from tests.harness.waiting import PATIENCE, Deadline, patience, strain
+from tests.harness.waiting import PATIENCE, Deadline, lasting, patience, strain
 from tests.harness.wishes import SECRET, Wish
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Subscribed:
     feeds: Sequence[str] = FEEDS
     kills: list[float] = field(default_factory=list)
     heard: float | None = None
+    ttl: str = field(default_factory=lambda: lasting(1))
     resumed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     on_record: dict[str, list[OnRecord]] = field(default_factory=lambda: defaultdict(list))
     _looked: int = 0
@@ -61,7 +62,7 @@ class Subscribed:
             without: the ids of the subscriptions to leave out.
             differing: ``sinks`` (their URL), ``sink_timeout``, and the options of a scene.
         """
-        path = self.played.config(name, resources=self.feeds, **{"ttl": "1s"} | differing)
+        path = self.played.config(name, resources=self.feeds, **{"ttl": self.ttl} | differing)
         secret = self.played.directory / "secret"
         secret.write_text(SECRET)
         secret.chmod(0o600)
