@@ -289,17 +289,6 @@ MUTATIONS: Final = (
         ("purge",),
     ),
     Mutation(
-        "answer-not-awaited",
-        "a process that stops releases a lease before it knows whether it has it (found by the simulation)",
-        {
-            "daemon/cluster/leases.py": (
-                ("held = await asyncio.shield(acquiring)", "held = await acquiring"),
-                ("            await finished(acquiring, within=RELEASE_SECONDS)\n", ""),
-            )
-        },
-        ("stop", "slow", "distant"),
-    ),
-    Mutation(
         "own-settlements-missed",
         "a lease that ran out, was another's and came back counts as lost (found by the simulation)",
         {"store/lease.py": (("        if not self.held:  # another", "        if False:  # another"),)},
