@@ -238,7 +238,7 @@ def _consumers(written: Sequence[str], words: Sequence[bytes]) -> list[str]:
     return found
 
 
-def _fields(flat: Any) -> dict[bytes, bytes]:
-    if isinstance(flat, dict):
-        return {bytes(name): bytes(value) for name, value in flat.items()}
-    return {bytes(flat[at]): bytes(flat[at + 1]) for at in range(0, len(flat), 2)}
+def _fields(flat: Any) -> dict[bytes, Any]:
+    """A part of an answer by name; a value may be None, such as the lag of a group that is not known."""
+    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    return {bytes(name): value for name, value in pairs}
