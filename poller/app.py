@@ -124,7 +124,7 @@ class _Daemon:
                 await report_missing_credentials(settings.sources, environ, clock)
             async with AsyncExitStack() as stack:
                 # Slow steps of the start end when the daemon is stopped.
-                opening = opened_store(settings, clock=self._clock)
+                opening = opened_store(settings, clock=self._clock, waits_for_disk=True)
                 store = await unless_stopped(stack.enter_async_context(opening), stop)
                 shebang = await unless_stopped(self._looked_at(store, roles), stop) if store else None
                 if store is None or shebang is None:

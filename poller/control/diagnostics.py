@@ -50,7 +50,7 @@ from poller.http.server import listener
 from poller.lifecycle import in_turns
 from poller.redis.client import shown
 from poller.redis.data_directory import located
-from poller.redis.embedded import SOCKET, EmbeddedServer, SocketState, socket_state
+from poller.redis.embedded import SOCKET, EmbeddedServer, SocketState, disk_shortage, socket_state
 from poller.redis.health import Severity, check_store, refused, weighed
 from poller.source.client import ApiClient
 from poller.source.feed import Feed
@@ -175,6 +175,10 @@ def _added(kept: Subscriptions) -> Iterator[SubscriptionSettings]:
 
 
 def _not_started(directory: Path) -> CheckLine:
+    if directory.is_dir() and (shortage := disk_shortage(directory)):
+        return CheckLine(
+            "error", "store", f"embedded server on {directory}: not running, and {shortage}: free some space"
+        )
     if directory.is_dir():
         return CheckLine("ok", "store", f"embedded server on {directory}: not running, it will be started")
     nearest = next((parent for parent in directory.parents if parent.exists()), Path("/"))

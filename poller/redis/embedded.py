@@ -31,6 +31,7 @@ import ctypes
 import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +62,7 @@ from poller.redis.data_directory import (
     torn_end,
     unusable,
 )
+from poller.text import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,7 +144,7 @@ class EmbeddedServer:
             if self._leaving.is_set():
                 return
             pause = pause_before(clock() - since, pause)
-            why = complaints(self._directory / LOG)
+            why = "; ".join(filter(None, (disk_shortage(self._directory), complaints(self._directory / LOG))))
             if why and why != told:
                 told = why
                 _log.warning("embedded server went", log=why, advice="it is started again; nothing is lost")
@@ -213,7 +215,17 @@ class EmbeddedServer:
 
     def _failure(self, what: str) -> StoreUnavailable:
         words = _NO_TOOL.sub(": restore its directory from a backup", last_words(self._directory / LOG))
-        return StoreUnavailable(f"the embedded server on {self._directory} {what}; the end of its log: {words}")
+        why = "; ".join(filter(None, (disk_shortage(self._directory), f"the end of its log: {words}")))
+        return StoreUnavailable(f"the embedded server on {self._directory} {what}; {why}")
+
+
+def disk_shortage(directory: Path) -> str:
+    """That the disk of a directory is full, in words; empty: it is not, or there is no such directory."""
+    try:
+        free = shutil.disk_usage(directory).free
+    except OSError:
+        return ""
+    return f"its disk is full, {size(free)} are left" if free < _FULL_BYTES else ""
 
 
 def pause_before(lived: float, before: float) -> float:
@@ -283,6 +295,7 @@ Fsync = Literal["always", "everysec"]
 LOG: Final = "valkey.log"
 SOCKET: Final = "valkey.sock"
 LOG_LIMIT_BYTES: Final = 8 * 1024 * 1024
+_FULL_BYTES: Final = 2**20  # of free space; less does not even hold the log of a start
 _LINES_SHOWN: Final = 5
 _LINE: Final = re.compile(r"\d+:\w \d+ \w+ \d+ [\d:.]+ (?P<level>[.*#-]) (?P<text>.*)")
 _STARTS: Final = "Valkey is starting oO0OoO0OoO0Oo"

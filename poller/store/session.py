@@ -17,7 +17,7 @@ from poller.config.settings import Settings
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.client import blocking, commands, shown
-from poller.redis.embedded import EmbeddedServer
+from poller.redis.embedded import EmbeddedServer, disk_shortage
 from poller.redis.errors import let_in, translated
 from poller.redis.health import ServerCheck, check_store, enforced
 from poller.store.clock import StoreClock
@@ -64,7 +64,9 @@ class OpenStore(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings, *, clock: StoreClock) -> AsyncIterator[OpenStore]:
+async def opened_store(
+    settings: Settings, *, clock: StoreClock, waits_for_disk: bool = False
+) -> AsyncIterator[OpenStore]:
     """The store for the time of the block; an embedded server is started, kept, and stopped if it was started here.
 
     A Redis by URL is not asked anything yet: see :func:`until_ready`.
@@ -72,6 +74,7 @@ async def opened_store(settings: Settings, *, clock: StoreClock) -> AsyncIterato
     Args:
         settings: the configuration.
         clock: of this store, see :func:`clock_of`.
+        waits_for_disk: open the store also if the embedded server cannot start yet because its disk is full.
 
     Raises:
         ConfigurationError: the URL or the embedded server's directory cannot be used.
@@ -83,7 +86,12 @@ async def opened_store(settings: Settings, *, clock: StoreClock) -> AsyncIterato
         return
     server = EmbeddedServer(settings.embedded.data_dir, clock=clock)
     try:
-        await server.ensure()
+        try:
+            await server.ensure()
+        except StoreUnavailable as error:
+            if not (waits_for_disk and disk_shortage(settings.embedded.data_dir)):
+                raise
+            _warn(str(error))
         keeping = asyncio.create_task(server.keep(), name="embedded server")
         try:
             async with _client(server.url, clock) as client:

@@ -19,6 +19,7 @@ import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 
 from poller.clock import Clock
+from poller.config.load import load
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.redis.client import commands
 from poller.redis.embedded import (
@@ -28,10 +29,12 @@ from poller.redis.embedded import (
     _taken,
     attempted,
     complaints,
+    disk_shortage,
     last_words,
     pause_before,
     until_gone,
 )
+from poller.store.session import clock_of, opened_store, ready_store, until_ready
 from tests.harness.forks import forks_for
 from tests.harness.waiting import Deadline, limited, turns, until
 from tests.programs import Running, for_the_block
@@ -498,3 +501,39 @@ async def test_the_longest_path_works_and_the_next_does_not(tmp_path: Path) -> N
 async def test_gone_is_told_at_once_where_nobody_is(tmp_path: Path) -> None:
     """Waiting for a server to end returns if there is none."""
     await until_gone(tmp_path / "valkey.sock")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", str(disk)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("this user cannot mount a disk")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+async def test_a_full_disk_is_named_and_waited_for(small_disk: Path) -> None:
+    """A command that meets a full disk names it; a daemon that starts then waits until there is space again."""
+    settings = load(None, {"POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_DATA_DIR": str(small_disk)})
+    async with ready_store(settings) as store:
+        await store.client.set("kept", "1")
+    assert disk_shortage(small_disk) == ""
+    base, filler = small_disk / "appendonlydir" / "appendonly.aof.1.base.rdb", small_disk / "filler"
+    whole = base.read_bytes()
+    base.write_bytes(bytes(len(whole)))  # a server on a full disk leaves at its first write; this one at its start
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(StoreUnavailable, match="its disk is full, 0 B are left"):
+        async with ready_store(settings):
+            pass
+    async with limited(), opened_store(settings, clock=clock_of(settings, Clock()), waits_for_disk=True) as store:
+        filler.unlink()
+        base.write_bytes(whole)
+        await until_ready(store, patience=None)
+        assert await store.client.get("kept") == b"1"
