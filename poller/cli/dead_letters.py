@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from poller.store.dead_letters import DeadLetterId, DeadLetterSummary, Opened
 
 _LIST: Final = "poller dead-letters list"
+_NAMED: Final = 3  # ids that a message names
 _ID: Final = "As list shows it: SOURCE/NAME:ENTRY, or SOURCE/NAME:SUBSCRIPTION:ENTRY."
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help=_ID, show_default=False)]
 _Feed = Annotated[
@@ -247,8 +248,14 @@ def _feeds(settings: Settings, selection: _Selection, stored: Sequence[str]) -> 
     return (selection.feed,) if selection.feed in stored else named_feeds(settings, [selection.feed])
 
 
+def _some(texts: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = len(texts) - _NAMED
+    return ", ".join(texts) if more <= 0 else f"{', '.join(texts[:_NAMED])} and {more} more"
+
+
 def _unknown(texts: Sequence[str]) -> str:
-    return f"there is no dead letter {', '.join(texts)} (any more); {_LIST} shows those that exist"
+    return f"there is no dead letter {_some(texts)} (any more); {_LIST} shows those that exist"
 
 
 def _not_redelivered(result: RedeliveryResult) -> list[str]:
@@ -256,10 +263,10 @@ def _not_redelivered(result: RedeliveryResult) -> list[str]:
     if result.absent:
         problems.append(_unknown([one.text for one in result.absent]))
     if result.empty:
-        problems.append(f"{', '.join(one.text for one in result.empty)}: the event is not stored any more")
+        problems.append(f"{_some([one.text for one in result.empty])}: the event is not stored any more")
     if result.overruns:
         problems.append(
-            f"{', '.join(one.text for one in result.overruns)}: these events were trimmed from their stream and are "
+            f"{_some([one.text for one in result.overruns])}: these events were trimmed from their stream and are "
             "stored nowhere; only the source knows the present state of their records (then drop the dead letter)"
         )
     if result.full:

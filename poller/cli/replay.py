@@ -147,10 +147,14 @@ async def _show_progress(replays: ReplayControl, one: PlannedReplay, clock: Cloc
 def _span(start: str, end: str | None) -> Callable[[datetime], tuple[str, str]]:
     """The span that ``--from`` and ``--to`` mean at a moment."""
     from poller.control.replay import EARLIEST, LATEST
+    from poller.store.stream import EntryId
 
     def at(now: datetime) -> tuple[str, str]:
         first = EARLIEST if start == "earliest" else entry_id_at(start, "--from", now)
-        return first, LATEST if end is None else entry_id_at(end, "--to", now, is_end=True)
+        last = LATEST if end is None else entry_id_at(end, "--to", now, is_end=True)
+        if first != EARLIEST and last != LATEST and EntryId.parse(first) > EntryId.parse(last):
+            raise ConfigurationError(f"--from {start} is after --to {end}")
+        return first, last
 
     return at
 

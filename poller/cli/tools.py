@@ -173,8 +173,11 @@ def new_key(
         bool, typer.Option("--ed25519", help="A key pair: the receiver gets the public key and cannot sign.")
     ] = False,
     scheme: Annotated[
-        str, typer.Option(parser=_scheme, metavar="|".join(_SCHEMES), help="How the secret signs.")
-    ] = _SCHEMES[0],
+        str | None,
+        typer.Option(
+            parser=_scheme, metavar="|".join(_SCHEMES), help="How the secret signs.", show_default=_SCHEMES[0]
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -187,13 +190,17 @@ def new_key(
 
     from poller.delivery.signing import DRAWN, new_secret, public_key, scheme_of
 
-    name = "ed25519" if ed25519 else scheme
+    name = "ed25519" if ed25519 else scheme or _SCHEMES[0]
+    if scheme not in {None, name}:
+        raise typer.BadParameter(f"--ed25519 and --scheme {scheme} contradict each other")
     chosen, secret = scheme_of(name), new_secret(secrets.token_bytes(DRAWN), name)
     if output is not None:
         _write_new_file(output, f"{secret}\n")
     shown = secret if output is None else f"in {output}"
     write_line(f"secret    {shown}")
-    write_line(f"receiver  {public_key(secret) if chosen.public_key else shown}")
+    write_line(
+        f"receiver  {public_key(secret) if chosen.public_key else shown if output is None else f'the same, {shown}'}"
+    )
     if output is None:
         write_line(
             "Keep the secret in a file of its own (chmod 600), and name the file in secret_files of the subscription."

@@ -90,6 +90,12 @@ def test_the_span(called: Called, configured: dict[str, str], store: Redis, cove
     assert store.exists(SubscriptionKeys.of("poller").parked) == bool(events)
 
 
+def test_a_span_that_ends_before_it_begins_is_refused(called: Called, configured: dict[str, str]) -> None:
+    """A reversed span is an error, and no empty replay."""
+    ended = called("replay", "a", "--from", "1h", "--to", "2h", **configured)
+    assert (ended.code, "--from 1h is after --to 2h" in ended.err) == (2, True)
+
+
 def test_the_end_includes_its_whole_millisecond(called: Called, configured: dict[str, str], store: Redis) -> None:
     """Of several events of one millisecond a replay to that millisecond has the last one, too."""
     store.xadd(EVENTS, {"data": entry(number=11)}, id="10000-1")

@@ -140,6 +140,8 @@ def test_another_scheme_is_refused(called: Called) -> None:
     ended = called("keys", "new", "--scheme", "sha1")
     assert ended.code == 2
     assert "expected HMAC or ed25519" in ended.err
+    both = called("keys", "new", "--ed25519", "--scheme", "HMAC")
+    assert (both.code, "contradict each other" in both.err) == (2, True)
 
 
 def test_a_seed_has_its_size() -> None:
