@@ -198,9 +198,10 @@ def new_key(
         _write_new_file(output, f"{secret}\n")
     shown = secret if output is None else f"in {output}"
     write_line(f"secret    {shown}")
-    write_line(
-        f"receiver  {public_key(secret) if chosen.public_key else shown if output is None else f'the same, {shown}'}"
-    )
+    if chosen.public_key:
+        write_line(f"receiver  {public_key(secret)}")
+    else:
+        write_line(f"receiver  {'' if output is None else 'the same, '}{shown}")
     if output is None:
         write_line(
             "Keep the secret in a file of its own (chmod 600), and name the file in secret_files of the subscription."

@@ -117,6 +117,9 @@ def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> 
     assert [json.loads(line)["id"] for line in listed] == [other, lost]
     assert last not in "".join(listed)
     assert store.get(SubscriptionKeys.of("poller").parked) == b"3"
+    gone = [give_up(store, number, event=b"null") for number in range(5, 10)]
+    many = called("dead-letters", "redeliver", *gone, **configured)
+    assert f"{', '.join(gone[:3])} and 2 more: the event is not stored any more" in many.err
 
 
 def test_a_feed_that_only_the_store_knows(called: Called, configured: dict[str, str], store: Redis) -> None:
