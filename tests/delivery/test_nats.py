@@ -515,7 +515,7 @@ BASE = {"id": "a", "sink": "tls://nats.example.org:4222/hr.events"}
         ({"sink": "tls://127.0.0.1/a"}, "this is a loopback address"),
         ({"sink": "nats://127.0.0.1/a", "allow_private": True, "ca_file": "x"}, "a sink that is tls://"),
         ({"sink": "https://example.org/", "auth": {"credentials_file": "x"}}, "is for nats:// and tls:// alone"),
-        ({"sink": "ftp://example.org/"}, "begins with http:// or https://"),
+        ({"sink": "ftp://example.org/"}, "begins with https://, http://, tls:// or nats://"),
     ],
 )
 def test_what_a_nats_sink_does_not_take_is_refused(more: dict[str, Any], words: str, tmp_path: Path) -> None:
