@@ -37,6 +37,7 @@ def checkout(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.thorough  # `.ci/run` takes the same route, and the route to the webhook begins like it
 async def test_the_first_event(tmp_path: Path) -> None:
     """The second of the two commands shows an event."""
     route = installed(to_the_first_event())

@@ -122,6 +122,7 @@ def test_check_jsonschema_takes_every_schema(written: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.thorough
 def test_check_jsonschema_accepts_what_we_show(written: Path, tmp_path: Path) -> None:
     """The schema accepts the files of deploy and the documents' blocks, and refuses an unknown table."""
     schema = written / "000.schema.json"  # of the configuration

@@ -22,6 +22,9 @@ LACKING: Final = [name for name, profile in PROFILES.items() if profile.kind is 
 WITH_PAGES: Final = {"page-loop", "endless-pages", "million-pages"}
 """Their pages are usable but never end; the records on them count."""
 
+LARGE: Final = ("gzip-bomb", "huge-page", "million-pages")
+"""Profiles whose answers take long to produce."""
+
 HEAVY: Final = (
     "gzip-bomb",
     *(
@@ -43,7 +46,9 @@ def assert_told(error: str | None) -> None:
     assert not any(TOKEN[start : start + 8] in error for start in range(len(TOKEN) - 7)), error
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in LARGE else ()) for name in BAD]
+)
 async def test_a_bad_answer_moves_nothing_and_is_got_over(name: str, tmp_path: Path, store: str) -> None:
     """A bad answer fails the round and keeps the token; after the next good round nothing is missing."""
     async with reading(tmp_path, store, name, resources=FEED, feed="limit = 7\nmax_pages = 30", source=BOUNDS) as read:

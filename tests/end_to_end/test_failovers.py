@@ -27,6 +27,7 @@ def _happenings(kind: Store, stores: Stores) -> list[Callable[[], object]]:
     pytest.skip("a single server does not fail over")
 
 
+@pytest.mark.thorough  # tests/store/test_failover.py has the same failovers without a daemon
 async def test_through_failovers_the_stream_is_the_source(several_kind: Store, tmp_path: Path, stores: Stores) -> None:
     """A failover may lose acknowledged writes; the daemon writes them again, and nothing is lost or doubled."""
     url = stores.emptied(several_kind)

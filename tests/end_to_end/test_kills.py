@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
-    ("kills", "seed"), [(4, 1), *(pytest.param(10, seed, marks=pytest.mark.thorough) for seed in (1, 2))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kills", "seed"), [(4, 1), (10, 1), (10, 2)])
 async def test_kills_lose_and_double_nothing(kills: int, seed: int, tmp_path: Path, store: str) -> None:
     """After kills at random instants the next daemon continues, and nothing is lost or doubled."""
     rng = Random(seed)

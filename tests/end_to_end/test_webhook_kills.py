@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kills", [4, 20])
 async def test_kills_between_read_and_settled_lose_nothing(kills: int, tmp_path: Path, store: str) -> None:
     """After kills at each failpoint all events are delivered in order, and no settled one is repeated."""
     tally = await kill(tmp_path, kills, 1, store=store, changes_per_second=60)
