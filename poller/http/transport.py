@@ -317,16 +317,18 @@ class BodyDecoder:
         """
         if self._zlib is None:
             return piece
-        decoded = bytearray()
+        decoded: list[bytes] = []  # of each member; one is returned without a copy, for it may be as large as a page
+        left = self._most + 1
         try:
-            while piece and len(decoded) <= self._most and not self._is_over(piece):
+            while piece and left and not self._is_over(piece):
                 if self._zlib.eof:
                     self._zlib = zlib.decompressobj(_GZIP)
-                decoded += self._zlib.decompress(piece, self._most + 1 - len(decoded))
+                decoded.append(self._zlib.decompress(piece, left))
+                left -= len(decoded[-1])
                 piece = self._zlib.unused_data
         except zlib.error as error:
             raise httpx.DecodingError(f"the answer is not gzip: {error}") from None
-        return bytes(decoded)
+        return decoded[0] if len(decoded) == 1 else b"".join(decoded)
 
     def _is_over(self, piece: bytes) -> bool:
         """Whether this is padding after the last member, without the magic number."""
