@@ -25,7 +25,8 @@ async def sizes_asked(client: Redis) -> int:
     return int(stats.get("cmdstat_memory|usage", stats.get("cmdstat_memory", {"calls": 0}))["calls"])
 
 
-@pytest.mark.parametrize("offset", [pytest.param("-30d", marks=pytest.mark.thorough), "+30d"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("offset", ["-30d", "+30d"])
 async def test_a_daemon_with_a_wrong_clock_trims_by_the_clock_of_the_store(
     tmp_path: Path, store: str, offset: str
 ) -> None:

@@ -131,6 +131,7 @@ async def test_not_sampled_it_is_named_and_not_sent(tmp_path: Path, store: str) 
         assert not played.collector.requests
 
 
+@pytest.mark.thorough
 async def test_a_collector_that_goes_is_not_missed(tmp_path: Path, store: str) -> None:
     """If the collector fails, work goes on with one warning, and stopping releases the lease in time."""
     async with scene(tmp_path, store) as played, AsyncExitStack() as stack:
@@ -163,6 +164,7 @@ async def test_off_it_is_not_there(tmp_path: Path, store: str) -> None:
     assert not [name for name, _ in posted.headers if "trace" in name.lower()]
 
 
+@pytest.mark.thorough
 async def test_on_the_same_look_sees_it(tmp_path: Path, store: str) -> None:
     """Control: with tracing on the import is seen, and ``once`` exports its spans before it exits."""
     async with scene(tmp_path, store) as played:

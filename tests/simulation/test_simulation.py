@@ -79,6 +79,7 @@ def test_whole_seed(seed: int) -> None:
     assert not result.problems, "\n".join((f"python -m tests.simulation --seed {seed}", *result.problems))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [3])
 def test_same_seed_same_trace(seed: int) -> None:
     """Law: a run follows from its seed alone: in a process that hashes strings otherwise the trace is the same."""
