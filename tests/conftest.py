@@ -35,7 +35,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("thorough", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("thorough"), max_examples=25, stateful_step_count=25)
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=15, stateful_step_count=20)
 settings.register_profile(
     "long", settings.get_profile("thorough"), derandomize=False, max_examples=2000, stateful_step_count=60
 )
