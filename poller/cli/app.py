@@ -195,7 +195,7 @@ def _code_and_text(error: Exception) -> tuple[int, str]:
 def _usage(error: Exception, text: str) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "poller"
-    text = text.rstrip().removesuffix(".")
+    text = text.rstrip().removesuffix(".").replace(": Value error, ", ": ")  # the words of a library
     return f"{text}{'' if text.endswith('?') else '.'} See {path} --help"
 
 

@@ -434,4 +434,5 @@ def confirm(question: str, otherwise: str) -> bool:
     except typer.Abort as aborted:
         if not isinstance(aborted.__context__, EOFError):
             raise  # Ctrl-C at the prompt
+        typer.echo(err=True)  # ends the line of the question
         raise ConfigurationError(otherwise) from None

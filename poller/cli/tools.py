@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from poller.cli.options import CommandLine, GlobalOptions, Json
+from poller.cli.options import CommandLine, GlobalOptions
 from poller.cli.output import write_json, write_line, write_table
 from poller.errors import ConfigurationError
 from poller.text import SIGNING_SECRETS
@@ -51,7 +51,7 @@ async def sandbox(
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="List all profiles and exit.")] = False,
-    json: Json = False,
+    json: Annotated[bool, typer.Option("--json", help="With --list: one JSON object a line.")] = False,
 ) -> None:
     """Simulate the API over real HTTP, until a signal stops it."""
     from poller.errors import AddressTaken

@@ -36,6 +36,7 @@ IN_THIS_ONE = [
     (["tail", "--from", "soon"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, '--from is "soon"'),
     (["check"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": "redis://127.0.0.1:1/abc"}, 2, "abc"),
     (["run", "--only", "dance"], {}, 2, 'no role "dance"'),
+    (["schema", "nope"], {}, 2, "Invalid value for '[DOCUMENT]': 'nope' is not one of"),
     (["tail"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
 ]
 
