@@ -14,7 +14,7 @@ whsec_     24 to 64 bytes                              ``v1,``: HMAC-SHA256
 whsk_      ed25519: seed, or seed and public key       ``v1a,``: ed25519
 =========  ==========================================  ==============================
 
-:data:`SCHEMES` is this table in code. Everything that signs, previews or makes secrets reads it.
+:data:`SCHEMES` is this table in code. Everything that signs, shows or makes secrets reads it.
 """
 
 from __future__ import annotations
