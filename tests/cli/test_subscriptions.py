@@ -173,7 +173,7 @@ async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], t
     assert kept["settings"]["secret_files"] == [str(secret)]
     ended = await poller("subscriptions", "remove", "a", **configured)
     assert ended.code == 2
-    assert "[y/N]: \npoller: " in ended.err
+    assert "[y/N]:\npoller: " in ended.err
     assert "--yes" in ended.err
     asked = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "poller", "subscriptions", "remove", "a"),
