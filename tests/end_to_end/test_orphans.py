@@ -64,6 +64,11 @@ async def test_what_waits_at_a_renamed_feed_is_delivered_and_the_feed_forgotten(
     async with subscribed(tmp_path, wishes, store=store, records=60, changes_per_second=0) as played:
         await behind(played)
         waiting, config = ids(await played.played.events("contractTypes")), renamed(played.config())
+
+        async def gone() -> bool:
+            return bool(await reported(config))
+
+        await until(gone, "the killed process to be gone")  # until then it has the feed
         code, said = await poller(config, "check")
         assert f"{OLD}: no running configuration has this feed" in " ".join(said.split()), said
         (found,) = await reported(config)

@@ -99,7 +99,7 @@ class Operator:
     async def reset_feed(self, deed: Deed) -> None:
         """Have a feed read again after all that is known of it is forgotten."""
         feed = self._world.name_of(deed.target)
-        self._world.begun_anew.add(feed)
+        self._world.asked_anew.add(feed)
         await self._command(feed, CommandKind.ANEW)
 
     async def purge(self, deed: Deed) -> None:

@@ -163,6 +163,7 @@ class World:
         replayed: the ids of subscriptions of which a part was delivered once more.
         resumed: when subscriptions were resumed.
         begun_anew: the feeds of which all that was known is forgotten.
+        asked_anew: the feeds for which the operator has asked for that; the store may have refused the command.
         told_gone: subscriptions that are paused because their sink wants no more requests.
         purged: whether all records of a resource have gone, so that removals are held.
         problems: what was found wrong.
@@ -194,6 +195,7 @@ class World:
         self._kills: list[float] = []
         self._on_record: defaultdict[str, list[OnRecord]] = defaultdict(list)
         self.begun_anew: set[str] = set()
+        self.asked_anew: set[str] = set()
         self.told_gone = {fault.target for fault in plan.faults if fault.kind == "sink_mood" and fault.other in GONE}
         self.purged = False
         self._torn: set[str] = set()
@@ -341,6 +343,7 @@ class World:
         return _BOUND + 3 * self.plan.ttl + 3 * longest + readings * reconcile + 3 * cron
 
     def _evidence(self) -> Evidence:
+        self.begun_anew |= {feed for feed in self.asked_anew if self._reset_of(feed) != "0-0"}
         streams: dict[str, list[tuple[str, bytes]]] = {}
         for feed in self.watch.feeds:
             found: Any = self.store.read("XRANGE", stream(feed), "-", "+")
