@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _POLL = ("poller", "run", "--only", "poll")
 _NAIVE = ("tests.harness.naive_dispatcher",)
 _WISH = Wish("one", signed=False)
+_MOOD = "ok=4 slow=4 500=3 429/5=2"  # so many 429 that a run without one is not to be expected
 
 pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no other store
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no othe
 async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:
     """A naive dispatcher loses events when killed after its acknowledgement, and sends out of order and too early."""
     async with subscribed(tmp_path, [_WISH], store=store) as scene, daemon(scene.config(), command=_POLL):
-        scene.sinks.mood("one", "ok=4 slow=4 500=3 429/1=0.1")
+        scene.sinks.mood("one", _MOOD)
         for _ in range(2):
             async with daemon(scene.config(), command=_NAIVE) as killed:
                 await killed.started()
@@ -32,7 +33,7 @@ async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:
                 await scene.more_requests("one", 20)
                 await killed.kill()
                 await scene.killed()
-                scene.sinks.mood("one", "ok=4 slow=4 500=3 429/1=0.1")
+                scene.sinks.mood("one", _MOOD)
         found = await scene.verdict(_WISH)
     assert found.lost, found
     assert found.out_of_order, found
