@@ -175,12 +175,11 @@ def _added(kept: Subscriptions) -> Iterator[SubscriptionSettings]:
 
 
 def _not_started(directory: Path) -> CheckLine:
-    if directory.is_dir() and (shortage := disk_shortage(directory)):
-        return CheckLine(
-            "error", "store", f"embedded server on {directory}: not running, and {shortage}: free some space"
-        )
     if directory.is_dir():
-        return CheckLine("ok", "store", f"embedded server on {directory}: not running, it will be started")
+        here = f"embedded server on {directory}: not running"
+        if shortage := disk_shortage(directory):
+            return CheckLine("error", "store", f"{here}, and {shortage}: free some space")
+        return CheckLine("ok", "store", f"{here}, it will be started")
     nearest = next((parent for parent in directory.parents if parent.exists()), Path("/"))
     if directory.exists() or not nearest.is_dir() or not os.access(nearest, os.W_OK):
         return CheckLine("error", "store", f"embedded server: {directory} cannot be made; set embedded.data_dir")

@@ -33,9 +33,8 @@ from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKe
 from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name, nonce_of
 from poller.store.members import MemberConfiguration, MemberList, Members, members_seen
 from poller.store.recovery import known_feeds, store_unread
-from poller.store.retention import groups_of
 from poller.store.stats import Backlog, Pair, backlogs
-from poller.store.stream import EARLIEST, EntryId, last_id
+from poller.store.stream import EARLIEST, EntryId, consumer_groups, last_id
 from poller.store.subscriptions import UNREADABLE, Registered, Subscriptions, health_field
 
 SEARCH_SECONDS: Final = 1.0
@@ -275,7 +274,7 @@ async def forget(
         names = {*kept.registered, *(one.id for one in settings.subscriptions)}
         with translated(client):
             there = await client.exists(keys.events)
-        groups = await groups_of(client, keys.events) if there else {}
+        groups = await consumer_groups(client, keys.events) if there else {}
         names |= {name.removeprefix(_OURS) for name in groups if name.startswith(_OURS)}
         pairs = [ConsumerKeys.of(prefix, feed, name) for name in sorted(names)]
         await until_let_go(client, [pair.lease for pair in pairs], clock)

@@ -36,11 +36,12 @@ from poller.errors import (
     SubscriptionUnknown,
 )
 from poller.redis.errors import translated
-from poller.store.consumer_state import Remainder, consumer_groups, end_unlisted, forget
+from poller.store.consumer_state import Remainder, end_unlisted, forget
 from poller.store.keys import ConsumerKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.members import members_seen
 from poller.store.recovery import known_feeds
 from poller.store.registry import Registry
+from poller.store.stream import consumer_groups
 from poller.store.subscriptions import Following, Paused, Registered, Subscriptions, require_registered
 
 LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription have to end by themselves

@@ -328,17 +328,6 @@ async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription
         await client.eval(FORGET, len(keys), *keys, group_of(subscription))
 
 
-async def consumer_groups(client: Redis, events: str) -> frozenset[str]:
-    """The names of a stream's consumer groups; none where there is no stream.
-
-    Raises:
-        StoreError: see :func:`~poller.redis.client.translated`.
-    """
-    with translated(client):
-        found: Any = await client.xinfo_groups(events) if await client.exists(events) else []
-    return frozenset(one["name"].decode("utf-8", "surrogateescape") for one in found)
-
-
 async def end_unlisted(
     client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription: str, *, asked: int, drop: bool
 ) -> tuple[Remainder, int]:

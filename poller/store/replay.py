@@ -28,6 +28,7 @@ from poller.errors import Stale
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, group_of
 from poller.store.scripts import lua
+from poller.store.stream import consumer_groups
 
 _BEGIN: Final = lua("begin_replay")
 _GONE: Final = 2
@@ -154,12 +155,8 @@ async def last_read(client: Redis, events: str, subscription: str) -> str | None
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    with translated(client):
-        if not await client.exists(events):
-            return None
-        groups = await client.xinfo_groups(events)
-    name = group_of(subscription).encode()
-    return next((one["last-delivered-id"].decode() for one in groups if one["name"] == name), None)
+    group = (await consumer_groups(client, events)).get(group_of(subscription))
+    return group["last-delivered-id"].decode() if group else None
 
 
 def _entry(found: object) -> ReplayedEntry | None:

@@ -41,7 +41,7 @@ from poller.errors import Fenced
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.scripts import in_any_case, lua
-from poller.store.stream import EARLIEST, EntryId, before
+from poller.store.stream import EARLIEST, EntryId, before, consumer_groups
 
 FENCED: Final = b"FENCED"
 REPLAY: Final = "replay:"
@@ -173,17 +173,6 @@ async def stream_of(client: Redis, events: str) -> StreamExtent:
     return StreamExtent(length, size or 0, EntryId.parse(found[0][0]) if found else None)
 
 
-async def groups_of(client: Redis, events: str) -> Groups:
-    """The consumer groups of a stream that is there.
-
-    Raises:
-        StoreError: see :func:`~poller.redis.client.translated`.
-    """
-    with translated(client):
-        found: Any = await client.xinfo_groups(events)
-    return {one["name"].decode("utf-8", "surrogateescape"): one for one in found}
-
-
 def pairs_of(
     groups: Groups, prefix: str, feed: str, known: Mapping[str, WatchedConsumer]
 ) -> dict[str, WatchedConsumer]:
@@ -241,7 +230,7 @@ async def held_by(client: Redis, prefix: str, feed: str, stream: StreamExtent, *
     if stream.first is None or stream.first >= oldest:
         return None
     events = FeedKeys.of(prefix, feed).events
-    groups = await groups_of(client, events)
+    groups = await consumer_groups(client, events)
     done = await done_of(client, events, stream.first, groups, pairs_of(groups, prefix, feed, {}))
     return holder(stream, done, oldest=oldest)
 
@@ -397,7 +386,7 @@ class Trimmer:
             stream = await stream_of(self._client, self._keys.events)
             if stream.first is None or not pressing(stream, oldest=oldest, max_bytes=rule.max_bytes):
                 break
-            groups = await groups_of(self._client, self._keys.events)
+            groups = await consumer_groups(self._client, self._keys.events)
             pairs = pairs_of(groups, self._prefix, self._feed, await known())
             done = await done_of(self._client, self._keys.events, stream.first, groups, pairs)
             step = next_step(stream, done, oldest=oldest, max_bytes=rule.max_bytes)

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from poller.clock import Clock
 from poller.errors import StoreUnavailable
@@ -113,6 +114,22 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     key: str
     id: str
     event: bytes
+
+
+async def consumer_groups(client: Redis, key: str) -> dict[str, Mapping[str, Any]]:
+    """The consumer groups of a stream by name, as XINFO GROUPS describes them; none where there is no stream.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        try:
+            found: Any = await client.xinfo_groups(key)
+        except ResponseError as error:
+            if "no such key" not in str(error):
+                raise
+            return {}
+    return {one["name"].decode("utf-8", "surrogateescape"): one for one in found}
 
 
 async def last_id(client: Redis, key: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _POLL = ("poller", "run", "--only", "poll")
 _NAIVE = ("tests.harness.naive_dispatcher",)
 _WISH = Wish("one", signed=False)
-_MOOD = "ok=4 slow=4 500=3 429/5=2"  # so many 429 that a run without one is not to be expected
+_MOOD = "ok=4 slow=4 500=3 429/5=2"  # a run has a hundred requests, so it has a 429
 
 pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no other store
 
