@@ -35,7 +35,6 @@ from typing import Final
 import msgspec
 
 from poller.clock import rfc3339
-from poller.delivery import retry as attempts
 from poller.delivery.cloudevent import Event, envelope_of, record_of
 from poller.delivery.delivery_codec import Attempt, Delivery, StoredDeadLetter, encode
 from poller.delivery.filters import Subscription, wants
@@ -49,6 +48,7 @@ from poller.delivery.retry import (
     Retry,
     RetryPolicy,
     Step,
+    Withhold,
     next_tries,
     step_after,
 )
@@ -61,6 +61,12 @@ GONE: Final = (
     "the stream does not hold its event any more: retention.max_bytes or another program removed it, or the store has "
     "lost it"
 )
+
+
+# Tuples: the union of two types would be made again for each delivery.
+_CONCERN_THE_SINK: Final = (PauseSubscription, Withhold)
+_BRING_A_PAUSE: Final = (PauseSink, DeadLetter)
+_WAIT: Final = (Retry, PauseSink)
 
 
 class DeliveryTracker:
@@ -218,7 +224,7 @@ class DeliveryTracker:
             drawn = 0.0 if ended.is_delivered else chance()  # a draw is a system call
             step = step_after(ended, tries=known.tries, patience=patience, chance=drawn, busy=busy)
             reports.append(self._report(waiting, known, step))
-            if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
+            if isinstance(step, _CONCERN_THE_SINK):  # it does not depend on the event
                 self.put_back(unit)
                 return AttemptResult(reports, rest=step.reason if isinstance(step, PauseSubscription) else None)
             # Nothing is stored of delivered events, and an event that was not sent had no attempt.
@@ -226,7 +232,7 @@ class DeliveryTracker:
             if waits.get(waiting.key) is not None:
                 self._park(waiting, delivery)  # an event before it waits
                 continue
-            if isinstance(step, PauseSink | DeadLetter):
+            if isinstance(step, _BRING_A_PAUSE):
                 pauses.append(step.pause)
             waits[waiting.key] = self._draft_step(waiting, delivery, step, now)
         for key, wait in waits.items():
@@ -314,7 +320,7 @@ class DeliveryTracker:
         self, waiting: QueuedEntry[Event], delivery: Delivery, step: Step, now: datetime
     ) -> timedelta | None:
         """Add a step to the batch. Returns the wait of the queue; None: it continues."""
-        if isinstance(step, Retry | PauseSink):
+        if isinstance(step, _WAIT):
             due = int((now + step.after).timestamp() * 1000)
             paused = int(now.timestamp() * 1000) if isinstance(step, PauseSink) else 0
             tries = next_tries(delivery.tries, step)

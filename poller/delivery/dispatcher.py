@@ -295,16 +295,22 @@ class Dispatcher:
 
     async def _batch(self, unit: list[QueuedEntry[Event]]) -> list[SinkEvent] | None:
         """The events of a unit, fetched if necessary; None: one is gone or not wanted, and was settled here."""
-        if absent := [waiting for waiting in unit if waiting.item is None]:
-            found = await self._store.fetch([waiting.id for waiting in absent])
-            for waiting in absent:
-                with suppress(ValueError):  # no event stands there now
-                    event = self._tracker.event_of(waiting.id) or found.get(waiting.id, b"")
-                    waiting.item = (envelope_of(event), event)
+        absent = [waiting for waiting in unit if waiting.item is None]
+        if absent and not await self._fetched(unit, absent):
+            return None
+        return [SinkEvent(*one.item, self._tracker.repeat_of(one)) for one in unit if one.item]
+
+    async def _fetched(self, unit: list[QueuedEntry[Event]], absent: list[QueuedEntry[Event]]) -> bool:
+        """Fetch the events of these entries of a unit. False: the unit was put back, see :meth:`_batch`."""
+        found = await self._store.fetch([waiting.id for waiting in absent])
+        for waiting in absent:
+            with suppress(ValueError):  # no event stands there now
+                event = self._tracker.event_of(waiting.id) or found.get(waiting.id, b"")
+                waiting.item = (envelope_of(event), event)
         lost = [waiting for waiting in absent if waiting.item is None]
         unwanted = [waiting for waiting in absent if not self._tracker.is_wanted(waiting)]
         if not lost and not unwanted:
-            return [SinkEvent(*one.item, self._tracker.repeat_of(one)) for one in unit if one.item]
+            return True
         now = self._clock.now()
         if lost:
             self._report(self._tracker.give_up(lost, GONE, now=now), None, now)
@@ -314,7 +320,7 @@ class Dispatcher:
             self._tracker.drop(unwanted, now=now)
         shut = {waiting.key for waiting in (*lost, *unwanted)}
         self._tracker.put_back([waiting for waiting in unit if waiting.key not in shut])
-        return None
+        return False
 
     def _report(self, concluded: AttemptResult, outcome: Outcome | None, now: datetime) -> None:
         count(concluded.reports, outcome, self._series, now=now)

@@ -203,41 +203,42 @@ class EndpointState:
     async def turn(self, *, allowed: Callable[[], bool]) -> bool:
         """Wait for the rate limit. False: the attempt is no longer permitted."""
         await self._pace.turn()
-
-        def is_open() -> bool:
-            return not self.resting and self._clock.monotonic() >= self._paused_until and allowed()
-
-        if self._throttled.locked() or self._throttle.wait(self._clock.monotonic()) > 0:
+        now = self._clock.monotonic()
+        if self._throttled.locked() or self._throttle.wait(now) > 0:
             async with self._throttled:  # first come, first served
-                while is_open() and (wait := self._throttle.wait(self._clock.monotonic())) > 0:
+                now = self._clock.monotonic()
+                while self._is_open(now) and allowed() and (wait := self._throttle.wait(now)) > 0:
                     await self._clock.sleep(min(wait, LOOK_AGAIN))
-        if not is_open():
+                    now = self._clock.monotonic()
+        if not self._is_open(now) or not allowed():
             return False
-        self._throttle.start(self._clock.monotonic())
+        self._throttle.start(now)
         return self._credential.turn()
+
+    def _is_open(self, now: float) -> bool:
+        return now >= self._paused_until and not self.resting
 
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
         """Make one attempt, directly after :meth:`turn`, with no await in between."""
         asked, sent = self._credential.since is not None, self._clock.monotonic()
         outcome = await self._sink.send(batch)
-        self._heed(outcome, sent)
+        now = self._clock.monotonic()
+        self._heed(outcome, sent, now)
         if outcome.kind is OutcomeKind.NOT_SENT:
-            self._missing(outcome.error)
+            self._missing(outcome.error, now)
         elif not outcome.was_sent:
             pass  # it says nothing about credential and sink
-        elif (seconds := self._credential.passed(self._clock.monotonic(), asked=asked)) is not None:
+        elif (seconds := self._credential.passed(now, asked=asked)) is not None:
             _log.info("credential works again", seconds=round(seconds, 1), **self._where)
         return outcome
 
-    def _missing(self, error: str) -> None:
-        now = self._clock.monotonic()
+    def _missing(self, error: str, now: float) -> None:
         if self._credential.failed(now):
             seconds = round(now - (self._credential.since or now), 1)
             _log.warning("credential fails", error=error, seconds=seconds, advice=_ADVICE, **self._where)
 
-    def _heed(self, outcome: Outcome, sent: float) -> None:
+    def _heed(self, outcome: Outcome, sent: float, now: float) -> None:
         """Update the adaptive rate; pause the endpoint if it was too fast."""
-        now = self._clock.monotonic()
         if outcome.is_delivered:
             self._throttle.taken(now)
         elif outcome.is_unexplained:

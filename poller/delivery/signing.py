@@ -198,7 +198,14 @@ def _hmac_secret(drawn: bytes) -> bytes:
 
 
 def _hmac(key: bytes) -> Callable[[bytes], bytes]:
-    return lambda signed: hmac.digest(key, signed, "sha256")
+    keyed = hmac.new(key, digestmod="sha256")  # for each signature, OpenSSL would look SHA-256 up and hash the key
+
+    def sign(signed: bytes) -> bytes:
+        mac = keyed.copy()
+        mac.update(signed)
+        return mac.digest()
+
+    return sign
 
 
 def _ed25519_secret(seed: bytes) -> bytes:
