@@ -172,6 +172,7 @@ class Dispatcher:
         self._where = {"feed": feed, "subscription": endpoint.subscription.id}
         self._series = attempts_of(endpoint.subscription.id)
         self._batching = endpoint.subscription.batching
+        self._linger = self._batching.linger.total_seconds()
         # The brackets of a batch and its commas, one less than it has events.
         self._most_bytes = self._batching.max_bytes and self._batching.max_bytes - 1
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -243,24 +244,19 @@ class Dispatcher:
 
     def _gathered(self) -> bool:
         """Whether to send the batch now; False: wait a little for more events."""
-        linger = self._batching.linger.total_seconds()
-        if linger and not self._queues.gathered(self._batching.max_events, self._most_bytes):
+        if self._linger and not self._queues.gathered(self._batching.max_events, self._most_bytes):
             if self._linger_until is None:
-                self._linger_until = self._clock.monotonic() + linger
+                self._linger_until = self._clock.monotonic() + self._linger
             if self._clock.monotonic() < self._linger_until:
                 return False
         self._linger_until = None
         return True
 
     async def _attempt(self, unit: list[QueuedEntry[Event]]) -> None:
-        try:
-            batch = await self._batch(unit)
-        except StoreUnavailable as error:
-            _log.debug("not sent", **self._where, error=str(error))  # an unavailable store is logged once for all
-            self._tracker.postpone(unit, self._clock.monotonic() + _AGAIN)
+        absent = [waiting for waiting in unit if waiting.item is None]
+        if absent and not await self._fetched(unit, absent):
             return
-        if batch is None:
-            return
+        batch = [SinkEvent(*one.item, self._tracker.repeat_of(one)) for one in unit if one.item]
         if not await self._endpoint.turn(allowed=lambda: self._store.held):
             self._tracker.put_back(unit)
             return
@@ -293,16 +289,18 @@ class Dispatcher:
         except StoreUnavailable as error:  # the next outcome tries again
             _log.debug("not noted", **self._where, error=str(error))
 
-    async def _batch(self, unit: list[QueuedEntry[Event]]) -> list[SinkEvent] | None:
-        """The events of a unit, fetched if necessary; None: one is gone or not wanted, and was settled here."""
-        absent = [waiting for waiting in unit if waiting.item is None]
-        if absent and not await self._fetched(unit, absent):
-            return None
-        return [SinkEvent(*one.item, self._tracker.repeat_of(one)) for one in unit if one.item]
-
     async def _fetched(self, unit: list[QueuedEntry[Event]], absent: list[QueuedEntry[Event]]) -> bool:
-        """Fetch the events of these entries of a unit. False: the unit was put back, see :meth:`_batch`."""
-        found = await self._store.fetch([waiting.id for waiting in absent])
+        """Fetch the events of these entries of a unit.
+
+        False: the unit is not sent now. The store is unavailable, or an event is gone or not wanted any more; that one
+        was settled here, and the others were put back.
+        """
+        try:
+            found = await self._store.fetch([waiting.id for waiting in absent])
+        except StoreUnavailable as error:
+            _log.debug("not sent", **self._where, error=str(error))  # an unavailable store is logged once for all
+            self._tracker.postpone(unit, self._clock.monotonic() + _AGAIN)
+            return False
         for waiting in absent:
             with suppress(ValueError):  # no event stands there now
                 event = self._tracker.event_of(waiting.id) or found.get(waiting.id, b"")

@@ -34,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import io
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Final
@@ -351,12 +351,12 @@ class WebhookSink(Sink):
         exchange.begins(proof.secrets)
         began = self._clock.monotonic()
         try:
-            response = await self._answered(exchange.received, method, headers, body)
+            response = await self._requested(exchange.received, method, headers, body)
         except aiohttp.ClientConnectionError:
             if not exchange.received.unanswered or self._clock.monotonic() - began > SEND_AGAIN:
                 raise
             exchange.received = ReceivedBytes(new_connection=True)
-            response = await self._answered(exchange.received, method, headers, body)
+            response = await self._requested(exchange.received, method, headers, body)
         try:
             exchange.arrived(response)
             async for chunk in response.content.iter_any():
@@ -366,24 +366,22 @@ class WebhookSink(Sink):
         finally:
             response.close()  # a connection whose response has ended is in the pool again
 
-    async def _answered(
+    def _requested(
         self, received: ReceivedBytes, method: str, headers: Headers, body: bytes | None
-    ) -> aiohttp.ClientResponse:
+    ) -> Awaitable[aiohttp.ClientResponse]:
+        """A request whose received bytes are kept there; to be awaited at once, by the same task."""
         if self._session is None:
             self._session = self._opened()
         content = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
-        outer = current.set(received)
-        try:
-            return await self._session.request(
-                method,
-                self._url,
-                data=content,
-                headers=headers,
-                allow_redirects=False,
-                ssl=self._certificates.context() if self._certificates else True,  # True: what the connector has
-            )
-        finally:
-            current.reset(outer)
+        current.set(received)
+        return self._session.request(
+            method,
+            self._url,
+            data=content,
+            headers=headers,
+            allow_redirects=False,
+            ssl=self._certificates.context() if self._certificates else True,  # True: what the connector has
+        )
 
 
 KEPT: Final = 1024
