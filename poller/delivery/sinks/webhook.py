@@ -369,7 +369,7 @@ class WebhookSink(Sink):
     def _requested(
         self, received: ReceivedBytes, method: str, headers: Headers, body: bytes | None
     ) -> Awaitable[aiohttp.ClientResponse]:
-        """A request whose received bytes are kept there; to be awaited at once, by the same task."""
+        """A request whose received bytes are kept there; to be awaited by the same task, before another one is made."""
         if self._session is None:
             self._session = self._opened()
         content = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
