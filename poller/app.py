@@ -40,7 +40,7 @@ from poller.store.members import Members
 from poller.store.recovery import overhear
 from poller.store.registry import Registry
 from poller.store.session import STORE_PATIENCE, OpenStore, clock_of, examined, opened_store, until_ready
-from poller.telemetry.metrics import LOOP_LAG, RETENTION_MAX_BYTES
+from poller.telemetry.metrics import ProcessMetrics, counting_in, process_metrics
 from poller.web.app import serve, site
 from poller.web.context import AppContext
 from poller.web.health import Exposition, metrics_routes
@@ -58,6 +58,7 @@ async def run(
     stop: asyncio.Event,
     clock: Clock,
     roles: frozenset[str] = ROLES,
+    metrics: ProcessMetrics | None = None,
 ) -> None:
     """Poll and deliver until ``stop`` is set.
 
@@ -67,21 +68,23 @@ async def run(
         stop: ends the daemon in order.
         clock: of this process.
         roles: of this process.
+        metrics: of this daemon; None: those of this process.
 
     Raises:
             ConfigurationError: the configuration cannot be used, or the store is less durable than required.
             StoreError: the store refuses the connection, or the embedded server does not start.
     """
-    daemon = _Daemon(settings, environ, clock)
-    serving = settings.http.bind if "serve" in roles else None
-    if serving is None and roles == {"serve"}:
-        raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
-    over = asyncio.Event()
-    working = [daemon.work(roles, stop, over), daemon.supervise(stop, over)]
-    if serving is not None:
-        working.append(serve(daemon.site(), serving, until=over, clock=clock))
-    with measured(LOOP_LAG.observe, clock, overslept=daemon.overslept):
-        await _all_of(working)
+    with counting_in(metrics or process_metrics()):
+        daemon = _Daemon(settings, environ, clock)
+        serving = settings.http.bind if "serve" in roles else None
+        if serving is None and roles == {"serve"}:
+            raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
+        over = asyncio.Event()
+        working = [daemon.work(roles, stop, over), daemon.supervise(stop, over)]
+        if serving is not None:
+            working.append(serve(daemon.site(), serving, until=over, clock=clock))
+        with measured(process_metrics().loop_lag.observe, clock, overslept=daemon.overslept):
+            await _all_of(working)
     _log.info("stopped")
 
 
@@ -92,7 +95,7 @@ class _Daemon:
         self._settings = settings
         self._environ = environ
         self._clock = clock_of(settings, clock)
-        RETENTION_MAX_BYTES.set(settings.retention.max_bytes)
+        process_metrics().retention_max_bytes.set(settings.retention.max_bytes)
         self._watch = StoreMonitor(settings.redis.durability, clock=clock)
         self._readings = StoredReadings(settings, self._watch, clock=self._clock)
         self.overslept = self._watch.overslept

@@ -33,7 +33,7 @@ from poller.clock import Clock
 from poller.errors import StoreError
 from poller.lifecycle import ended
 from poller.redis.health import Durability, ServerCheck, check_store, weighed
-from poller.telemetry.metrics import STORE_FAILURES
+from poller.telemetry.metrics import process_metrics
 from poller.text import without_credentials
 
 EACH: Final = 60.0
@@ -100,7 +100,7 @@ class StoreMonitor:
         if self._failing_since is None:
             self._failing_since = self._failed_at
             self._has_failed.set()
-            STORE_FAILURES.inc()
+            process_metrics().store_failures.inc()
             _log.warning("redis unavailable", error=text, advice="retrying; no data is lost")
 
     def worked(self, who: str) -> None:

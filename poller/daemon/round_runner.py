@@ -28,7 +28,7 @@ from poller.store.feed_state import Loss
 from poller.store.keys import FeedKeys, remembered_key
 from poller.store.lease import member_name, nonce_of
 from poller.store.recovery import FeedMemory
-from poller.telemetry.metrics import ROUNDS, RoundCosts, counted
+from poller.telemetry.metrics import RoundCosts, counted, process_metrics
 
 _log = structlog.get_logger("poller.round")
 _LOSSES: Final = {
@@ -259,7 +259,7 @@ class RoundObserver:
 
     def gone(self, feed: str) -> None:
         """Another process polls the feed now: discard the reports of this one."""
-        ROUNDS.gone(feed)
+        process_metrics().rounds.gone(feed)
         self._in_vain.pop(feed, None)
         self.watch.worked(feed)
         self._readiness.round(feed, None)
@@ -267,7 +267,7 @@ class RoundObserver:
 
 def _count(result: RoundResult) -> None:
     skipped = result.ok and result.mode is RoundMode.SKIPPED
-    ROUNDS.ended(
+    process_metrics().rounds.ended(
         result.feed,
         result,
         mode=result.mode.value,

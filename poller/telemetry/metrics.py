@@ -6,6 +6,8 @@
 * There may be thousands of feeds, so each is a few numbers rather than objects of the library; they become series on
   request.
 * Each metric is declared once, with its name, labels and meaning, so that a complete list exists.
+* What is counted goes to the :class:`ProcessMetrics` of the task: those of the process, unless :func:`counting_in` says
+  otherwise. Series that are counted again and again are looked up once.
 * Label values come from the configuration or from a list beside the metric's declaration. No text of a source, a sink
   or a record becomes a label.
 """
@@ -33,11 +35,7 @@ Sample = tuple[str, float]
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
-REGISTRY: Final = CollectorRegistry()
-"""The registry of all metrics of this process."""
-
 disable_created_metrics()  # type: ignore[no-untyped-call]  # as it is; when a series began, its process did, too
-ProcessCollector(registry=REGISTRY)
 
 
 class MetricDescription(msgspec.Struct, frozen=True):
@@ -48,12 +46,26 @@ class MetricDescription(msgspec.Struct, frozen=True):
         kind: counter, gauge or histogram.
         labels: their names.
         text: its meaning, with the unit.
+        bounds: the upper bounds of a histogram of the library.
     """
 
     name: str
     kind: Kind
     labels: tuple[str, ...]
     text: str
+    bounds: tuple[float, ...] = ()
+
+    def counter(self, registry: CollectorRegistry) -> Counter:
+        """The counter in this registry."""
+        return Counter(self.name, self.text, self.labels, registry=registry)
+
+    def gauge(self, registry: CollectorRegistry) -> Gauge:
+        """The gauge in this registry."""
+        return Gauge(self.name, self.text, self.labels, registry=registry)
+
+    def histogram(self, registry: CollectorRegistry) -> Histogram:
+        """The histogram in this registry."""
+        return Histogram(self.name, self.text, self.labels, registry=registry, buckets=self.bounds)
 
     def block(self, samples: Iterable[Sample], *, openmetrics: bool) -> str:
         """The metric's series as text. For many series the library would take twenty times as long."""
@@ -75,30 +87,12 @@ def described() -> Iterator[MetricDescription]:
     yield from _described.values()
 
 
-def declared(name: str, kind: Kind, text: str, *labels: str) -> MetricDescription:
-    """Declare a metric that another module collects."""
+def declared(name: str, kind: Kind, text: str, *labels: str, bounds: Sequence[float] = ()) -> MetricDescription:
+    """Declare a metric. ``name`` of a counter ends in ``_total``; ``bounds`` of a histogram are in seconds."""
     if name in _described:
         raise ValueError(f"{name} is declared twice")
-    found = _described[name] = MetricDescription(name, kind, labels, text)
+    found = _described[name] = MetricDescription(name, kind, labels, text, tuple(bounds))
     return found
-
-
-def counter(name: str, text: str, *labels: str) -> Counter:
-    """Declare a counter; ``name`` ends in ``_total``."""
-    declared(name, "counter", text, *labels)
-    return Counter(name, text, labels, registry=REGISTRY)
-
-
-def gauge(name: str, text: str, *labels: str) -> Gauge:
-    """Declare a gauge."""
-    declared(name, "gauge", text, *labels)
-    return Gauge(name, text, labels, registry=REGISTRY)
-
-
-def histogram(name: str, text: str, *labels: str, bounds: Sequence[float]) -> Histogram:
-    """Declare a histogram of durations in seconds with these upper ``bounds``."""
-    declared(name, "histogram", text, *labels)
-    return Histogram(name, text, labels, registry=REGISTRY, buckets=bounds)
 
 
 _ROUNDS: Final = declared(
@@ -117,8 +111,9 @@ _RECORDS: Final = declared(
     "feed",
     "kind",
 )
-_ROUND_SECONDS: Final = histogram(
+_ROUND_SECONDS: Final = declared(
     "poller_round_duration_seconds",
+    "histogram",
     "Duration of rounds, in seconds, without those that were skipped.",
     "source",
     "mode",
@@ -157,7 +152,7 @@ class RoundMetrics:
         tally.rounds[mode, result] += 1
         tally.sums += counts
         if result != "skipped":
-            _ROUND_SECONDS.labels(feed.partition("/")[0], mode).observe(counts.seconds)
+            process_metrics().round_seconds.labels(feed.partition("/")[0], mode).observe(counts.seconds)
 
     def gone(self, feed: str) -> None:
         """Remove a feed that is not polled here any more."""
@@ -177,9 +172,6 @@ class RoundMetrics:
         yield _RECORDS.block(records, openmetrics=openmetrics)
 
 
-ROUNDS: Final = RoundMetrics()
-
-
 # Attempts by subscription. A subscription that is not delivered here has no series.
 
 Step = Literal["delivered", "retried", "dead_letter", "subscription_paused", "sink_paused", "withheld"]
@@ -194,20 +186,23 @@ STEPS: Final[tuple[Step, ...]] = (
     "withheld",
 )
 
-_ATTEMPTS: Final = counter(
+_ATTEMPTS: Final = declared(
     "poller_attempts_total",
+    "counter",
     f"Attempts to deliver an event, by what followed: {', '.join(STEPS[:-1])} or {STEPS[-1]}.",
     "subscription",
     "outcome",
 )
-_ATTEMPT_SECONDS: Final = histogram(
+_ATTEMPT_SECONDS: Final = declared(
     "poller_attempt_duration_seconds",
+    "histogram",
     "Duration of requests to sinks, in seconds; one request carries a whole batch.",
     "subscription",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15),
 )
-_DELAY: Final = histogram(
+_DELAY: Final = declared(
     "poller_delivery_delay_seconds",
+    "histogram",
     "Time from an event's recordedtime to its 2xx, in seconds, without redeliveries and replays.",
     "subscription",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300, 3600, 86400),
@@ -219,30 +214,20 @@ class AttemptSeries:
 
     __slots__ = ("delayed", "requested", "steps")
 
-    def __init__(self, subscription: str) -> None:
-        self.steps = {step: _ATTEMPTS.labels(subscription, step) for step in STEPS}
-        self.requested = _ATTEMPT_SECONDS.labels(subscription).observe
-        self.delayed = _DELAY.labels(subscription).observe
-
-
-_known: dict[str, AttemptSeries] = {}
+    def __init__(self, subscription: str, metrics: ProcessMetrics) -> None:
+        self.steps = {step: metrics.attempts.labels(subscription, step) for step in STEPS}
+        self.requested = metrics.attempt_seconds.labels(subscription).observe
+        self.delayed = metrics.delay.labels(subscription).observe
 
 
 def attempts_of(subscription: str) -> AttemptSeries:
     """The series of a subscription, created if necessary."""
-    found = _known.get(subscription)
-    if found is None:
-        found = _known[subscription] = AttemptSeries(subscription)
-    return found
+    return process_metrics().attempts_of(subscription)
 
 
 def no_attempts_of(subscription: str) -> None:
     """Remove the series of a subscription that is not delivered here any more."""
-    if _known.pop(subscription, None) is not None:
-        for step in STEPS:
-            _ATTEMPTS.remove(subscription, step)
-        _ATTEMPT_SECONDS.remove(subscription)
-        _DELAY.remove(subscription)
+    process_metrics().no_attempts_of(subscription)
 
 
 # Costs of a round for its log event. Tasks that a round starts count for it as well.
@@ -316,31 +301,33 @@ def commit_timed(seconds: float) -> None:
 
 # This process.
 
-gauge("poller_build_info", "1; the versions of poller and of Python.", "version", "python").labels(
-    __version__, platform.python_version()
-).set(1)
+_BUILD: Final = declared("poller_build_info", "gauge", "1; the versions of poller and of Python.", "version", "python")
 
-RETENTION_MAX_BYTES: Final = gauge("poller_retention_max_bytes", "retention.max_bytes of this process, in bytes.")
+_RETENTION_MAX_BYTES: Final = declared(
+    "poller_retention_max_bytes", "gauge", "retention.max_bytes of this process, in bytes."
+)
 
 READY: Final = declared("poller_ready", "gauge", "1 while this process is ready, 0 otherwise, as /readyz says.")
 
-LOOP_LAG: Final = histogram(
+_LOOP_LAG: Final = declared(
     "poller_loop_lag_seconds",
+    "histogram",
     "Delay of the event loop in running what is due, in seconds; measured twice a second.",
     bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
-_ANSWERS: Final = counter(
+_ANSWERS: Final = declared(
     "poller_http_requests_total",
+    "counter",
     "Requests to the HTTP service by route and status of the answer.",
     "route",
     "status",
 )
-EVENT_READERS: Final = gauge("poller_event_readers", "Connections that are reading events over HTTP.")
+_EVENT_READERS: Final = declared("poller_event_readers", "gauge", "Connections that are reading events over HTTP.")
 
 
 def answered(route: str, status: int) -> None:
     """Count a response of the HTTP service. ``route``: as declared, never the requested path."""
-    _ANSWERS.labels(route, str(status)).inc()
+    process_metrics().answers.labels(route, str(status)).inc()
 
 
 # Requests to sources. A status unknown to HTTP counts as ``other``, so that no source can create series.
@@ -348,20 +335,23 @@ def answered(route: str, status: int) -> None:
 Failure = Literal["connect", "timeout", "body", "other"]
 """Failures: no connection; timeout; a body that is truncated, too large or malformed; anything else."""
 
-_REQUESTS: Final = counter(
+_REQUESTS: Final = declared(
     "poller_source_requests_total",
+    "counter",
     "Requests to sources by the status of the answer, or by connect, timeout, body or other if none was usable.",
     "source",
     "status",
 )
-_REQUEST_SECONDS: Final = histogram(
+_REQUEST_SECONDS: Final = declared(
     "poller_source_request_duration_seconds",
+    "histogram",
     "Duration of requests to sources, in seconds, bodies included.",
     "source",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
-_PAUSED: Final = gauge(
+_PAUSED: Final = declared(
     "poller_source_paused",
+    "gauge",
     "1 while requests to a source are paused, because it asked for that (429, 503) or did not answer.",
     "source",
 )
@@ -372,51 +362,59 @@ class SourceSeries:
     """The series of one source, while its client is open."""
 
     def __init__(self, source: str) -> None:
+        metrics = process_metrics()
         self._source = source
-        self._seconds = _REQUEST_SECONDS.labels(source)
+        self._requests = metrics.source_requests
+        self._paused = metrics.source_paused
+        self._seconds = metrics.source_seconds.labels(source)
 
     def ended(self, answer: int | Failure, seconds: float) -> None:
         """Count a request with this status or failure."""
         status = answer if isinstance(answer, str) else _STATUSES.get(answer, "other")
-        _REQUESTS.labels(self._source, status).inc()
+        self._requests.labels(self._source, status).inc()
         self._seconds.observe(seconds)
 
     def opened(self, paused: Callable[[], bool]) -> None:
         """Create the series. ``paused``, called by any thread, says whether the source is paused."""
-        _PAUSED.labels(self._source).set_function(lambda: float(paused()))
+        self._paused.labels(self._source).set_function(lambda: float(paused()))
 
     def closed(self) -> None:
         """Remove the series."""
-        _PAUSED.remove(self._source)
+        self._paused.remove(self._source)
 
 
 # Commits, leases and the store, as this process sees them.
 
 CommitResult = Literal["written", "repeated", "fenced", "stale", "failed"]
+COMMIT_RESULTS: Final[tuple[CommitResult, ...]] = ("written", "repeated", "fenced", "stale", "failed")
 LeaseKind = Literal["feed", "delivery"]
 LeaseChange = Literal["taken", "lost", "released"]
 
-_COMMITS: Final = counter(
+_COMMITS: Final = declared(
     "poller_commits_total",
+    "counter",
     "Commits by result: written; repeated: already written, the first reply was lost; fenced: another process has the "
     "lease; stale: the feed had changed; failed: the store refused it or did not answer.",
     "result",
 )
-_RESULTS: Final = {one: _COMMITS.labels(one) for one in ("written", "repeated", "fenced", "stale", "failed")}
-_COMMIT_SECONDS: Final = histogram(
+_COMMIT_SECONDS: Final = declared(
     "poller_commit_duration_seconds",
+    "histogram",
     "Duration of commits, in seconds, until the store answered or the commit was given up.",
     bounds=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
-_CHANGES: Final = counter(
-    "poller_lease_changes_total", "Leases of feeds and deliveries that were taken, lost or released.", "kind", "change"
+_CHANGES: Final = declared(
+    "poller_lease_changes_total",
+    "counter",
+    "Leases of feeds and deliveries that were taken, lost or released.",
+    "kind",
+    "change",
 )
-_HELD: Final = gauge("poller_leases_held", "Leases of feeds and deliveries that this process holds.", "kind")
-for _kind in ("feed", "delivery"):
-    for _change in ("taken", "lost", "released"):
-        _CHANGES.labels(_kind, _change)  # so that the first increase of each is visible
+_HELD: Final = declared(
+    "poller_leases_held", "gauge", "Leases of feeds and deliveries that this process holds.", "kind"
+)
 
-STORE_FAILURES: Final = counter("poller_store_failures_total", "How often the store became unavailable.")
+_STORE_FAILURES: Final = declared("poller_store_failures_total", "counter", "How often the store became unavailable.")
 STORE_UP: Final = declared(
     "poller_store_up", "gauge", "1 while the store answers this process and accepts its commands."
 )
@@ -431,15 +429,86 @@ STORE_FINDING: Final = declared(
 
 def committed(result: CommitResult, seconds: float) -> None:
     """Count a commit."""
-    _RESULTS[result].inc()
-    _COMMIT_SECONDS.observe(seconds)
+    metrics = process_metrics()
+    metrics.commits[result].inc()
+    metrics.commit_seconds.observe(seconds)
 
 
 def lease_changed(kind: LeaseKind, change: LeaseChange) -> None:
     """Count a lease that was acquired, lost or released."""
-    _CHANGES.labels(kind, change).inc()
+    process_metrics().lease_changes.labels(kind, change).inc()
 
 
 def leases_held(kind: LeaseKind, count: int) -> None:
     """Set the number of leases of this process."""
-    _HELD.labels(kind).set(count)
+    process_metrics().leases_held.labels(kind).set(count)
+
+
+class ProcessMetrics:
+    """The metrics of one process.
+
+    Attributes:
+        registry: those that the library collects.
+        rounds: the rest.
+    """
+
+    def __init__(self) -> None:
+        """Begin with zeros."""
+        self.registry = registry = CollectorRegistry()
+        self.rounds = RoundMetrics()
+        ProcessCollector(registry=registry)
+        self.round_seconds = _ROUND_SECONDS.histogram(registry)
+        self.attempts = _ATTEMPTS.counter(registry)
+        self.attempt_seconds = _ATTEMPT_SECONDS.histogram(registry)
+        self.delay = _DELAY.histogram(registry)
+        self.retention_max_bytes = _RETENTION_MAX_BYTES.gauge(registry)
+        self.loop_lag = _LOOP_LAG.histogram(registry)
+        self.answers = _ANSWERS.counter(registry)
+        self.event_readers = _EVENT_READERS.gauge(registry)
+        self.source_requests = _REQUESTS.counter(registry)
+        self.source_seconds = _REQUEST_SECONDS.histogram(registry)
+        self.source_paused = _PAUSED.gauge(registry)
+        commits = _COMMITS.counter(registry)
+        self.commits = {one: commits.labels(one) for one in COMMIT_RESULTS}
+        self.commit_seconds = _COMMIT_SECONDS.histogram(registry)
+        self.lease_changes = _CHANGES.counter(registry)
+        self.leases_held = _HELD.gauge(registry)
+        self.store_failures = _STORE_FAILURES.counter(registry)
+        _BUILD.gauge(registry).labels(__version__, platform.python_version()).set(1)
+        for kind in ("feed", "delivery"):
+            for change in ("taken", "lost", "released"):
+                self.lease_changes.labels(kind, change)  # so that the first increase of each is visible
+        self._subscriptions: dict[str, AttemptSeries] = {}
+
+    def attempts_of(self, subscription: str) -> AttemptSeries:
+        """The series of a subscription, created if necessary."""
+        found = self._subscriptions.get(subscription)
+        if found is None:
+            found = self._subscriptions[subscription] = AttemptSeries(subscription, self)
+        return found
+
+    def no_attempts_of(self, subscription: str) -> None:
+        """Remove the series of a subscription that is not delivered here any more."""
+        if self._subscriptions.pop(subscription, None) is not None:
+            for step in STEPS:
+                self.attempts.remove(subscription, step)
+            self.attempt_seconds.remove(subscription)
+            self.delay.remove(subscription)
+
+
+_METRICS: Final[ContextVar[ProcessMetrics]] = ContextVar("metrics", default=ProcessMetrics())  # noqa: B039 -- what has no other counts there
+
+
+def process_metrics() -> ProcessMetrics:
+    """Where this task counts."""
+    return _METRICS.get()
+
+
+@contextmanager
+def counting_in(metrics: ProcessMetrics) -> Iterator[None]:
+    """Let the tasks that the block starts count there: for several processes in one."""
+    before = _METRICS.set(metrics)
+    try:
+        yield
+    finally:
+        _METRICS.reset(before)

@@ -52,7 +52,7 @@ from poller.redis.errors import let_in, translated
 from poller.store.session import blocking_client
 from poller.store.stream import EntryId, arrivals
 from poller.telemetry.logs import LogOnce
-from poller.telemetry.metrics import EVENT_READERS
+from poller.telemetry.metrics import process_metrics
 from poller.web.context import AppContext
 from poller.web.http import InvalidParameter, RequestRefused, at
 
@@ -324,14 +324,14 @@ class _EventStreamResponse:
         self._stalled = stalled
         self._may_read = may_read
         following.add(self)
-        EVENT_READERS.inc()
+        process_metrics().event_readers.inc()
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._answer(receive, send)
         finally:
             self._following.discard(self)
-            EVENT_READERS.dec()
+            process_metrics().event_readers.dec()
 
     async def _answer(self, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.stored_metrics import StoredFigures, StoredReadings, blocks
 from poller.redis.health import ServerCheck
-from poller.telemetry.metrics import READY, REGISTRY, ROUNDS, STORE_FINDING, STORE_UP, labelled
+from poller.telemetry.metrics import READY, STORE_FINDING, STORE_UP, labelled, process_metrics
 
 Form = Literal["text", "openmetrics"]
 
@@ -70,8 +70,9 @@ class Exposition:
 
 def written(moment: ScrapeState, form: Form) -> bytes:
     """All metrics of this process, in the Prometheus text format or as OpenMetrics."""
-    other = form == "openmetrics"
-    counted: bytes = openmetrics(REGISTRY) if other else generate_latest(REGISTRY)  # type: ignore[no-untyped-call]  # as it is
+    other, metrics = form == "openmetrics", process_metrics()
+    write = openmetrics if other else generate_latest
+    counted: bytes = write(metrics.registry)
     problems = [one for one in moment.findings if one.severity != "ok"]
     findings = [(labelled(name=one.name, severity=one.severity), 1.0) for one in problems]
     parts = [
@@ -79,7 +80,7 @@ def written(moment: ScrapeState, form: Form) -> bytes:
         READY.block([("", float(moment.ready))], openmetrics=other),
         STORE_UP.block([("", float(moment.up))], openmetrics=other),
         STORE_FINDING.block(findings, openmetrics=other),
-        *ROUNDS.blocks(openmetrics=other),
+        *metrics.rounds.blocks(openmetrics=other),
         *(blocks(moment.stored, openmetrics=other) if moment.stored else ()),
         _END if other else "",
     ]

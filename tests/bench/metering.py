@@ -23,7 +23,7 @@ from poller.delivery.retry import Delivered
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, group_of
 from poller.store.stats import QUICK_SAMPLES, backlogs, feed_stats
-from poller.telemetry.metrics import ROUNDS, attempts_of, no_attempts_of
+from poller.telemetry.metrics import attempts_of, no_attempts_of, process_metrics
 from poller.web.health import ScrapeState, written
 from tests.bench.figures import Figure
 from tests.delivery.outcomes import answered
@@ -49,7 +49,7 @@ async def metering(server: Server) -> AsyncIterator[Figure]:
         _, told = await _measured(lambda: backlogs(client, _PREFIX, pairs, now=_NOW))
         yield Figure(f"... of {_SUBSCRIPTIONS} subscriptions to four feeds", *told)
     for feed in feeds:
-        ROUNDS.ended(feed, RoundCounts(1, 5, 1, 1, 1, 1, 1, 0.1), mode="delta", result="ok")
+        process_metrics().rounds.ended(feed, RoundCounts(1, 5, 1, 1, 1, 1, 1, 0.1), mode="delta", result="ok")
     figures = StoredFigures(tuple(found.values()), intervals=dict.fromkeys(feeds, 60.0))
     moment = ScrapeState(ready=True, up=True, findings=(), stored=figures)
     text, told = await _measured(lambda: asyncio.to_thread(written, moment, "text"))

@@ -22,7 +22,7 @@ from poller.resources import resource_of
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import ListQuery
 from poller.store.keys import FeedKeys
-from poller.telemetry.metrics import ROUNDS
+from poller.telemetry.metrics import process_metrics
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns, until
 
@@ -259,7 +259,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
     await until(lambda: not one.busy, "the round's end to be noticed")
     await turns()
     assert not watch.away
-    assert "s/one" not in "".join(ROUNDS.blocks(openmetrics=False))
+    assert "s/one" not in "".join(process_metrics().rounds.blocks(openmetrics=False))
 
 
 async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds, schedule: Schedule) -> None:

@@ -10,7 +10,7 @@ from poller.clock import Clock
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.round_runner import RoundObserver
 from poller.source.feed import RoundMode, RoundResult
-from poller.telemetry.metrics import ROUNDS
+from poller.telemetry.metrics import process_metrics
 from tests.telemetry.series import Key, key, values
 
 
@@ -71,4 +71,4 @@ async def test_rounds_are_counted_while_the_feed_is_polled_here() -> None:
 
 
 def counted() -> dict[Key, float]:
-    return values("".join(ROUNDS.blocks(openmetrics=False)))
+    return values("".join(process_metrics().rounds.blocks(openmetrics=False)))

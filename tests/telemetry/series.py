@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from poller.telemetry.metrics import REGISTRY
+from poller.telemetry.metrics import process_metrics
 
 Key = tuple[str, frozenset[tuple[str, str]]]
 
@@ -25,7 +25,7 @@ def values(text: bytes | str) -> dict[Key, float]:
 
 def value(name: str, /, **labels: str) -> float | None:
     """One sample of this process, or None without such a series."""
-    return REGISTRY.get_sample_value(name, labels)
+    return process_metrics().registry.get_sample_value(name, labels)
 
 
 def grown(name: str, /, **labels: str) -> float:

@@ -20,14 +20,18 @@ from poller.store.keys import FeedKeys
 from poller.telemetry.metrics import (
     STEPS,
     MetricDescription,
+    ProcessMetrics,
     RoundMetrics,
     SourceSeries,
     attempts_of,
     commit_timed,
+    committed,
     counted,
+    counting_in,
     declared,
     labelled,
     no_attempts_of,
+    process_metrics,
     requested,
     retried,
 )
@@ -55,6 +59,27 @@ def test_one_that_is_gone_has_none() -> None:
     attempts_of("gone").steps["delivered"].inc()
     assert value("poller_attempts_total", subscription="gone", outcome="delivered") == 1
     no_attempts_of("gone")
+
+
+async def test_daemons_in_one_process_count_apart() -> None:
+    """What a task counts goes to the metrics of the daemon that has started it, and to no other's."""
+    before, own = grown("poller_commits_total", result="written"), ProcessMetrics()
+
+    async def count() -> None:
+        committed("written", 0.1)
+        attempts_of("apart").steps["delivered"].inc()
+        process_metrics().rounds.ended("a/apart", RoundCounts(), mode="delta", result="ok")
+
+    with counting_in(own):
+        counting = asyncio.create_task(count())
+    await counting
+    assert own.registry.get_sample_value("poller_commits_total", {"result": "written"}) == 1
+    labels = {"subscription": "apart", "outcome": "delivered"}
+    assert own.registry.get_sample_value("poller_attempts_total", labels) == 1
+    assert "a/apart" in "".join(own.rounds.blocks(openmetrics=False))
+    assert grown("poller_commits_total", result="written") == before
+    assert value("poller_attempts_total", **labels) is None
+    assert "a/apart" not in "".join(process_metrics().rounds.blocks(openmetrics=False))
 
 
 # Declared metrics: each name once.
