@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.simulation.plan import Plan, brief, decode, drawn, encode, resting
+from tests.simulation.plan import Plan, brief, decode, drawn, encode, lasting, resting
 from tests.simulation.shrink import shrunk
 from tests.simulation.story import told
 from tests.simulation.world import Result, play
@@ -47,20 +47,14 @@ def main() -> int:
     asked = _parser().parse_args()
     if asked.speed:
         return _speed()
-    if asked.corpus:
-        plans: Iterable[Plan] = [one.plan for one in corpus()]
-    elif asked.plan is not None:
-        plan = decode(asked.plan.read_bytes())
-        if asked.add:
-            _add(plan, asked.add)
-        plans = [plan]
-    else:
-        make = brief if asked.brief else partial(drawn, hours=asked.hours, lean=asked.lean)
-        plans = map(make, _seeds(asked))
+    plans = _plans(asked)
     began = time.monotonic()
-    runs, simulated, failed = 0, 0.0, []
-    for result in _played(plans, asked.jobs):
+    runs, simulated = 0, 0.0
+    failed: list[Result] = []
+    for result in _played(plans, partial(play, traces=not asked.in_all), asked.jobs):
         runs, simulated = runs + 1, simulated + result.seconds
+        if runs % _TOLD == 0:
+            sys.stderr.write(f"{runs} runs, {simulated / 3600:.2f} h, {len(failed)} failed\n")
         if asked.plan is not None or asked.seed is not None or asked.verbose:
             sys.stdout.write(_line(result) + "\n")
         if result.problems:
@@ -87,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--until-found", action="store_true", help="go on with further seeds until one fails")
     parser.add_argument("--hours", type=float, help="let each run last so many hours")
     parser.add_argument("--brief", action="store_true", help="short and small, as the quick suite plays them")
+    parser.add_argument(
+        "--in-all",
+        type=float,
+        metavar="HOURS",
+        help="as --brief, and then each world goes on at rest until the seeds have lasted so many hours in all",
+    )
     parser.add_argument("--lean", nargs="*", default=(), help="the kinds of faults and actions that are on")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--plan", type=Path, help="play this plan, as a failure has written it")
@@ -98,6 +98,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _plans(asked: argparse.Namespace) -> Iterable[Plan]:
+    if asked.corpus:
+        return [one.plan for one in corpus()]
+    if asked.plan is None:
+        return map(_made(asked), _seeds(asked))
+    plan = decode(asked.plan.read_bytes())
+    if asked.add:
+        _add(plan, asked.add)
+    return [plan]
+
+
+def _made(asked: argparse.Namespace) -> Callable[[int], Plan]:
+    """What makes the plan of a seed."""
+    if asked.in_all:
+        first, _, last = (asked.seeds or "1..1").partition("..")
+        return partial(lasting, seconds=asked.in_all * 3600 / (int(last) - int(first) + 1))
+    return brief if asked.brief else partial(drawn, hours=asked.hours, lean=asked.lean)
+
+
 def _seeds(asked: argparse.Namespace) -> Iterable[int]:
     if asked.seeds:
         first, _, last = asked.seeds.partition("..")
@@ -106,14 +125,14 @@ def _seeds(asked: argparse.Namespace) -> Iterable[int]:
     return count(first) if asked.until_found else [first]
 
 
-def _played(plans: Iterable[Plan], jobs: int) -> Iterator[Result]:
+def _played(plans: Iterable[Plan], how: Play, jobs: int) -> Iterator[Result]:
     if jobs == 1:
-        yield from map(play, plans)
+        yield from map(how, plans)
         return
     with ProcessPoolExecutor(jobs) as pool:
         waiting, coming = [], iter(plans)
         for plan in coming:
-            waiting.append(pool.submit(play, plan))
+            waiting.append(pool.submit(how, plan))
             if len(waiting) > 2 * jobs:
                 yield waiting.pop(0).result()
         for one in waiting:
@@ -179,6 +198,7 @@ def _fails_alike(kinds: set[str], plan: Plan) -> bool:
 _RESTING = 300.0  # seconds
 _AGAIN = 5
 _LEAST = 100
+_TOLD = 100  # runs
 _KIND = 80
 _ALIKE = 24
 

@@ -21,6 +21,7 @@ from tests.harness.deliveries import judge_deliveries
 from tests.harness.json_values import read
 from tests.harness.requests import Arrived, ids_of
 from tests.harness.wishes import SECRET
+from tests.simulation.plan import STORE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.plan import Plan, SubscriptionPlan
 
 _SHOWN = 4
-_REPLACES = frozenset(
+REPLACES = frozenset(
     {
         "freeze",
         "partition",
@@ -54,6 +55,7 @@ _REPLACES = frozenset(
 _SETS_PAUSES = frozenset({"store_clock_jump", "failover", "store_loss", "flush", "clock_jump", "evict_key"})
 """Faults after which how much of a sink's pause is over is told wrongly, or forgotten."""
 _KNOWN_SOON = 1.0  # seconds until another process knows of a pause
+_RECOVERY = 5.0  # seconds until a process asks a store again that was away
 
 
 @dataclass(slots=True)
@@ -248,16 +250,25 @@ def _deliveries(evidence: Evidence, subscription: SubscriptionPlan) -> Deliverie
 
 def heard(plan: Plan) -> float:
     """Seconds until all processes know of a pause: longer by what a fault holds up, for it may hold up the word."""
-    held_up = [fault.seconds + fault.strength for fault in plan.faults if fault.kind in _REPLACES]
+    held_up = [fault.seconds + fault.strength for fault in plan.faults if fault.kind in REPLACES]
     if not held_up:
         return _KNOWN_SOON
     return _KNOWN_SOON + 2 * plan.ttl + max(held_up)
 
 
+def held_from_releasing(plan: Plan, daemon: str, since: float, until: float) -> bool:
+    """Whether a fault may have kept a process that was told to stop in this span from releasing its leases."""
+    return any(
+        fault.kind in REPLACES
+        and (fault.target == STORE or (fault.target == daemon and fault.other in ("", STORE)))
+        and fault.at <= until
+        and since <= fault.at + fault.seconds + fault.strength * (fault.kind == "slow") + _RECOVERY + 2 * plan.ttl
+        for fault in plan.faults
+    )
+
+
 def _woken(plan: Plan) -> int:
     """How often a process may have gone on that had been replaced."""
     return sum(
-        1 if fault.target.startswith("daemon") else len(plan.daemons)
-        for fault in plan.faults
-        if fault.kind in _REPLACES
+        1 if fault.target.startswith("daemon") else len(plan.daemons) for fault in plan.faults if fault.kind in REPLACES
     )

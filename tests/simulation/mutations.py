@@ -289,6 +289,17 @@ MUTATIONS: Final = (
         ("purge",),
     ),
     Mutation(
+        "answer-not-awaited",
+        "a process that stops releases a lease before it knows whether it has it (found by the simulation)",
+        {
+            "daemon/cluster/leases.py": (
+                ("held = await asyncio.shield(acquiring)", "held = await acquiring"),
+                ("            await finished(acquiring, within=RELEASE_SECONDS)\n", ""),
+            )
+        },
+        ("stop", "busy"),
+    ),
+    Mutation(
         "own-settlements-missed",
         "a lease that ran out, was another's and came back counts as lost (found by the simulation)",
         {"store/lease.py": (("        if not self.held:  # another", "        if False:  # another"),)},
@@ -299,6 +310,24 @@ MUTATIONS: Final = (
         "a connection that was reset while idle is used again (found by the simulation)",
         {"redis/single.py": (("(reader is not None and reader.exception() is not None) or ", ""),)},
         ("cut",),
+    ),
+    Mutation(
+        "forgotten-in-part",
+        "a feed that the operator deletes keeps what subscriptions have there",
+        {"store/lua/forget_feed.lua": (("ipairs(KEYS) do", "ipairs({unpack(KEYS, 1, 5)}) do"),)},
+        ("forget_feed",),
+    ),
+    Mutation(
+        "commit-not-counted",
+        "commits are missing in the metrics",
+        {"telemetry/metrics.py": (("    metrics.commits[result].inc()\n", ""),)},
+        ("kill",),
+    ),
+    Mutation(
+        "delivery-not-counted",
+        "events that were delivered are missing in the metrics",
+        {"delivery/dispatcher.py": (("        series.steps[STEPS[kind]].inc(events)\n", "        pass\n"),)},
+        ("kill",),
     ),
     Mutation(
         "loss-unnoticed",

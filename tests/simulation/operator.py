@@ -16,6 +16,7 @@ import msgspec
 from poller.control import subscriptions
 from poller.control.commands import CommandKind, run_command
 from poller.control.dead_letters import DeadLetters
+from poller.control.orphans import forget
 from poller.control.replay import EARLIEST, LATEST, ReplayControl
 from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.errors import PollerError, StoreError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _AGAIN: Final = 1.0  # seconds
+_TRIES: Final = 20
 _BY: Final = "operator"
 
 
@@ -118,6 +120,32 @@ class Operator:
         await world.rest(deed.seconds)
         if gone is not None:
             await world.put_back(gone)
+
+    async def forget_feed(self, deed: Deed) -> None:
+        """Give a feed another name, and after some time delete all that the store has of it by its former name."""
+        world = self._world
+        former = world.name_of(deed.target)
+        if not await world.rename_feed(deed.target):
+            return
+        await world.rest(deed.seconds)
+        world.watch.deleted.add(former)
+        for _ in range(_TRIES):
+            if await self._forgotten(former):
+                return
+            await world.rest(_AGAIN)
+
+    async def _forgotten(self, feed: str) -> bool:
+        """Whether a feed is forgotten now; a process that has died is there as long as its lease may last."""
+        world, done = self._world, []
+
+        async def ask(store: OpenStore) -> object:
+            gone = await forget(store.client, world.settings, f"acme/{feed}", clock=store.clock)
+            world.feed_forgotten(feed)
+            done.append(gone)
+            return gone
+
+        await self._done(f"forget {feed}", ask)
+        return bool(done)
 
     async def release_all(self) -> None:
         """Release all that is held."""
@@ -291,4 +319,5 @@ _ACTIONS: Final[dict[str, Callable[[Operator, Deed], Awaitable[None]]]] = {
     "purge": Operator.purge,
     "rename_feed": Operator.rename_feed,
     "drop_feed": Operator.drop_feed,
+    "forget_feed": Operator.forget_feed,
 }

@@ -128,6 +128,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
         timeout: of one exchange with the source, in seconds.
         latency: of the network, in seconds, at most.
         paging: a profile of the sandbox, or empty.
+        lasts: until when, in seconds, the same world goes on at rest after all of that is judged; 0: it ends then.
+            Faults and actions after ``seconds`` happen in this time, see :func:`going_on`.
     """
 
     seed: int
@@ -144,6 +146,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     faults: tuple[Deed, ...] = ()
     actions: tuple[Deed, ...] = ()
     profile: str = ""
+    lasts: float = 0.0
 
     @property
     def loses_writes(self) -> bool:
@@ -218,7 +221,8 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
         _leaning(one, plan, lean) for one in _deeds(rng, plan, _FAULTS, lean, most=30 if "busy" in lean else 12)
     )
     actions = _deeds(rng, plan, _ACTIONS, lean, most=10)
-    return msgspec.structs.replace(plan, faults=faults, actions=actions)
+    further = _deeds(Random(f"further {seed}"), plan, _FURTHER_ACTIONS, lean, most=3)
+    return msgspec.structs.replace(plan, faults=faults, actions=tuple(sorted((*actions, *further), key=_when)))
 
 
 def brief(seed: int) -> Plan:
@@ -241,6 +245,63 @@ def brief(seed: int) -> Plan:
         faults=tuple(one for one in plan.faults if one.target in there and (one.kind != "evict" or one.other in known)),
         actions=tuple(one for one in plan.actions if one.target in there),
     )
+
+
+def lasting(seed: int, seconds: float) -> Plan:
+    """The brief plan of a seed, after which the same world goes on until so many seconds have passed, with few faults.
+
+    So an hour of operation costs little: a world at rest is played many times as fast as one in which much happens, and
+    one of which a daemon is stopped for most of that time, twice as fast as with both.
+    """
+    plan = brief(seed)
+    rng = Random(f"lasting {seed}")
+    slow = msgspec.structs.replace(_slowed(plan), seconds=max(seconds - 3 * plan.seconds, _BRIEF))
+    faults, actions = _deeds(rng, slow, _FAULTS, (), most=2), _deeds(rng, slow, _ACTIONS, (), most=1)
+    if rng.random() < _ALONE:
+        faults += (Deed(1.0, "stop", plan.daemons[-1].host, seconds=slow.seconds - 3.0),)
+    return msgspec.structs.replace(
+        plan,
+        lasts=seconds,
+        faults=(*plan.faults, *_later(faults, plan.seconds)),
+        actions=(*plan.actions, *_later(actions, plan.seconds)),
+    )
+
+
+def until_rest(plan: Plan) -> Plan:
+    """The plan up to when the world is to go on at rest; all of it, if it is not."""
+    if not plan.lasts:
+        return plan
+    faults, actions = (tuple(one for one in deeds if one.at <= plan.seconds) for deeds in (plan.faults, plan.actions))
+    return msgspec.structs.replace(plan, faults=faults, actions=actions, lasts=0.0)
+
+
+def going_on(plan: Plan, now: float) -> Plan:
+    """The plan of a world that goes on at rest from now on: slow feeds, long leases, few changes.
+
+    Its faults are those that there were and those to come; its actions are those to come.
+    """
+    before = until_rest(plan)
+    faults = _later([one for one in plan.faults if one not in before.faults], now - plan.seconds)
+    actions = _later([one for one in plan.actions if one not in before.actions], now - plan.seconds)
+    last = max([now, *(one.at for one in (*faults, *actions))])
+    return msgspec.structs.replace(
+        _slowed(before), seconds=max(plan.lasts, last + 1.0), faults=(*before.faults, *faults), actions=actions
+    )
+
+
+def slowed(feed: FeedPlan) -> FeedPlan:
+    """The feed with a long interval."""
+    reconcile = feed.reconcile and max(feed.reconcile, 2 * _SLOW)
+    return msgspec.structs.replace(feed, interval=_SLOW, jitter=_SLOW / 10, reconcile=reconcile, cron=None)
+
+
+def _slowed(plan: Plan) -> Plan:
+    feeds = tuple(map(slowed, plan.feeds))
+    return msgspec.structs.replace(plan, ttl=max(plan.ttl, 10.0), changes=_FEW_CHANGES, feeds=feeds)
+
+
+def _later(deeds: Sequence[Deed], seconds: float) -> tuple[Deed, ...]:
+    return tuple(msgspec.structs.replace(one, at=round(one.at + seconds, 3)) for one in deeds)
 
 
 def calm(seed: int, *, daemons: int = 1, feeds: int = 1, subscriptions: int = 1, seconds: float = 30.0) -> Plan:
@@ -274,6 +335,9 @@ def resting(seconds: float) -> Plan:
 
 
 _BRIEF: Final = 8.0  # seconds
+_SLOW: Final = 30.0  # seconds between two rounds of a feed of a world at rest
+_ALONE: Final = 0.7  # of the worlds at rest have one daemon less for most of their time
+_FEW_CHANGES: Final = 0.05  # a second
 _OFTEN: Final = 0.5
 _RARELY: Final = 0.15
 
@@ -457,12 +521,19 @@ _ACTIONS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
     ),
 }
 
+_FURTHER_ACTIONS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
+    "forget_feed": lambda rng, plan, at: Deed(
+        at, "forget_feed" if _is_movable(plan) else "resync", _resource(rng, plan), seconds=rng.uniform(0.1, 10)
+    ),
+}
+"""What was added later and is drawn by itself, so that the other faults and actions of a seed stay what they were."""
+
 LOSSES: Final = frozenset({"store_loss", "failover"})
 FORGETS: Final = frozenset({"evict", "flush"})
 _RARE: Final = frozenset(
     {
         *("store_loss", "failover", "evict", "evict_key", "flush", "store_clock_jump"),
-        *("reset_feed", "rename_feed", "drop_feed", "purge"),
+        *("reset_feed", "rename_feed", "drop_feed", "forget_feed", "purge"),
     }
 )
 """What changes how the run is judged is on in few seeds, so that most seeds are judged most strictly."""
@@ -492,6 +563,10 @@ def _leaning(deed: Deed, plan: Plan, lean: Sequence[str]) -> Deed:
     return deed
 
 
+def _when(deed: Deed) -> float:
+    return deed.at
+
+
 def _deeds(
     rng: Random, plan: Plan, kinds: dict[str, Callable[[Random, Plan, float], Deed]], lean: Sequence[str], *, most: int
 ) -> tuple[Deed, ...]:
@@ -504,6 +579,6 @@ def _deeds(
     return tuple(
         sorted(
             (kinds[rng.choice(on)](rng, plan, round(rng.uniform(begin, end), 3)) for _ in range(count)),
-            key=lambda deed: deed.at,
+            key=_when,
         )
     )

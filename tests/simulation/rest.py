@@ -39,7 +39,8 @@ class Seen:
         records: how many records the source has for each feed.
         subscribed: the ids of the subscriptions that there are.
         daemons: the hosts of those that run.
-        retired: the feeds that were in the configuration once; what is stored of them stays.
+        retired: the feeds that were in the configuration once.
+        kept: those of them of which something is stored; the others were deleted.
         lossy: whether the store has forgotten writes: then there may be nothing left to send after an attempt that
             failed, that could succeed.
         read: a command of the store.
@@ -51,6 +52,7 @@ class Seen:
     subscribed: Sequence[str]
     daemons: Sequence[str]
     retired: Collection[str]
+    kept: Collection[str]
     lossy: bool
     read: Callable[..., Any]
 
@@ -120,7 +122,7 @@ def _members(seen: Seen) -> Iterator[str]:
 
 
 def _keys(seen: Seen) -> Iterator[str]:
-    feeds = {one.feed for one in seen.feeds} | {f"acme/{name}" for name in seen.retired}
+    feeds = {one.feed for one in seen.feeds} | {f"acme/{name}" for name in seen.kept}
     for key in sorted(map(_text, seen.read("KEYS", "*"))):
         prefix, _, rest = key.partition(":{")
         tag, _, ending = rest.partition("}:")

@@ -19,6 +19,7 @@ from poller.sandbox.server import SEEDED_AT, application, with_connection
 from tests.harness.json_values import read
 from tests.harness.wishes import SECRET, Wish
 from tests.receiver import receiving
+from tests.simulation.counters import counting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -63,6 +64,8 @@ def configured(plan: Plan, *, without: Collection[str] = (), feeds: Sequence[Fee
 def addable(plan: Plan) -> dict[str, SubscriptionSettings]:
     """The settings of the subscriptions that are added at run time, by id."""
     wanted = {one.id for one in plan.subscriptions if one.added}
+    if not wanted:
+        return {}
     return {one.id: one for one in configured(plan).subscriptions if one.id in wanted}
 
 
@@ -118,8 +121,8 @@ class Api:
         switches: how it misbehaves.
     """
 
-    def __init__(self, plan: Plan, now: Callable[[], datetime]) -> None:
-        """Make the first records."""
+    def __init__(self, plan: Plan, now: Callable[[], datetime], served: Callable[[str, int], None]) -> None:
+        """Make the first records. ``served`` is told the address of a client and the status of its answer."""
         self._plan = plan
         self._rng = Random(f"api {plan.seed}")
         self._now = now
@@ -129,7 +132,7 @@ class Api:
         sow(self.history, self._rng, records=plan.records, at=SEEDED_AT)
         respond = switched(self.switches)(answer)
         app = application(self.history, token=TOKEN, rng=self._rng, now=now, respond=respond)
-        self.app = with_connection(app)
+        self.app = with_connection(counting(app, served))
 
     def change(self) -> None:
         """Make one change to a record of the plan's feeds."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Plan, until_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +31,8 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool], *, most: int = 120) -> Pla
         most: how many plans are played at most.
     """
     search = _Search(fails, most)
+    if plan.lasts and search.tried(brief := until_rest(plan)):
+        plan = brief
     plan = search.least(plan, "faults")
     plan = search.least(plan, "actions")
     for simpler in _simpler(plan):
@@ -98,7 +100,13 @@ def _simpler(plan: Plan) -> Iterator[Callable[[Plan], Plan]]:
     yield lambda one: replace(
         one, daemons=tuple(replace(daemon, skew=0.0, drift=0.0, starts=0.0) for daemon in one.daemons)
     )
-    yield lambda one: replace(one, seconds=max([deed.at for deed in (*one.faults, *one.actions)], default=0.0) + 1)
+    yield (
+        lambda one: (
+            one
+            if one.lasts
+            else replace(one, seconds=max([deed.at for deed in (*one.faults, *one.actions)], default=0.0) + 1)
+        )
+    )
     yield lambda one: replace(one, feeds=tuple(replace(feed, cron=None) for feed in one.feeds))
     yield lambda one: replace(one, records=5)
     yield lambda one: replace(one, removals=0.0)

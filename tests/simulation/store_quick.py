@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fakeredis.model import ZSet
+from fakeredis.model import Hash, ZSet
 
 if TYPE_CHECKING:
     from tests.simulation.store_session import Session
@@ -58,8 +58,55 @@ def _zrangebyscore(session: Session, arguments: Sequence[bytes]) -> Any:
     ]
 
 
+def _get(session: Session, arguments: Sequence[bytes]) -> Any:
+    if len(arguments) != 1:
+        return SLOW
+    item = session._db.get(arguments[0])
+    if item is None:
+        return None
+    return item.value if type(item.value) is bytes else SLOW
+
+
+def _hash(session: Session, key: bytes) -> Any:
+    """The fields of a hash; SLOW: it is none, or one whose fields may expire."""
+    item = session._db.get(key)
+    if item is None:
+        return {}
+    found = item.value
+    return found._values if type(found) is Hash and not found._expiry_heap else SLOW
+
+
+def _hget(session: Session, arguments: Sequence[bytes]) -> Any:
+    if len(arguments) != 2 or (fields := _hash(session, arguments[0])) is SLOW:
+        return SLOW
+    return fields.get(arguments[1])
+
+
+def _hmget(session: Session, arguments: Sequence[bytes]) -> Any:
+    if len(arguments) < 2 or (fields := _hash(session, arguments[0])) is SLOW:
+        return SLOW
+    return [fields.get(name) for name in arguments[1:]]
+
+
+def _hgetall(session: Session, arguments: Sequence[bytes]) -> Any:
+    if len(arguments) != 1 or (fields := _hash(session, arguments[0])) is SLOW:
+        return SLOW
+    return dict(fields)
+
+
+def _hlen(session: Session, arguments: Sequence[bytes]) -> Any:
+    if len(arguments) != 1 or (fields := _hash(session, arguments[0])) is SLOW:
+        return SLOW
+    return len(fields)
+
+
 QUICK: Final[dict[str, Callable[[Session, Sequence[bytes]], Any]]] = {
     "time": _time,
     "mget": _mget,
     "zrangebyscore": _zrangebyscore,
+    "get": _get,
+    "hget": _hget,
+    "hmget": _hmget,
+    "hgetall": _hgetall,
+    "hlen": _hlen,
 }

@@ -30,22 +30,24 @@ class Chronicle:
         trace: one line for each thing: seconds, host, what.
         lines: how many lines the trace has, kept or not.
         story: the lines for people.
-        logged: the program's log: seconds, host, event with its fields.
-        keeps: whether the trace is kept; its digest always is.
+        keeps: whether the trace is kept, and not only its digest.
+        traces: whether there is a trace: a twentieth of the cost of a run.
     """
 
-    def __init__(self, now: Callable[[], float], *, keeps: bool = False) -> None:
+    def __init__(self, now: Callable[[], float], *, keeps: bool = False, traces: bool = True) -> None:
         """Begin; ``now`` tells the seconds since the start."""
         self._now = now
+        self.traces = traces
         self._digest = hashlib.blake2b(digest_size=16)
         self.keeps = keeps
         self.trace: list[str] = []
         self.lines = 0
         self.story: list[str] = []
-        self.logged: list[tuple[float, str, Mapping[str, Any]]] = []
 
     def note(self, host: str, what: str) -> None:
         """Add a line to the trace."""
+        if not self.traces:
+            return
         line = f"{self._now():.6f} {host} {what}"
         self._digest.update(line.encode() + b"\n")
         self.lines += 1
@@ -59,7 +61,6 @@ class Chronicle:
 
     def log(self, host: str, event: Mapping[str, Any]) -> None:
         """Add a line of the program's log."""
-        self.logged.append((self._now(), host, event))
         text = _worded(event)
         routine = event.get("event") in _ROUTINE and event.get("ok", True) is not False
         if routine or event.get("level") == "debug":
@@ -69,7 +70,9 @@ class Chronicle:
 
     @property
     def digest(self) -> str:
-        """The same for two runs with the same trace."""
+        """The same for two runs with the same trace; "-": there is none."""
+        if not self.traces:
+            return "-"
         return self._digest.hexdigest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.simulation.plan import Deed, Plan, calm, decode, drawn, encode
+from tests.simulation.plan import Deed, Plan, calm, decode, drawn, encode, going_on, lasting, until_rest
 from tests.simulation.shrink import shrunk
 
 _SEEDS = range(200)
@@ -17,12 +17,36 @@ def test_same_seed_same_plan() -> None:
         assert plan == drawn(seed) == decode(encode(plan))
 
 
+def test_world_that_goes_on() -> None:
+    """Law: what happens when the world has gone on at rest is planned from then on; what was before stays as it was."""
+    for seed in _SEEDS:
+        plan = lasting(seed, 144.0)
+        assert plan == lasting(seed, 144.0) == decode(encode(plan))
+        first, then = until_rest(plan), going_on(plan, 100.0)
+        assert all(one.at <= plan.seconds for one in (*first.faults, *first.actions))
+        assert then.faults[: len(first.faults)] == first.faults
+        later = (*then.faults[len(first.faults) :], *then.actions)
+        assert len(later) == len(plan.faults) + len(plan.actions) - len(first.faults) - len(first.actions)
+        assert all(100.0 < one.at <= then.seconds for one in later)
+        assert then.seconds >= 144.0
+        assert max(feed.interval for feed in then.feeds) > max(feed.interval for feed in first.feeds)
+
+
 def test_seeds_differ() -> None:
     """Law: each kind of fault and of action is in some plan, and none is in all of them."""
     plans = [drawn(seed) for seed in _SEEDS]
     kinds = {deed.kind for plan in plans for deed in (*plan.faults, *plan.actions)}
     assert {"kill", "freeze", "partition", "store_loss", "flush", "clock_jump", "pause_feed", "replay"} <= kinds
-    assert {"evict_key", "rename_feed", "drop_feed", "reset_feed", "purge", "release", "redeliver"} <= kinds
+    assert {
+        "evict_key",
+        "rename_feed",
+        "drop_feed",
+        "reset_feed",
+        "purge",
+        "release",
+        "redeliver",
+        "forget_feed",
+    } <= kinds
     for kind in kinds:
         assert not all(kind in {deed.kind for deed in (*plan.faults, *plan.actions)} for plan in plans)
 

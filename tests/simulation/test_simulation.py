@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.__main__ import Found, corpus
 from tests.simulation.mutations import CONTROLS, MUTATIONS, control, mutated, play_control
-from tests.simulation.plan import brief, calm, drawn, resting
+from tests.simulation.plan import brief, calm, drawn, lasting, resting
 from tests.simulation.world import play
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -77,6 +77,15 @@ def test_whole_seed(seed: int) -> None:
     """Law: the same for more seeds and a minute or two each."""
     result = play(drawn(seed))
     assert not result.problems, "\n".join((f"python -m tests.simulation --seed {seed}", *result.problems))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", _WHOLE)
+def test_world_that_goes_on_at_rest(seed: int) -> None:
+    """Law: the same for a small world that goes on at rest for two minutes more, with few faults."""
+    result = play(lasting(seed, 144.0))
+    assert result.seconds >= 144.0
+    assert not result.problems, "\n".join((f"lasting({seed}, 144.0)", *result.problems))
 
 
 @pytest.mark.thorough

@@ -73,6 +73,7 @@ class Watch:
         problems: what was found wrong.
         lossy: whether the store has forgotten something, so that streams may go back.
         paused: what must be quiet now, by feed or subscription.
+        deleted: the feeds that the operator deletes, or has deleted: what is settled there is not known.
         steady: whether the store's clock is not set; where it is, leases may end before their time.
         given_up: of each subscription and feed the entries that became dead letters.
         repeated: subscriptions of which a part is delivered once more.
@@ -86,6 +87,7 @@ class Watch:
     problems: list[str] = field(default_factory=list)
     lossy: bool = False
     paused: dict[str, Pause] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
     steady: bool = True
     repeated: set[str] = field(default_factory=set)
     given_up: dict[tuple[str, str], set[str]] = field(default_factory=dict)
@@ -185,7 +187,9 @@ class Watch:
         ids = ids_of(arrived)
         for id_ in ids:
             place = self._places.get(id_)
-            before = self._places.get(place.before or "") if place and place.before not in ids else None
+            if place is None or place.feed in self.deleted or place.before in ids:
+                continue
+            before = self._places.get(place.before or "")
             if before is not None and not self._is_settled(before, arrived.sink):
                 text = f"request {arrived.number} to {arrived.sink} has an event of {before.feed} that"
                 self._wrong(f"{text} follows {before.entry}, which is not settled")

@@ -5,6 +5,7 @@ Theory of operation
 A run has four parts. While the plan's time lasts, the source changes, faults strike and the operator acts. Then all is
 made well, and what is due must be done within a bound. Then all is at rest, and what the program says of itself must be
 true. Then the daemons are stopped, and must end in order. The judges look at all of it; some of them all the time.
+A plan may let the world go on before that, with slow feeds and few faults, and is judged once more.
 
 **Invariants**
 
@@ -32,16 +33,18 @@ import structlog
 
 from poller.app import run as run_daemon
 from tests.harness.delivered import OnRecord
-from tests.harness.requests import Arrived, Ended
+from tests.harness.json_values import read as read_json
+from tests.harness.requests import Arrived, Ended, ids_of
 from tests.harness.scene import stream
 from tests.harness.sinks import Sinks
 from tests.simulation import asgi
+from tests.simulation.counters import Counters, DaemonMetrics
 from tests.simulation.faults import strike
 from tests.simulation.host import HOST, Host, HostState
-from tests.simulation.judge import Evidence, heard, judged, undelivered, unpublished
+from tests.simulation.judge import REPLACES, Evidence, heard, held_from_releasing, judged, undelivered, unpublished
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
-from tests.simulation.plan import GONE, Deed
+from tests.simulation.plan import GONE, Deed, going_on, slowed, until_rest
 from tests.simulation.rest import Seen, untrue
 from tests.simulation.scenery import ADDRESSES, Api, addable, configured, served_sinks
 from tests.simulation.store import Executed, SimulatedStore
@@ -62,6 +65,8 @@ _BOUND: Final = 150.0  # seconds; the longest pause of a source that failed is a
 _STOPPING: Final = 15.0  # seconds
 _ADDED: Final = 2.0  # seconds after the start, subscriptions that the file does not have are added
 _MOST_LOOKS: Final = 8.0  # seconds between two looks whether all is done
+_PROMPT: Final = 0.05  # seconds; on a slower network a process that ends may run out of time before all is released
+_REDIRECTED: Final = 300
 _COUNTED: Final = frozenset({"sink_mood", "api_blank", "api_expire", "clock_jump", "noscript"})
 """Faults that keep no answer of a sink from its process, and no process from counting it."""
 _FEED_PARTS: Final = frozenset({"state", "snapshots", "dictionaries", "qualifications"})
@@ -98,11 +103,18 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def play(plan: Plan, *, keep_trace: bool = False, program: Program = run_daemon) -> Result:
-    """Play a plan to its end; ``program``: what the daemons run."""
+def play(plan: Plan, *, keep_trace: bool = False, traces: bool = True, program: Program = run_daemon) -> Result:
+    """Play a plan to its end.
+
+    Args:
+        plan: of the run.
+        keep_trace: whether the trace is kept, and not only its digest.
+        traces: whether there is a trace.
+        program: what the daemons run.
+    """
     loop = SimulatedLoop(Random(f"loop {plan.seed}"), _START)
-    chronicle = Chronicle(loop.time, keeps=keep_trace)
-    loop.note = chronicle.note
+    chronicle = Chronicle(loop.time, keeps=keep_trace, traces=traces)
+    loop.note = chronicle.note if traces else None
     before = structlog.get_config()
     result = Result(plan, [])
     try:
@@ -173,7 +185,8 @@ class World:
 
     def __init__(self, plan: Plan, loop: SimulatedLoop, chronicle: Chronicle, program: Program = run_daemon) -> None:
         """Make the machines; nothing runs yet."""
-        self.plan = plan
+        self._whole = plan
+        self.plan = plan = until_rest(plan)
         self.loop = loop
         self.chronicle = chronicle
         self._program = program
@@ -182,6 +195,7 @@ class World:
         self.settings = configured(plan, without=self.addable)
         self._resources = {feed.feed: feed.resource for feed in plan.feeds}
         self._retired: set[str] = set()
+        self._forgotten: set[str] = set()
         self._restarting = asyncio.Lock()
         self.removed: set[str] = set()
         self.replayed: set[str] = set()
@@ -189,14 +203,12 @@ class World:
         self.requests = 0
         self.skews = {one.host: one.skew for one in plan.daemons}
         self.latency = (plan.latency / 10, plan.latency)
-        self.grace = heard(plan) + 1.0
         self._problems: list[str] = []
         self._random = Random(f"world {plan.seed}")
         self._kills: list[float] = []
         self._on_record: defaultdict[str, list[OnRecord]] = defaultdict(list)
         self.begun_anew: set[str] = set()
         self.asked_anew: set[str] = set()
-        self.told_gone = {fault.target for fault in plan.faults if fault.kind == "sink_mood" and fault.other in GONE}
         self.purged = False
         self._torn: set[str] = set()
         self._forgiven: defaultdict[str, set[str]] = defaultdict(set)
@@ -212,16 +224,24 @@ class World:
         machines = {name: loop.host(name, address) for name, address in ADDRESSES.items()}
         self.store_host, self.operator = machines["store"], machines["operator"]
         self._machines = machines
+        self._counters = Counters()
         self.store = SimulatedStore(self.store_host.clock.now, Random(f"store {plan.seed}"))
         self.watch = Watch(self.store.read, loop.time, [feed.resource for feed in plan.feeds])
-        self.watch.steady = not any(fault.kind == "store_clock_jump" for fault in plan.faults)
+        self._follow(plan)
         self.store.observers.append(self._executed)
-        self.api = Api(plan, loop.true_time)
+        self.api = Api(plan, loop.true_time, self._served)
         self.sinks = Sinks(self._noted, plan.seed, now=loop.time, wall=lambda: loop.true_time().timestamp())
         self._acts = Operator(self)
         for name in machines:
             for other in (*machines, *self._daemons):
                 loop.network.delay(name, other, *self.latency)
+
+    def _follow(self, plan: Plan) -> None:
+        """Let this be the plan from now on."""
+        self.plan = plan
+        self.grace = heard(plan) + 1.0
+        self.told_gone = {fault.target for fault in plan.faults if fault.kind == "sink_mood" and fault.other in GONE}
+        self.watch.steady = not any(fault.kind == "store_clock_jump" for fault in plan.faults)
 
     @property
     def problems(self) -> list[str]:
@@ -254,25 +274,45 @@ class World:
     # The run.
 
     async def play(self) -> None:
-        """All four parts."""
+        """All parts."""
         async with AsyncExitStack() as stack:
             await self._open(stack)
-            async with asyncio.TaskGroup() as acting:
-                acting.create_task(self._change())
-                for daemon in self.plan.daemons:
-                    acting.create_task(self._at(daemon.starts, self._started(daemon)))
-                for name in self.addable:
-                    acting.create_task(self._at(_ADDED, self._acted(Deed(_ADDED, "add_subscription", name))))
-                for fault in self.plan.faults:
-                    acting.create_task(self._at(fault.at, strike(self, fault)))
-                for action in self.plan.actions:
-                    acting.create_task(self._at(action.at, self._acted(action)))
-            await self._mend()
-            evidence = await self._until_done()
-            self._problems += judged(evidence)
-            if not self.problems:
-                await self._at_rest()
+            starting = [self._at(daemon.starts, self._started(daemon)) for daemon in self.plan.daemons]
+            adding = [self._at(_ADDED, self._acted(Deed(_ADDED, "add_subscription", name))) for name in self.addable]
+            await self._acting(self.plan.faults, [*starting, *adding])
+            await self._judge()
+            if self._whole.lasts and not self.problems:
+                await self._go_on()
+                await self._judge()
             await self._end()
+
+    async def _acting(self, faults: Sequence[Deed], besides: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
+        """Let happen what the plan says, and these faults of it."""
+        async with asyncio.TaskGroup() as acting:
+            acting.create_task(self._change())
+            for one in besides:
+                acting.create_task(one)
+            for fault in faults:
+                acting.create_task(self._at(fault.at, strike(self, fault)))
+            for action in self.plan.actions:
+                acting.create_task(self._at(action.at, self._acted(action)))
+
+    async def _judge(self) -> None:
+        """Make all well, and judge what came of it."""
+        await self._mend()
+        evidence = await self._until_done()
+        self._problems += judged(evidence)
+        if not self.problems:
+            await self._at_rest()
+
+    async def _go_on(self) -> None:
+        """Restart the daemons with slow feeds, and let the rest of the plan happen."""
+        self.chronicle.tell(WORLD, "the world goes on at rest")
+        before = len(self.plan.faults)
+        self._follow(going_on(self._whole, self.now()))
+        self.feeds = list(map(slowed, self.feeds))
+        await self._configure()
+        await self._acting(self.plan.faults[before:])
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._listener = await self._on("store", self.loop.create_server(self.store.protocol, ADDRESSES["store"], 6379))
@@ -348,6 +388,8 @@ class World:
         for feed in self.watch.feeds:
             found: Any = self.store.read("XRANGE", stream(feed), "-", "+")
             streams[feed] = [(bytes(entry).decode(), bytes(fields[1])) for entry, fields in found]
+            if feed in self.watch.deleted and not found:
+                streams[feed] = self.watch.archive.get(feed, [])
         return Evidence(
             self.plan,
             self.api.log(),
@@ -390,24 +432,42 @@ class World:
         subscribed = [one.id for one in self.plan.subscriptions if one.id not in self.removed]
         live = {feed.feed: self.api.history.count(feed.resource) for feed in self.feeds}
         daemons = sorted(self._running)
-        return Seen(feeds, subscriptions, live, subscribed, daemons, self._retired, self._lossy, self.store.read)
+        kept = self._retired if self._lossy else self._retired - self._forgotten
+        return Seen(feeds, subscriptions, live, subscribed, daemons, self._retired, kept, self._lossy, self.store.read)
 
     async def _end(self) -> None:
         # The release of a lease that goes out on a half-open connection has no answer; the lease runs out by itself.
-        network, running = self.loop.network, list(self._running)
-        deaf = {name for name in running if any(end.silent for end in network.connections(name, "store"))}
+        running = list(self._running)
+        deaf = set(filter(self._is_deaf, running))
         for name in running:
             await self.stop(name)
+        self._problems += self._miscounted(self._counters.count - len(running))
         if not (self._lossy or self._retired or self.begun_anew or self.problems):
             self._problems += await self.operator.start(self._counted())
         if not self.problems:
-            self._problems += [f"{key} is left" for key, owner in self._left() if owner not in deaf]
+            self._problems += [f"{key} is left" for key, owner in self._left() if owner.rsplit("-", 2)[0] not in deaf]
+
+    def _is_deaf(self, name: str) -> bool:
+        """Whether a daemon has a half-open connection to the store."""
+        return any(end.silent for end in self.loop.network.connections(name, "store"))
 
     def _left(self) -> Iterator[tuple[str, str]]:
-        """The leases that processes have not released, though they ended in order, and whose they are."""
+        """The leases that processes have, and which process has each."""
         for key in sorted(bytes(key) for key in self.store.read("KEYS", "*:lease")):
             owner = bytes(self.store.read("GET", key) or b"").decode()
-            yield key.decode(), owner.partition("/")[0].rsplit("-", 2)[0]
+            yield key.decode(), owner.partition("/")[0]
+
+    def _miscounted(self, ended: int) -> Iterator[str]:
+        """What the daemons have not counted rightly; so many had ended before."""
+        kinds = {fault.kind for fault in self.plan.faults}
+        yield from self._counters.requested(cancelled=None if kinds & REPLACES else len(self._whole.actions))
+        for one in self.plan.subscriptions:
+            arrived = {line.number: line for line in self._lines[one.id] if isinstance(line, Arrived)}
+            ends = [line for line in self._lines[one.id] if isinstance(line, Ended)]
+            taken = [arrived[end.number] for end in ends if end.status is not None and end.status < _REDIRECTED]
+            most = one.concurrency * (one.batch if one.mode == "batch" else 1)
+            lost = ended * most if kinds <= _COUNTED | {"kill", "stop"} else None
+            yield from self._counters.delivered(one.id, sum(len(ids_of(each)) for each in taken), under_way=lost)
 
     async def _counted(self) -> list[str]:
         """What is counted is what the sinks have seen; a lost answer, or a killed process, may leave some uncounted."""
@@ -416,8 +476,8 @@ class World:
         wrong = []
         for one in subscriptions:
             answers = [line.status for line in self._lines[one.subscription] if isinstance(line, Ended)]
-            taken = sum(status is not None and status < 300 for status in answers)
-            refused = sum(status is not None and status >= 300 for status in answers)
+            taken = sum(status is not None and status < _REDIRECTED for status in answers)
+            refused = sum(status is not None and status >= _REDIRECTED for status in answers)
             # A request whose connection ended before any answer may be sent again at once, and is no failure then.
             if one.delivered > taken or (
                 exactly and (one.delivered != taken or not refused <= one.failed <= len(answers) - taken)
@@ -436,13 +496,14 @@ class World:
         daemon = self._daemons[name]
         skew = timedelta(seconds=self.skews[name])
         host = self.loop.host(name, address_of(name), skew=skew, drift=daemon.drift)
-        process = self._running[name] = _Process(host)
+        process = self._running[name] = _Process(host, self._counters.started(name, host.pid))
         process.task = host.start(self._daemon(process), name=name)
         self.chronicle.tell(name, "started")
 
     async def _daemon(self, process: _Process) -> None:
         try:
-            await self._program(self.settings, {}, stop=process.stop, clock=process.host.clock, roles=_ROLES)
+            clock, metrics = process.host.clock, process.metrics
+            await self._program(self.settings, {}, stop=process.stop, clock=clock, roles=_ROLES, metrics=metrics)
         except Exception:  # noqa: BLE001 -- a process ends here
             text = traceback.format_exc(limit=-4)
             self.chronicle.tell(process.host.name, f"died: {text}")
@@ -456,10 +517,23 @@ class World:
         self.chronicle.tell(name, "is told to stop")
         process.host.run(process.stop.set)
         assert process.task is not None
+        told, deaf = self.now(), self._is_deaf(name)
         _, left = await asyncio.wait({process.task}, timeout=_STOPPING + self._held_up())
         if left:
             self._problems.append(f"{name} has not ended {_STOPPING} s after it was told to stop")
+        self._problems += self._counters.ended(name, process.host.pid, under_way=0)
         await process.host.kill()
+        if not (left or deaf):
+            await self._look_at_leases(process.host, told)
+
+    async def _look_at_leases(self, host: Host, told: float) -> None:
+        """A process that has ended in order has no lease, also when its last requests have arrived, if it could."""
+        await self.rest(self.latency[1])
+        if self.plan.latency > _PROMPT or held_from_releasing(self.plan, host.name, told, self.now()):
+            return
+        member = f"{host.name}-{host.pid}-"
+        kept = [key for key, owner in self._left() if owner.startswith(member)]
+        self._problems += [f"{host.name} was stopped at {told:.3f}, and {key} stays its" for key in kept]
 
     def _held_up(self) -> float:
         return max([fault.seconds for fault in self.plan.faults], default=0.0)
@@ -469,6 +543,7 @@ class World:
         process = self._running.pop(name, None)
         if process is None:
             return
+        self._problems += self._counters.ended(name, process.host.pid, under_way=len(self.feeds))
         await process.host.kill()
         self._kills.append(self.now())
         for one in self.plan.subscriptions:
@@ -500,17 +575,28 @@ class World:
         self.replayed.add(subscription)
         self.watch.repeated.add(subscription)
 
-    async def rename_feed(self, resource: str) -> None:
-        """Give the feed of a resource another name; what waits under the former one is still due."""
+    async def rename_feed(self, resource: str) -> bool:
+        """Give the feed of a resource another name, if it has one; what waits under the former one is still due."""
         before = next((feed for feed in self.feeds if feed.resource == resource), None)
         if before is None:
-            return
+            return False
         renamed = msgspec.structs.replace(before, name=f"{before.feed}-2")
         self._retired.add(before.feed)
         self._resources[renamed.feed] = resource
         self.watch.feeds.append(renamed.feed)
         self.feeds[self.feeds.index(before)] = renamed
         await self._configure()
+        return True
+
+    def feed_forgotten(self, feed: str) -> None:
+        """The operator has deleted what there was of a feed; what no sink has taken until now is due no more."""
+        self._forgotten.add(feed)
+        evidence = self._evidence()
+        for one in self.plan.subscriptions:
+            taken = evidence.taken(one.id)
+            ids = {read_json(event)["id"] for _, event in self.watch.archive.get(feed, [])}
+            if left := ids - taken:
+                self._forgiven[one.id] |= left
 
     async def drop_feed(self, resource: str) -> FeedPlan | None:
         """Take the feed of a resource out of the configuration, unless it is the last one."""
@@ -630,10 +716,15 @@ class World:
 
     def _executed(self, done: Executed) -> None:
         host = self._names.get(done.peer, done.peer)
-        written = " ".join(key.decode() for key in done.written)
-        what = f"{host} {done.words[0].decode()} {len(done.words)} {zlib.crc32(done.answer):08x}"
-        self.chronicle.note("store", f"{what} writes {written}" if written else what)
+        if self.chronicle.traces:
+            written = " ".join(key.decode() for key in done.written)
+            what = f"{host} {done.words[0].decode()} {len(done.words)} {zlib.crc32(done.answer):08x}"
+            self.chronicle.note("store", f"{what} writes {written}" if written else what)
         self.watch.executed(host, done)
+        self._counters.executed(done)
+
+    def _served(self, address: str, status: int) -> None:
+        self._counters.served(self._names.get(address, address), status)
 
 
 def address_of(daemon: str) -> str:
@@ -644,7 +735,8 @@ def address_of(daemon: str) -> str:
 class _Process:
     """A daemon that runs."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, metrics: DaemonMetrics) -> None:
         self.host = host
+        self.metrics = metrics
         self.stop = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
