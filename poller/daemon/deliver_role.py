@@ -311,6 +311,7 @@ class DeliverRole:
 
     async def _refresh(self, send: ScriptSender | None) -> None:
         """Read whether the registry has changed, and apply the changes."""
+        rested = any(running.resting for running in self._running.values())
         try:
             marks, pauses = await self._read(send)
             if isinstance(pauses, SinkPauses):  # first: what is started below has later ones
@@ -318,7 +319,7 @@ class DeliverRole:
                     running.follow_pauses(pauses)
             if isinstance(marks, BaseException):
                 raise marks
-            await self._apply(marks)
+            await self._apply(marks, rested=rested)
             if isinstance(pauses, BaseException):
                 raise pauses
             self._failure.worked()
@@ -331,7 +332,14 @@ class DeliverRole:
     ) -> tuple[RegistryVersions | BaseException, SinkPauses | BaseException]:
         return await asyncio.gather(self._registry.marks(send), self._registry.pauses(send), return_exceptions=True)
 
-    async def _apply(self, marks: RegistryVersions) -> None:
+    async def _apply(self, marks: RegistryVersions, *, rested: bool) -> None:
+        """Apply what has changed.
+
+        Args:
+            marks: what was read.
+            rested: whether a pause of a subscription that runs here had been stored before that. Where the version did
+                not change with it, the store has lost it again.
+        """
         if self._kept is not None and marks.is_loss(self._kept):
             self._kept = await self._restored(self._kept)
             self._seen, marks = None, marks._replace(version=self._kept.version)
@@ -342,7 +350,7 @@ class DeliverRole:
             self._kept, registry_changed = await self._registry.all(), True
         marks = marks._replace(version=self._kept.version)
         parked = before is None or marks.parked != before.parked  # without a reading before, some may be new
-        if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
+        if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed or rested:
             self._carry_out(self._kept)
         if parked:
             for running in self._running.values():
@@ -410,7 +418,8 @@ class DeliverRole:
         """Stop removed and changed subscriptions, then start those that are not running."""
         active = active_inputs(kept)
         for name, running in list(self._running.items()):
-            # One that is paused here and not in the registry was paused and resumed between two reads.
+            # One that is paused here and not in the registry was paused and resumed between two reads, or its pause is
+            # lost.
             if active.get(name) != running.inputs or self._feeds[name] != running.feeds or running.resting:
                 self._leave(name)
         for name in active:

@@ -186,8 +186,8 @@ class SubscriptionRunner:
 
     @property
     def resting(self) -> bool:
-        """Whether its sink or its failures have paused the subscription."""
-        return self._subscriber is not None and self._subscriber.resting
+        """Whether its sink or its failures have paused the subscription, and this is stored."""
+        return self._subscriber is not None and self._subscriber.is_pause_stored
 
     @property
     def error(self) -> str | None:
@@ -245,8 +245,9 @@ class SubscriptionRunner:
                 self._shared.watch.worked(self._name)
                 if self._name in active_inputs(fresh):
                     await self._deliver(fresh)
-                else:  # paused or removed meanwhile; the reader of the registry ends this
-                    await self._stop.wait()
+                else:  # paused or removed meanwhile; the reader of the registry ends this, unless the store forgets it
+                    fresh = None
+                    await self._shared.clock.wait(self._stop, _AGAIN)
             except StoreError as error:
                 if isinstance(error, StoreUnavailable):
                     self._shared.watch.failed(self._name, str(error))

@@ -76,7 +76,13 @@ class EndpointNotes(Protocol):
 
 
 class EndpointState:
-    """The limits and the state of one subscription's endpoint."""
+    """The limits and the state of one subscription's endpoint.
+
+    Attributes:
+        resting: whether the subscription is paused here, because of its sink or of failures.
+        is_pause_stored: whether that pause was stored.
+        resumed: when an operator last ended a pause of the sink, in milliseconds of the store's clock.
+    """
 
     def __init__(
         self,
@@ -102,7 +108,7 @@ class EndpointState:
         """
         self.subscription = subscription
         self._where = {"subscription": subscription.id, "sink": subscription.sink}
-        self.resting = False
+        self.resting = self.is_pause_stored = False
         self.resumed = resumed
         self._sink = sink
         self._notes = notes
@@ -338,6 +344,7 @@ class EndpointState:
             self.resting = False
             self._paused_until = max(self._paused_until, self._clock.monotonic() + REST_AGAIN)
             raise
+        self.is_pause_stored = True
 
     def _breathe(self) -> None:
         """Hold back new events from an ailing sink for a while; retries do not extend it."""

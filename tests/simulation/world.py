@@ -363,6 +363,8 @@ class World:
                 await self.operator.start(self._acts.release_all())
             if self.watch.given_up:
                 await self.operator.start(self._acts.redeliver_all())
+            if self._forgets:  # a daemon brings back what the store has lost, a pause too
+                await self.operator.start(self._acts.end_pauses())
             evidence = self._evidence()
             left = unpublished(evidence) or undelivered(evidence)
             if not left or self.now() >= deadline or self.problems:
