@@ -107,7 +107,9 @@ class FeedSettings(Table):
         default=None, description="The page size to request, in records. Default: none is requested."
     )
     fields: Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
-        default=None, description="The fields to request; the id field is always added. Default: all."
+        default=None,
+        description="The fields to request; the id field is always added, and for achievements qualificationID. "
+        "Default: all.",
     )
     fields_style: Literal["repeat", "comma", "brackets"] = Field(
         default="repeat",

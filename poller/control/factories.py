@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -32,7 +33,7 @@ from poller.delivery.signing import check_secret, public_keys
 from poller.delivery.sinks.base import Sink, SinkParts, open_sink
 from poller.errors import CredentialUnusable
 from poller.http.transport import CertificateFiles, Transport
-from poller.resources import resource_of
+from poller.resources import Resource, resource_of
 from poller.source.client import ApiClient, ClientLimits
 from poller.source.feed import Feed
 from poller.source.paging import ListQuery
@@ -135,7 +136,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         resource=resource,
         query=ListQuery(
             limit=feed.limit,
-            fields=_fields(feed),
+            fields=_fields(feed, resource),
             style=feed.fields_style,
             page_params=feed.page_params,
             keep=feed.delta_token,
@@ -144,7 +145,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         event_source=source.event_source,
         type_prefix=source.type_prefix,
         base_url=source.base_url,
-        binding=f"{source.base_url} {source.auth.binding}",
+        binding=f"{source.base_url} {source.auth.binding}{_bound_headers(source.headers)}",
         id_field=feed.id_field,
         delta=feed.delta == "on" or (feed.delta == AUTO and resource.delta),
         delta_on_trial=feed.delta == AUTO,
@@ -170,10 +171,20 @@ def keys_of(settings: Settings, feed_id: str) -> FeedKeys:
     return FeedKeys.of(settings.redis.prefix, feed_id)
 
 
-def _fields(feed: FeedSettings) -> tuple[str, ...]:
+def _bound_headers(headers: Mapping[str, str]) -> str:
+    """What delta tokens are bound to in the source's headers, which may name a tenant; nothing where there are none."""
+    if not headers:
+        return ""
+    named = sorted((name.lower(), value) for name, value in headers.items())
+    return f" headers {blake2b(repr(named).encode(), digest_size=8).hexdigest()}"
+
+
+def _fields(feed: FeedSettings, resource: Resource) -> tuple[str, ...]:
     if not feed.fields:
         return ()
-    return feed.fields if feed.id_field in feed.fields else (feed.id_field, *feed.fields)
+    # Of a record that is gone, the qualification is in the snapshot alone, and the listing it was in has its id.
+    needed = (feed.id_field, *(("qualificationID",) if resource.per_qualification else ()))
+    return (*(name for name in needed if name not in feed.fields), *feed.fields)
 
 
 # From a subscription's settings to the values that its deliveries work with. Opens nothing, asks nothing.

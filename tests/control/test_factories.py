@@ -186,6 +186,26 @@ def test_delta_tokens_are_bound_to_the_text_of_the_first_version(auth: dict[str,
     assert feed.fingerprint == digest
 
 
+def test_delta_tokens_are_bound_to_the_headers_of_the_source() -> None:
+    """Another header may mean another tenant, so it changes the fingerprint; the binding shows no value."""
+    source = {"name": "acme", "base_url": "https://api.example.org/v1", "feeds": [{"resource": "contractTypes"}]}
+    headers = [{}, {"X-Tenant": "one"}, {"X-Tenant": "two"}, {"X-Area": "one"}]
+    made = [SourceSettings.model_validate(source | {"headers": one}) for one in headers]
+    feeds = [feed_of(one, one.feeds[0]) for one in made]
+    assert len({feed.fingerprint for feed in feeds}) == len(headers)
+    assert not any("two" in feed.binding for feed in feeds)
+
+
+def test_achievements_are_requested_with_the_qualification_they_belong_to() -> None:
+    """``fields`` of achievements include ``qualificationID``: a removal is published where the record was listed."""
+    feeds = [{"resource": name, "fields": ["remark"]} for name in ("achievements", "contractTypes")]
+    source = SourceSettings.model_validate({"name": "acme", "base_url": "https://api.example.org/v1", "feeds": feeds})
+    assert [feed_of(source, feed).query.fields for feed in source.feeds] == [
+        ("id", "qualificationID", "remark"),
+        ("id", "remark"),
+    ]
+
+
 class LaterOAuth2(OAuth2Settings):
     """OAuth2 settings as a later version may have them."""
 
