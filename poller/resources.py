@@ -14,6 +14,8 @@ from urllib.parse import quote, unquote
 ACHIEVEMENTS: Final = "achievements"
 PARENT: Final = "{id}"
 _STEPS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)").search
+# Proxies and servers decode these twice, take them for separators, cut them off or refuse them, escaped or not.
+_MISREAD: Final = re.compile(r"[/\\%+;]|[. ]$").search
 
 
 class Resource(NamedTuple):
@@ -46,7 +48,9 @@ class Resource(NamedTuple):
 
     def listing_path(self, qualification: str | None) -> str:
         """The path of one listing."""
-        return self.path.replace(PARENT, qualification) if qualification is not None else self.path
+        if qualification is None:
+            return self.path.replace(f"/{PARENT}", "")  # of a record that does not say which; a brace is in no URL
+        return self.path.replace(PARENT, qualification)
 
     def record_path(self, subject: str) -> str | None:
         """The path of a single record.
@@ -56,6 +60,13 @@ class Resource(NamedTuple):
         if self.detail_path is None or _STEPS(unquote(subject)):
             return None
         return self.detail_path.replace(PARENT, quote(subject, safe=""))
+
+    def absence_path(self, subject: str) -> str | None:
+        """The path of a single record whose 404 says that the record is gone.
+
+        None: no such endpoint, or servers may answer 404 for this id although they have the record.
+        """
+        return None if _MISREAD(subject) else self.record_path(subject)
 
 
 _UUID: Final = "A UUID."

@@ -129,13 +129,13 @@ class Feed(msgspec.Struct, frozen=True):
             raise ValueError(record.reason)  # noqa: TRY004 -- its value is what is wrong
         return record
 
-    def record_path(self, key: str, snapshot: Snapshot) -> str | None:
-        """The path of a single record; None: there is no such endpoint.
+    def absence_path(self, key: str, snapshot: Snapshot) -> str | None:
+        """As :meth:`poller.resources.Resource.absence_path`, of a known record.
 
         Raises:
             ValueError: see :meth:`last_seen`.
         """
-        return self.resource.record_path(self.last_seen(key, snapshot).subject)
+        return self.resource.absence_path(self.last_seen(key, snapshot).subject)
 
     @property
     def origin(self) -> FeedOrigin:

@@ -590,7 +590,7 @@ def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str |
         marks |= _next_start_marks(feed, start, end)
     elif end.held is not None:
         marks |= {HELD: end.held, HELD_AT: rfc3339(start.held_at or end.at), HELD_ORIGIN: feed.origin.mark}
-        if RELEASED in start.orders:  # which was about something else
+        if RELEASED in start.orders or start.held_origin != feed.origin.mark:  # which is about something else
             marks[RELEASED] = None
     elif end.result.ok and end.as_before:
         marks[READ_AT] = rfc3339(start.begun)
@@ -642,6 +642,8 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
         done = [order for order in start.orders if order != RELEASED or not keeps_release]
         marks |= {READ_AT: rfc3339(start.begun), **dict.fromkeys(done)}
         marks[UNIDENTIFIED] = str(unidentified) if unidentified else None
+        if end.held is None and not keeps_release:  # given meanwhile, it would permit what no round has held yet
+            marks[RELEASED] = None
         if not undecided:
             marks |= {HELD: end.held, HELD_AT: rfc3339(start.held_at or end.at) if end.held else None}
         if start.held_origin is not None:

@@ -21,6 +21,9 @@ another for each change that names it meanwhile.
 - The same answer to a later page is an expired page token: the listing is read again from its first page, and fails
   if that fails too.
 - If no qualification has a listing, the API is at fault and nothing is settled.
+- A listing that was read is read on, although no feed names its qualification any more.
+- The stored version of a listing is forgotten together with the commit of its first change: the round may end before
+  the new one is stored, and the listing may return to the old one.
 """
 
 from __future__ import annotations
@@ -104,7 +107,8 @@ class SubstreamReader:
         self._since = _milliseconds(since)
         self._conditional = conditional
         self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=_milliseconds(clock.now()))
-        self._named = dict.fromkeys(feed.qualifications, 0)
+        # The feeds that had named a qualification may have forgotten it: a reset, another name, a feed that is gone.
+        self._named = dict.fromkeys((*feed.qualifications, *(listings if feed.discover else ())), 0)
         self._named_until = self._refresh_at = 0.0
         self._unkept: dict[str, SubstreamSnapshot] = {}
         self._failures: list[SourceError] = []
@@ -258,14 +262,16 @@ class SubstreamReader:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
         first = _PrefetchedPage(turn.first, self._ask)
         path, pages = self._feed.resource.listing_path(turn.name), self._drain.pages
-        try:
-            reader = await self._drain.read(path, mode=mode, seen=keys, ahead=Prefetch(turn.query, first.get))
-        except SourceRefused as refused:
-            if self._drain.pages == pages or refused.status not in self._feed.expired_statuses:
-                raise
-            # A page token expired: the listing is read once more from its first page.
-            again = Prefetch(self._drain.query, first.get)
-            reader = await self._drain.read(path, mode=mode, seen=keys, ahead=again)
+        unversioned = msgspec.structs.replace(kept, validators={})
+        with self._writer.with_first_change({turn.name: unversioned} if kept.validators else {}):
+            try:
+                reader = await self._drain.read(path, mode=mode, seen=keys, ahead=Prefetch(turn.query, first.get))
+            except SourceRefused as refused:
+                if self._drain.pages == pages or refused.status not in self._feed.expired_statuses:
+                    raise
+                # A page token expired: the listing is read once more from its first page.
+                again = Prefetch(self._drain.query, first.get)
+                reader = await self._drain.read(path, mode=mode, seen=keys, ahead=again)
         self._unavailable = 0
         if not reader.pages:
             return kept.unchanged(turn.begun)

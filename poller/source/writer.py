@@ -12,8 +12,9 @@ the part is published, so that the record is not lost.
 After a full reading, absent records are confirmed before they are removed. A record is gone when ``GET …/{id}``
 answers 404 or 410 twice; the second request starts after all first ones, at least :attr:`Feed.apart` later. An API
 behind two unequal backends answers 404 now and then for what the other one has; a backend that lags has caught up by
-then. Without a single-record endpoint, or where the id would lead to another path (``..``), a second full reading at
-least as much later has to miss the record too; until then its snapshot is marked missing.
+then. Without a single-record endpoint, where servers may misread the id (``a/b``, ``..``), or where a cache repeats the
+first answer, a second full reading at least as much later has to miss the record too; until then its snapshot is marked
+missing.
 
 **Invariants**
 
@@ -29,7 +30,7 @@ from __future__ import annotations
 import asyncio
 from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Container, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import Enum, auto
 from types import MappingProxyType
@@ -117,6 +118,7 @@ class RoundWriter:
         self._rules = PublishRules(feed.strip, round_start=state.sequence)
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
+        self._first_listings: Mapping[str, SubstreamSnapshot] = {}
         self._tombstones = state.tombstones or 0
         self._clock = clock
         self._began = clock.monotonic() - state.now_ms / 1000
@@ -131,6 +133,15 @@ class RoundWriter:
     def marks_with_first_records(self, marks: Mapping[str, str | None]) -> None:
         """Commit these marks together with the first records."""
         self._first_marks = marks
+
+    @contextmanager
+    def with_first_change(self, listings: Mapping[str, SubstreamSnapshot]) -> Iterator[None]:
+        """Commit these listings together with the first records that the block commits."""
+        self._first_listings = listings
+        try:
+            yield
+        finally:
+            self._first_listings = {}
 
     async def load_held_versions(self) -> None:
         """Read which versions are held back. Not needed if the state says that there are none."""
@@ -339,6 +350,9 @@ class RoundWriter:
         if self._first_marks:
             commit = msgspec.structs.replace(commit, marks={**commit.marks, **self._first_marks})
             self._first_marks = {}
+        if self._first_listings:
+            commit = msgspec.structs.replace(commit, listings={**commit.listings, **self._first_listings})
+            self._first_listings = {}
         await self._store.commit(commit)
         self.tally += tally
         self.backwards += commit.backwards
@@ -461,6 +475,7 @@ _ROUNDED: Final = 1  # second; ``Age`` is a whole number
 class _Verdict(Enum):
     GONE = auto()
     HERE = auto()
+    REPEATED = auto()  # a cache on the way has repeated the first answer
 
 
 WriteAbsent = Callable[[Mapping[str, Snapshot]], Awaitable[None]]
@@ -611,13 +626,13 @@ class _AbsenceByRequests:
             absent = await self._store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
         for answered_at, keys in self._gone:
             await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
-            settled = await self._asked_again(keys) and settled
+            settled = await self._asked_again(keys, answered_at) and settled
         if self._failure is not None:
             raise self._failure
         return settled
 
     async def _asked_once(self, absent: Mapping[str, Snapshot]) -> bool:
-        paths = {key: self._feed.record_path(key, snapshot) for key, snapshot in absent.items()}
+        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in absent.items()}
         settled = await self._readings.settle({key: absent[key] for key, path in paths.items() if path is None})
         verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None})
         gone = [key for key, verdict in verdicts.items() if verdict is _Verdict.GONE]
@@ -625,15 +640,18 @@ class _AbsenceByRequests:
             self._gone.append((self._clock.monotonic(), gone))
         return settled and len(gone) == len(verdicts)
 
-    async def _asked_again(self, keys: list[str]) -> bool:
+    async def _asked_again(self, keys: list[str], answered_at: float) -> bool:
         known = await self._store.known(keys)
-        paths = {key: self._feed.record_path(key, snapshot) for key, snapshot in known.items()}
-        verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None})
+        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in known.items()}
+        verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
         await self._remove({key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE})
-        return all(verdict is _Verdict.GONE for verdict in verdicts.values())
+        repeated = {key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.REPEATED}
+        settled = await self._readings.settle(repeated)
+        return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
 
-    async def _verdicts(self, paths: Mapping[str, str]) -> dict[str, _Verdict]:
-        answers = await asyncio.gather(*(self._verdict(path) for path in paths.values()), return_exceptions=True)
+    async def _verdicts(self, paths: Mapping[str, str], answered_at: float | None = None) -> dict[str, _Verdict]:
+        asking = (self._verdict(path, answered_at) for path in paths.values())
+        answers = await asyncio.gather(*asking, return_exceptions=True)
         verdicts: dict[str, _Verdict] = {}
         for key, answer in zip(paths, answers, strict=True):
             if isinstance(answer, SourceError):
@@ -644,17 +662,21 @@ class _AbsenceByRequests:
                 verdicts[key] = answer
         return verdicts
 
-    async def _verdict(self, path: str) -> _Verdict:
+    async def _verdict(self, path: str, answered_at: float | None) -> _Verdict:
+        """What one request says; a second one is made after the first was answered at a moment."""
         try:
             await self._get(path, ())
         except SourceRefused as refused:
             if refused.status not in _GONE:
                 raise
-            if refused.age > self._clock.monotonic() - self._begun + _ROUNDED:
+            now = self._clock.monotonic()
+            if refused.age > now - self._begun + _ROUNDED:
                 # The record may have been made since, and be missing from a listing that a cache had kept, too.
                 raise SourceUnavailable(
                     f"{refused}; a cache on the way has kept that for {refused.age} s, so it does not say that the "
                     "record is gone now"
                 ) from None
+            if answered_at is not None and refused.age and refused.age > now - answered_at - _ROUNDED:
+                return _Verdict.REPEATED
             return _Verdict.GONE
         return _Verdict.HERE

@@ -217,6 +217,22 @@ async def test_a_version_that_was_not_committed_is_no_condition(where: str) -> N
         assert [event["data"]["record"]["n"] for event in rounds.store.events] == [1, 1, 2, 2]
 
 
+async def test_a_listing_that_was_committed_and_not_stored_is_read_whole() -> None:
+    """A version that was committed before a kill does not stay if the listing returns to the version before it."""
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, removals=False, qualifications=("q1",))) as rounds:
+        await rounds()
+        rounds.lists.pages = [records("a", "b", value=2)]
+        rounds.store.failing = lambda commit: (
+            StoreUnavailable("killed") if commit.listings and not commit.events else None
+        )
+        assert (await rounds()).modified == 2
+        rounds.store.failing = lambda _: None
+        rounds.lists.pages = [records("a", "b")]
+        assert [(await rounds()).modified for _ in range(2)] == [2, 0]
+        assert rounds.lists.conditional == [False, True, False, True]
+        assert [event["data"]["record"]["n"] for event in rounds.store.events] == [1, 1, 2, 2, 1, 1]
+
+
 async def test_an_api_that_was_away_is_asked_on_condition_again() -> None:
     """A round without an answer changes nothing, and the next one is conditional again."""
     async with rounds_of() as rounds:

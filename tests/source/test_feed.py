@@ -311,6 +311,7 @@ def test_only_achievements_have_a_listing_for_each_qualification() -> None:
     """Only achievements have a listing for each qualification, with its id in the path."""
     assert [name for name, resource in RESOURCES.items() if resource.per_qualification] == ["achievements"]
     assert RESOURCES["achievements"].listing_path("q-1") == "/qualifications/q-1/achievements"
+    assert RESOURCES["achievements"].listing_path(None) == "/qualifications/achievements"  # a URL, without a brace
     assert RESOURCES["contractTypes"].listing_path(None) == "/contractTypes"
 
 

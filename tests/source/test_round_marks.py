@@ -159,6 +159,23 @@ def test_since_when_it_is_held_is_told_by_the_first_reading_that_held_it() -> No
     assert (over[HELD], over[HELD_AT]) == (None, None)
 
 
+def test_a_release_that_comes_while_the_hold_ends_permits_nothing_later() -> None:
+    """A release given during the round that ends the hold ends with it; one given while it stays is kept."""
+    held = msgspec.structs.replace(READ, resync=True, held="too many", held_at=NOON)
+    start = round_start(FEED, held, NOON)
+    assert round_marks(FEED, start, GOOD)[RELEASED] is None
+    assert RELEASED not in round_marks(FEED, start, msgspec.structs.replace(GOOD, held="too many"))
+
+
+def test_a_release_of_removals_releases_no_other_api() -> None:
+    """A release given during the round that first holds another API is about what was held before."""
+    held = msgspec.structs.replace(READ, held="too many", held_at=NOON)
+    end = msgspec.structs.replace(FAILED, held="another API")
+    assert round_marks(FEED, round_start(FEED, held, NOON), end)[RELEASED] is None
+    again = msgspec.structs.replace(held, held_origin=FEED.origin.mark)
+    assert RELEASED not in round_marks(FEED, round_start(FEED, again, NOON), end)
+
+
 def test_a_listing_that_is_as_it_was_counts_as_read() -> None:
     """An unchanged listing renews the time of the last full round, and nothing else of the checkpoint."""
     end = msgspec.structs.replace(GOOD, complete=False, as_before=True)

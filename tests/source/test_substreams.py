@@ -410,6 +410,15 @@ async def test_a_listing_that_is_confirmed_has_its_turn_in_each_round_of_a_rotat
     assert many.causes[-1] == ("b", "reconcile")
 
 
+async def test_a_listing_that_nobody_names_any_more_is_read_on(many: Many) -> None:
+    """A substream is read on if the feeds that had named its qualification have forgotten that (a reset, a rename)."""
+    await many()
+    many.names = {"q03": 0}
+    many.values = {"q07": [{"id": "r-q07", "n": 2}]}
+    result = await many()
+    assert (result.ok, result.modified, sorted(many.asked)) == (True, 1, list(NAMES))
+
+
 class Tagged:
     """Pages with an entity tag each; a request with a matching tag gets a 304."""
 

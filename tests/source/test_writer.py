@@ -7,6 +7,7 @@ import json
 from collections.abc import Container, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -292,6 +293,15 @@ async def test_an_id_that_leads_to_another_path_is_removed_by_readings(step: str
     assert read.causes[-1][:2] == (step, "removed")
 
 
+@pytest.mark.parametrize("odd", ["x/y", "x\\y", "50%", "a+b", "a;b", "x.", "x "])
+async def test_a_404_for_an_id_that_servers_read_in_another_way_does_not_say_that_it_is_gone(odd: str) -> None:
+    """A record whose id servers decode, cut or refuse is removed by readings, whatever its own path answers."""
+    read = await has(FULL, "a", odd)
+    script = listing(FULL, ["a"]).on(SourceRefused("no such page", status=404), path=f"/contractTypes/{quote(odd, '')}")
+    assert [(await read(one)).changes for one in (script, listing(FULL, ["a", odd]))] == [0, 0]
+    assert [(await read(script)).removed for _ in range(2)] == [0, 1]
+
+
 async def test_an_id_that_leads_to_another_path_is_not_removed_before_its_time() -> None:
     """Such a record is not removed within the span; records that can be asked for are."""
     read = await has(msgspec.structs.replace(FULL, apart=timedelta(milliseconds=500)), "a", "b", "..")
@@ -342,18 +352,30 @@ async def test_a_removal_takes_two_answers_some_time_apart() -> None:
 
 
 async def test_what_a_cache_had_kept_before_the_question_removes_nothing() -> None:
-    """A cached 404 from before the round fails the round and removes nothing.
-
-    A cached answer that is no older than the span between the two requests counts as a fresh one.
-    """
+    """A cached 404 from before the round fails the round and removes nothing; one that was made since counts."""
     read = await has(FULL, "a", "b")
     kept = SourceRefused("GET /contractTypes/b: the API answered 404", status=404, age=14)
     result = await read(listing(FULL, ["a"]).on(kept, path="/contractTypes/b"))
     assert (result.ok, result.removed) == (False, 0)
     assert "a cache on the way has kept that for 14 s" in (result.error or "")
     fresh = SourceRefused("GET /contractTypes/b: the API answered 404", status=404, age=1)
-    result = await read(listing(FULL, ["a"]).on(fresh, path="/contractTypes/b"))
+    script = listing(FULL, ["a"]).on(fresh, path="/contractTypes/b")
+    read.clock.seconds = lambda: 3.0 * len(script.asked)
+    result = await read(script)
     assert (result.ok, result.removed) == (True, 1)
+
+
+async def test_a_second_answer_that_is_a_copy_of_the_first_confirms_nothing() -> None:
+    """A 404 that a cache has kept since the first request is no second answer; then a second full reading decides."""
+    read = await has(msgspec.structs.replace(FULL, apart=timedelta(milliseconds=20)), "a", "b")
+    copy = SourceRefused("GET /contractTypes/b: the API answered 404", status=404, age=1)
+    listed = listing(FULL, ["a"]).on(copy, path="/contractTypes/b")
+    result = await read(listed)
+    assert (result.ok, result.removed) == (True, 0)
+    read.store.now_ms += 60_000
+    assert [(await read(one)).changes for one in (listing(FULL, ["a", "b"]), listed)] == [0, 0]
+    read.store.now_ms += 60_000
+    assert (await read(listed)).removed == 1
 
 
 async def test_a_record_that_one_backend_still_has_stays() -> None:
