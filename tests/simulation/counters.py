@@ -154,7 +154,7 @@ class Counters:
         if counted > taken:
             yield f"{subscription}: {counted} events were counted as delivered, its sink took {taken}"
         if under_way is not None and taken - counted > under_way:
-            yield f"{subscription}: {counted} events were counted as delivered, its sink took {taken}, all but {under_way} of them count"
+            yield f"{subscription}: {counted} events were counted as delivered; its sink took {taken}, {under_way} unheard"
 
 
 def counting(app: Any, served: Any) -> Any:
