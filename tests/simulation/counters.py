@@ -154,7 +154,8 @@ class Counters:
         if counted > taken:
             yield f"{subscription}: {counted} events were counted as delivered, its sink took {taken}"
         if under_way is not None and taken - counted > under_way:
-            yield f"{subscription}: {counted} events were counted as delivered; its sink took {taken}, {under_way} unheard"
+            told = f"{counted} events were counted as delivered"
+            yield f"{subscription}: {told}; its sink took {taken}, of which {under_way} may be unheard of"
 
 
 def counting(app: Any, served: Any) -> Any:
