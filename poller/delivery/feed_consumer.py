@@ -231,7 +231,7 @@ class EntryReader:
         None while the store is unavailable; the caller retries a moment later.
 
         Raises:
-            Fenced: another process has the lease.
+            Fenced: another process has the lease, or the store has lost what was read here.
             StoreRefused: the store refuses the command.
         """
         self._unread = False  # news that arrives during the command counts
@@ -264,11 +264,18 @@ class EntryReader:
                 return entries
         self.pending = False
         entries = await self._store.read(most=most)
+        if entries and self._last and not self.known_to and _id(entries[0]) <= EntryId.parse(self._last):
+            # Some of them may be new: another server's clock may be behind the one that gave the ids before.
+            raise Fenced(f"the store lost what was read of {self._feed}; all that it holds is read again")
         if len(entries) == most:
             self._unread = True
         else:
             self._at_end = True
         return entries
+
+
+def _id(entry: Entry) -> EntryId:
+    return EntryId.parse(entry[0])
 
 
 WINDOW: Final = 64
