@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -134,6 +134,32 @@ async def test_the_stream_gone_in_the_middle_of_a_round_is_told_by_the_next(stor
     assert loss is not None
     assert loss.text == "events that its stream held"
     assert await one.round() is None
+
+
+@pytest.mark.parametrize("found", ["by a round", "in a round", "after its group was made again"])
+async def test_after_a_lost_stream_ids_are_later_though_the_clock_was_set_back(store_client: Redis, found: str) -> None:
+    """Law: what is published after a loss of the stream alone reaches readers that are past what was in it."""
+    one, ahead = Process(store_client, "a"), f"{2**42}-7"  # in the year 2109
+    await one.round(1)
+    await store_client.xadd(KEYS.events, {"data": "{}"}, id=ahead)
+    await store_client.hset(KEYS.state, "entry", ahead)
+    state = await begun(one.store)
+    await gone(store_client, KEYS.events)
+    if found == "in a round":
+        await write(one.store, [unavailability(2), unavailability(3)], state)
+    if found == "after its group was made again":
+        await store_client.xgroup_create(KEYS.events, "sub:x", id=ahead, mkstream=True)
+    loss = await one.round(2, 3)
+    assert loss is not None
+    assert loss.text == "events that its stream held"
+    if found != "after its group was made again":
+        await store_client.xgroup_create(KEYS.events, "sub:x", id=ahead)
+    read: Any = await store_client.xreadgroup("sub:x", "c", {KEYS.events: ">"})
+    (some,) = dict(read).values()
+    assert [json.loads(fields[b"data"])["sequence"][-1] for _, fields in some] == ["2", "3"]
+    assert [entry for entry, _ in some] == [f"{2**42}-{number}".encode() for number in (8, 9)]
+    assert await one.round(4) is None
+    assert await sequences(store_client) == [2, 3, 4]
 
 
 async def test_a_stream_that_was_trimmed_is_not_lost(store_client: Redis) -> None:

@@ -8,10 +8,13 @@
 -- The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream lacks the last
 --   event that was published, and else what was missing ('all'; or 'order', where an operator wants it): then
 --   the feed starts with nothing left of what was known, and never with a half of it.
+-- What comes after a loss of the stream alone has later ids than what was in it, whatever the clock: readers that
+--   are past that would not see it.
 -- The stream stays, for others may still need what is in it; and the sequence goes on from its last event,
 --   or, where it has none, from the highest number that is known: a reader that compares numbers would take
 --   what comes for old.
 -- include counts
+-- include entry_ids
 -- include lease_left
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return left(KEYS[1], ARGV[2]) end
@@ -20,7 +23,8 @@ if pause then return pause end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000))
-local streams = redis.call('TYPE', KEYS[7])['ok'] == 'stream'
+local kind = redis.call('TYPE', KEYS[7])['ok']
+local streams = kind == 'stream'
 local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers')
 local found = 'state'
 if have[1] then
@@ -33,16 +37,14 @@ if found == '' then
     for i = 1, #info, 2 do
       if info[i] == 'last-generated-id' then last = info[i + 1] end
     end
-    local function place(id)
-      local ms, number = string.match(id, '^(%d+)-(%d+)$')
-      return tonumber(ms), tonumber(number)
-    end
-    local ms, number = place(last)
-    local then_ms, then_number = place(have[4])
-    if have[5] or (then_ms and (ms < then_ms or (ms == then_ms and number < then_number))) then
+    local behind = precedes(last, have[4])
+    if have[5] or behind then
       found = 'stream'
-      redis.call('HDEL', KEYS[2], 'torn', 'entry')
-      if last ~= '0-0' then redis.call('HSET', KEYS[2], 'entry', last) end
+      redis.call('HDEL', KEYS[2], 'torn')
+      if behind and (streams or kind == 'none') then
+        redis.call('XADD', KEYS[7], have[4], 'data', '')
+        redis.call('XDEL', KEYS[7], have[4])
+      else redis.call('HSET', KEYS[2], 'entry', last) end
     end
   end
   return {redis.call('HGETALL', KEYS[2]), found, now}

@@ -9,10 +9,12 @@
 -- Answers OK, FENCED (the lease is another's), STALE (planned on another state, or a part of what is known was
 --   lost since), or ALREADY (this very commit was written before and its reply got lost); an error where a
 --   key holds something else.
--- A stream that was lost since is no reason to refuse; it is noted for the next round.
+-- A stream that was lost since is no reason to refuse; it is noted for the next round. What comes then has a later id
+--   than all that was published, whatever the clock: readers that are past those would not see it.
 -- Events come first: should a server refuse one of the writes after all (a missing permission), what was
 --   written comes again with the same id, and nothing is taken for published that is not.
 -- include counts
+-- include entry_ids
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
 local streams = true
 local kinds = {false, 'hash', 'hash', 'stream', 'stream', 'zset', 'zset', 'hash', 'hash', 'hash'}
@@ -37,7 +39,14 @@ for i = 9, 17 do
   last[i] = at - 1
 end
 local entry = have[5]
-for i = first[10], last[10] do entry = redis.call('XADD', KEYS[4], '*', 'data', ARGV[i]) end
+for i = first[10], last[10] do
+  local id = redis.call('XADD', KEYS[4], '*', 'data', ARGV[i])
+  if i == first[10] and precedes(id, entry) then
+    redis.call('XDEL', KEYS[4], id)
+    id, streams = redis.call('XADD', KEYS[4], following(entry), 'data', ARGV[i]), false
+  end
+  entry = id
+end
 for i = first[11], last[11], 3 do
   if redis.call('ZADD', KEYS[6], 'NX', ARGV[7], ARGV[i + 2]) == 1 then
     redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[8], '*',
