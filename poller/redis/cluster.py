@@ -324,13 +324,15 @@ class RoutedPipeline(Pipeline):
         """The answers, in order.
 
         Raises:
-            redis.exceptions.RedisError: a server did not answer, or with ``raise_on_error`` the first error answered.
+            redis.exceptions.RedisError: no server says which one has a slot; or, with ``raise_on_error``, one did not
+                answer, or answered an error. Else the error is in the place of each answer that is missing.
         """
         commands: Sequence[Command] = self.command_stack
         self.command_stack = []
         if not commands:
             return []
-        answers = await (self._together(commands) if self.is_transaction else self._spread(commands))
+        sent = self._together(commands) if self.is_transaction else self._spread(commands, all_or_none=raise_on_error)
+        answers = await sent
         if raise_on_error:
             self.raise_first_error(list(commands), answers)
         return answers
@@ -344,7 +346,7 @@ class RoutedPipeline(Pipeline):
         slots = (slot_of(arguments) for arguments, _ in commands)
         return await self._client.routed(next((one for one in slots if one is not None), None), send)
 
-    async def _spread(self, commands: Sequence[Command]) -> list[Any]:
+    async def _spread(self, commands: Sequence[Command], *, all_or_none: bool) -> list[Any]:
         nodes = self._client.nodes
         shares: dict[Address, list[int]] = {}
         for place, (arguments, _) in enumerate(commands):
@@ -355,9 +357,10 @@ class RoutedPipeline(Pipeline):
         )
         answers: list[Any] = [None] * len(commands)
         for places, share in zip(shares.values(), told, strict=True):
-            if isinstance(share, BaseException):
+            if isinstance(share, BaseException) and (all_or_none or not isinstance(share, Exception)):
                 raise share
-            for place, answer in zip(places, share, strict=True):
+            answered = [share] * len(places) if isinstance(share, BaseException) else share
+            for place, answer in zip(places, answered, strict=True):
                 redirected = isinstance(answer, (AskError, TryAgainError))
                 answers[place] = await self._again(commands[place]) if redirected else answer
         return answers

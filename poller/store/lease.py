@@ -19,7 +19,8 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -29,6 +30,7 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.errors import Fenced, StoreError, StoreUnavailable
+from poller.lifecycle import ended
 from poller.redis.errors import translated
 from poller.store.scripts import LONGEST_LEASE_MS, ScriptBatch, ScriptCall, lua
 
@@ -231,14 +233,36 @@ async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, clock: Clock)
     - Many are renewed in one request: a busy event loop delays each answer, and one after the other the last would be
       too late.
     - An unavailable store does not end the loop: leases expire there by themselves, and the rounds report the error.
-    - If one server of a cluster is unavailable, the leases on the others are renewed.
+    - If one server of a cluster is unavailable or hangs, the leases on the others are renewed in time.
     """
-    while True:
-        await clock.sleep(ttl.total_seconds() / 3)
-        held = [lease for lease in leases if lease.held]
-        for first in range(0, len(held), _TOGETHER):
-            if not await _renewed(held[first : first + _TOGETHER]):
-                break  # the others would wait for the same store
+    under_way: dict[str, asyncio.Task[None]] = {}
+    try:
+        while True:
+            await clock.sleep(ttl.total_seconds() / 3)
+            held = [lease for lease in leases if lease.held]
+            if not held or not held[0].batch.is_scattered:
+                await _renewed_in_turn(held)
+                continue
+            under_way = {place: task for place, task in under_way.items() if not task.done()}
+            for place, some in _by_place(held).items():
+                if place not in under_way:
+                    under_way[place] = asyncio.create_task(_renewed_in_turn(some), name=f"leases of {place}")
+    finally:
+        await ended(*under_way.values())
+
+
+def _by_place(leases: Iterable[Lease]) -> Mapping[str, Sequence[Lease]]:
+    """The leases by the hash tags of their keys: those of one tag are on one server."""
+    found: defaultdict[str, list[Lease]] = defaultdict(list)
+    for lease in leases:
+        found[lease.key.partition("}")[0]].append(lease)
+    return found
+
+
+async def _renewed_in_turn(leases: Sequence[Lease]) -> None:
+    for first in range(0, len(leases), _TOGETHER):
+        if not await _renewed(leases[first : first + _TOGETHER]):
+            break  # the others would wait for the same store
 
 
 async def _renewed(leases: Sequence[Lease]) -> bool:
@@ -330,20 +354,25 @@ class Held(msgspec.Struct, frozen=True):
         return self.seconds is not None and self.seconds * 1000 > LONGEST_LEASE_MS
 
 
-async def held_leases(client: Redis, leases: Sequence[str], *, known: Collection[str]) -> list[Held]:
+async def held_leases(client: Redis, leases: Sequence[str], *, known: Collection[str]) -> list[Held | StoreUnavailable]:
     """Each of these leases; how long it lasts is asked where its owner is none of those that are ``known``.
 
-    A key of another type counts as free: who acquires it learns what is wrong, and the other leases are read.
+    A key of another type counts as free: who acquires it learns what is wrong, and the other leases are read. If one
+    server of a cluster is away, the error stands in the place of the leases there.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     values = await _asked(client, "get", leases)
-    found = [Held(value) for value in values]
-    strange = [number for number, one in enumerate(found) if one.value is not None and one.owner not in known]
-    for number, left in zip(strange, await _asked(client, "pttl", [leases[one] for one in strange]), strict=True):
-        gone = left == _NO_KEY
-        found[number] = Held(None if gone else found[number].value, left / 1000 if left >= 0 else None)
+    found = [value if isinstance(value, StoreUnavailable) else Held(value) for value in values]
+    held = {number: one for number, one in enumerate(found) if isinstance(one, Held) and one.value is not None}
+    strange = {number: one for number, one in held.items() if one.owner not in known}
+    lefts = await _asked(client, "pttl", [leases[number] for number in strange])
+    for (number, one), left in zip(strange.items(), lefts, strict=True):
+        if isinstance(left, StoreUnavailable):
+            found[number] = left
+        else:
+            found[number] = Held(None if left == _NO_KEY else one.value, left / 1000 if left >= 0 else None)
     return found
 
 
@@ -354,11 +383,25 @@ async def _asked(client: Redis, command: str, keys: Sequence[str]) -> list[Any]:
             asking = client.pipeline(transaction=False)
             for key in keys[first : first + _AT_ONCE]:
                 getattr(asking, command)(key)
-            for answer in await asking.execute(raise_on_error=False):
-                if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-                    raise answer
-                answers.append(None if isinstance(answer, Exception) else answer)
+            found = await asking.execute(raise_on_error=False)
+        answers += [_understood(client, answer) for answer in found]
+    away = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
+    if away and len(away) == len(answers):
+        raise away[0]
     return answers
+
+
+def _understood(client: Redis, answer: Any) -> Any:
+    """An answer; None for a key of another type, and StoreUnavailable in place of an answer that did not come."""
+    if not isinstance(answer, Exception):
+        return answer
+    if str(answer).startswith("WRONGTYPE"):
+        return None
+    try:
+        with translated(client):
+            raise answer
+    except StoreUnavailable as error:
+        return error
 
 
 _NO_KEY: Final = -2  # PTTL's answer for a key that is not there

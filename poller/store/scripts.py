@@ -114,6 +114,11 @@ class ScriptBatch:
         self._alone: dict[str, AsyncScript] = {}
         self._together: dict[tuple[str, ...], AsyncScript] = {}
 
+    @property
+    def is_scattered(self) -> bool:
+        """Whether its calls may go to different servers."""
+        return scattered(self._client)
+
     async def run(self, call: ScriptCall) -> Any:
         """The answer to one call.
 

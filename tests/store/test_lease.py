@@ -13,10 +13,12 @@ from redis.exceptions import ConnectionError as Broken
 from poller.clock import Clock
 from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.lifecycle import ended
+from poller.redis.client import commands
 from poller.store.lease import Held, Lease, LeaseScripts, held_leases, keep_renewed, release_all
 from poller.store.scripts import ScriptBatch, ScriptCall
 from tests.harness.clock import StubClock
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import patience, turns, until
+from tests.stores import Stores
 
 _TTL = timedelta(seconds=90)
 
@@ -75,6 +77,7 @@ async def _turns(leases: Sequence[Lease], times: int) -> None:
         nonlocal pauses
         assert seconds == 30
         pauses += 1
+        await turns()
         if pauses > times:
             await asyncio.Event().wait()
 
@@ -130,6 +133,31 @@ async def test_a_part_of_the_store_that_is_away_costs_no_lease_of_the_others() -
     await _turns(leases, 1)
     assert away.sent == _KEYS
     assert all(lease.held for lease in leases)
+
+
+async def test_a_server_of_a_cluster_that_hangs_costs_no_lease_of_the_others() -> None:
+    """Law: while one server of a cluster answers nothing, the leases on the others are renewed at each turn."""
+    client = FakeAsyncRedis(server=FakeServer())
+    hanging = _Hanging(client, _KEYS[0])
+    leases = _held(hanging, client)
+    await _turns(leases, 3)
+    assert {key: hanging.sent.count(key) for key in _KEYS} == {_KEYS[0]: 1} | dict.fromkeys(_KEYS[1:], 3)
+
+
+class _Hanging(_Batch):
+    """A batch for a cluster, in which one key gets no answer."""
+
+    is_scattered = True
+
+    def __init__(self, client: FakeAsyncRedis, silent: str) -> None:
+        super().__init__(client, {})
+        self._silent = silent
+
+    async def send(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        found = await super().send(calls)
+        if calls[0].keys[0] == self._silent:
+            await asyncio.Event().wait()
+        return found
 
 
 async def test_a_store_that_answers_nothing_is_not_asked_for_the_rest() -> None:
@@ -211,3 +239,22 @@ async def test_a_lease_that_ends_while_it_is_looked_at_is_free() -> None:
         await client.set(LEASE, "once-1-ab/nonce", px=60_000)
         assert await held_leases(client, [LEASE], known=()) == [Held(None)]
         assert client.pipelines == 2
+
+
+async def test_leases_on_other_servers_are_read_while_one_is_away(stores: Stores) -> None:
+    """Law: if one server of a cluster is away, the leases on the others are read, and the error stands for its own."""
+    url, cluster = stores.emptied("cluster"), stores.cluster
+    leases = [f"poller:{{acme/{one}}}:lease" for one in range(30)]
+    away = cluster.primary_of(leases[0])
+    there = [lease for lease in leases if cluster.primary_of(lease) is not away]
+    async with commands(url) as client:
+        for lease in leases:
+            await client.set(lease, "once-1-ab/nonce", px=60_000)
+        await asyncio.to_thread(away.kill)
+        try:
+            found = dict(zip(leases, await held_leases(client, leases, known=()), strict=True))
+        finally:
+            await asyncio.to_thread(cluster.empty)
+    read = {lease for lease, one in found.items() if isinstance(one, Held) and one.owner == "once-1-ab"}
+    assert read == set(there)
+    assert {type(found[lease]) for lease in set(leases) - read} == {StoreUnavailable}

@@ -135,7 +135,7 @@ class LeaseBalancer:
         if seen.version != self._version:
             self._version = seen.version
             lots.look_at_all()
-        await lots.refresh(seen.roles.keys())
+        away = await lots.refresh(seen.roles.keys())
         while True:
             now = self._moves(among)
             self._over = now.over
@@ -147,6 +147,8 @@ class LeaseBalancer:
             await self._taken(take)
             await self._taken(beyond, beyond=True)
         self._report(among)
+        if away is not None:
+            raise away
 
     def _moves(self, among: MemberRank) -> LeaseMoves:
         lots = self._lots
@@ -613,8 +615,11 @@ class LeaseTable:
                 lost += 1
         return lost
 
-    async def refresh(self, known: Collection[str]) -> None:
+    async def refresh(self, known: Collection[str]) -> StoreUnavailable | None:
         """Read the leases that are due. ``known``: the live processes.
+
+        Returns:
+            The error of a server of a cluster that is away: the leases there stay as they are. None: all were read.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -622,9 +627,15 @@ class LeaseTable:
         now = self._clock.monotonic()
         due = [place for place in self._places.values() if place.state in _ELSEWHERE and place.look_at <= now]
         found = await held_leases(self._client, [place.lot.lease for place in due], known=known)
+        away: StoreUnavailable | None = None
         for place, held in zip(due, found, strict=True):
-            if place.state in _ELSEWHERE:
+            if place.state in _ELSEWHERE and isinstance(held, Held):
                 self._seen(place, held, known)
+            elif isinstance(held, StoreUnavailable):
+                away = held
+                if place.state in _ELSEWHERE:
+                    place.elsewhere(self._clock.monotonic() + LOOK_AGAIN)
+        return away
 
     def _seen(self, place: LeaseState, held: Held, known: Collection[str]) -> None:
         now = self._clock.monotonic()
