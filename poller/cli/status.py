@@ -9,11 +9,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from poller.store.stats import Backlog
 
 app = CommandLine()
+T = TypeVar("T")
 
 Unmatched = Mapping[str, Sequence[str]]
 """Sentences by the id of a subscription, see :func:`~poller.control.problems.unmatched_stored`."""
@@ -66,6 +67,7 @@ class Report:
         differences: settings that should be equal in all running processes, and are not.
         unmatched: what subscriptions choose that no feed of the configuration has, by id.
         detailed: whether feeds were named, so that everything known about them is shown.
+        failure: why a part could not be read; None: all was.
     """
 
     feeds: Sequence[FeedStatus]
@@ -77,6 +79,7 @@ class Report:
     differences: Sequence[ConfigurationDifference] = ()
     unmatched: Unmatched = field(default_factory=dict)
     detailed: bool = False
+    failure: StoreRefused | None = None
 
 
 @app.command(cls=WatchCommand, example="status acme/contractTypes --watch 5")
@@ -104,13 +107,17 @@ async def status(
         report = await read_report(store, settings, only)
     if json:
         write_report(report)
-        return
-    for line in report_lines(report, width()):
-        write_styled(line)
+    else:
+        for line in report_lines(report, width()):
+            write_styled(line)
+    if report.failure is not None:
+        raise typer.Exit(1)
 
 
 async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] | None) -> Report:
     """The status now; of these feeds alone, where some are named.
+
+    A part that the store refuses, as one whose key is of another type, is left out.
 
     Raises:
         StoreError: the store is unavailable.
@@ -122,25 +129,39 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
     from poller.store.keys import MemberKeys
     from poller.store.members import members_seen
 
+    failures: list[StoreRefused] = []
+
+    async def read(part: Awaitable[T]) -> T | None:
+        try:
+            return await part
+        except StoreRefused as error:
+            failures.append(error)
+            return None
+
     with suppress(StoreRefused):  # a user without permission to read its clock
         await store.clock.ask(store.client)
     now = store.clock.now()
     all_feeds = await feed_statuses(store.client, settings, now=now)
-    kept = await registry_of(settings, store.client).all()
-    subscribed = await subscription_statuses(store.client, settings, now=now, kept=kept)
-    seen = await members_seen(store.client, MemberKeys.of(settings.redis.prefix))
-    members = member_statuses(seen.roles, all_feeds, subscribed)
-    found = await orphaned_feeds(store.client, settings, now=now, seen=seen, kept=kept)
-    orphans = [one for one in found if only is None or one.feed in only]
-    differing = differences(seen.configurations)
-    shown = await store_status(store, settings.redis.durability)
-    unmatched = unmatched_stored(settings, kept)
-    if only is None:
-        return Report(all_feeds, subscribed, members, shown, now, orphans, differing, unmatched)
-    theirs = [one for one in subscribed if any(feed.feed in only for feed in one.feeds)]
+    kept = await read(registry_of(settings, store.client).all())
+    subscribed = await subscription_statuses(store.client, settings, now=now, kept=kept) if kept else []
+    seen = await read(members_seen(store.client, MemberKeys.of(settings.redis.prefix)))
+    orphans = await read(orphaned_feeds(store.client, settings, now=now, seen=seen, kept=kept)) if seen and kept else []
     feeds = {one.feed: one for one in all_feeds}
-    named = [feeds[name] for name in only]
-    return Report(named, theirs, members, shown, now, orphans, differing, unmatched, detailed=True)
+    whole = Report(
+        all_feeds,
+        subscribed,
+        member_statuses(seen.roles if seen else {}, all_feeds, subscribed),
+        await store_status(store, settings.redis.durability),
+        now,
+        [one for one in orphans or () if only is None or one.feed in only],
+        differences(seen.configurations if seen else {}),
+        unmatched_stored(settings, kept) if kept else {},
+        failure=failures[0] if failures else None,
+    )
+    if only is None:
+        return whole
+    theirs = [one for one in subscribed if any(feed.feed in only for feed in one.feeds)]
+    return replace(whole, feeds=[feeds[name] for name in only], subscriptions=theirs, detailed=True)
 
 
 def write_report(report: Report) -> None:
@@ -160,6 +181,8 @@ def write_report(report: Report) -> None:
     if report.differences:
         write_json({"configuration_differences": report.differences})
     write_json({"store": report.store})
+    if report.failure is not None:
+        warn(f"a part cannot be read: {report.failure}")
 
 
 def report_lines(report: Report, columns: int) -> Iterator[Line]:
@@ -174,9 +197,12 @@ def report_lines(report: Report, columns: int) -> Iterator[Line]:
     if report.subscriptions:
         yield from subscription_lines(report.subscriptions, report.at, columns, report.unmatched)
         yield []
-    yield from _member_lines(report.members, columns)
+    if report.members or report.failure is None:
+        yield from _member_lines(report.members, columns)
     orphans = (f"{one.feed}: {one.text}" for one in report.orphans)
-    for text in (*orphans, *(one.text for one in report.differences), *_store_texts(report.store)):
+    failures = () if report.failure is None else (f"a part cannot be read: {report.failure}",)
+    differing = (one.text for one in report.differences)
+    for text in (*orphans, *differing, *_store_texts(report.store), *failures):
         for line in wrapped(text, columns):
             yield [(line, "")]
 

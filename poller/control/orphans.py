@@ -71,16 +71,20 @@ class OrphanedFeed(msgspec.Struct, frozen=True):
         stream_length: the number of events in its stream.
         undelivered: the sum of undelivered events over all subscriptions.
         subscriptions: those with undelivered events or dead letters.
+        error: why it cannot be read; None: it can.
     """
 
     feed: str
     stream_length: int
     undelivered: int
     subscriptions: tuple[OrphanedBacklog, ...] = ()
+    error: str | None = None
 
     @property
     def text(self) -> str:
         """The state and the remedy, in words."""
+        if self.error is not None:
+            return f"no running configuration has this feed, and it cannot be read: {self.error}"
         waiting = [one for one in self.subscriptions if one.events != 0]
         names = ", ".join(f"{one.subscription} (paused)" if one.paused else one.subscription for one in waiting)
         waits = f"{self.undelivered or 'some'} events wait for {names}" if names else "no event waits"
@@ -111,7 +115,13 @@ async def orphaned_feeds(
     if not names:
         return []
     kept = kept or await registry_of(settings, client).all()
-    return [await orphaned_feed(client, prefix, name, kept, now=now) for name in names]
+    found = []
+    for name in names:
+        try:
+            found.append(await orphaned_feed(client, prefix, name, kept, now=now))
+        except StoreRefused as error:
+            found.append(OrphanedFeed(name, 0, 0, error=str(error)))
+    return found
 
 
 async def orphaned_feed(client: Redis, prefix: str, feed: str, kept: Subscriptions, *, now: datetime) -> OrphanedFeed:

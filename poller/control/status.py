@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
@@ -18,10 +19,12 @@ from poller.config.settings import Settings
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health, health_of, of_subscription
 from poller.delivery.handshake import Granted, HandshakeState, stored_state, ungranted
+from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.redis.health import Durability, ServerCheck, check_store, weighed
 from poller.source.feed import REFUSALS, Progress, decode_progress
 from poller.source.paging import capabilities_of
-from poller.store.retention import RetentionRule, held_by
+from poller.store.feed_state import FeedState
+from poller.store.retention import RetentionRule, StreamExtent, held_by
 from poller.store.session import OpenStore
 from poller.store.stats import Backlog, FeedStats, backlogs, feed_stats
 from poller.store.subscriptions import WHOLE, Origin, Pauser, SubscriptionOutline, Subscriptions, outline_of
@@ -211,7 +214,7 @@ FEED_VALUES: Final = (
 async def feed_statuses(
     client: Redis, settings: Settings, *, now: datetime, feeds: Sequence[str] | None = None
 ) -> list[FeedStatus]:
-    """The status of every feed, in the order of the configuration.
+    """The status of every feed, in the order of the configuration. One that cannot be read is failing.
 
     Args:
         client: of the store.
@@ -222,13 +225,31 @@ async def feed_statuses(
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    prefix = settings.redis.prefix
+    prefix, names = settings.redis.prefix, settings.feed_ids if feeds is None else feeds
     oldest = RetentionRule(settings.retention.age, settings.retention.max_bytes).oldest(now)
-    found = await feed_stats(client, prefix, settings.feed_ids if feeds is None else feeds)
-    return [
-        feed_status(one, now=now, held_by=await held_by(client, prefix, one.feed, one.stream, oldest=oldest))
-        for one in found.values()
-    ]
+    found = await feed_stats(client, prefix, names, lenient=True)
+    statuses = []
+    for name in names:
+        if name not in found:
+            statuses.append(await _unreadable(client, prefix, name, now=now))
+            continue
+        holder = None
+        with suppress(StoreRefused):  # the key of a subscription, whose status names it
+            holder = await held_by(client, prefix, name, found[name].stream, oldest=oldest)
+        statuses.append(feed_status(found[name], now=now, held_by=holder))
+    return statuses
+
+
+async def _unreadable(client: Redis, prefix: str, feed: str, *, now: datetime) -> FeedStatus:
+    """The status of a feed of which a key cannot be read."""
+    try:
+        found = await feed_stats(client, prefix, [feed])
+    except StoreUnavailable:
+        raise
+    except (StoreError, ValueError) as error:
+        nothing = FeedStats(feed, FeedState("", 0), None, 0, StreamExtent(0, 0, None), 0, 0, 0, None, None)
+        return msgspec.structs.replace(feed_status(nothing, now=now), state="failing", error=str(error))
+    return feed_status(found[feed], now=now)
 
 
 def feed_status(stats: FeedStats, *, now: datetime, held_by: str | None = None) -> FeedStatus:
@@ -386,9 +407,8 @@ async def subscription_statuses(
     now: datetime,
     only: Collection[str] | None = None,
     kept: Subscriptions | None = None,
-    lenient: bool = False,
 ) -> list[SubscriptionStatus]:
-    """The status of every subscription, by id.
+    """The status of every subscription, by id. One that cannot be read at a feed is failing.
 
     Args:
         client: of the store.
@@ -396,7 +416,6 @@ async def subscription_statuses(
         now: UTC.
         only: the ids of these alone.
         kept: the registry, where it was read just now.
-        lenient: leave out feed consumers that cannot be read.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -411,15 +430,37 @@ async def subscription_statuses(
         for name, one in outlines.items()
         for feed in (*(one.feeds or settings.feed_ids), *sorted(unlisted[name]))
     ]
-    found = await backlogs(client, settings.redis.prefix, pairs, now=now, lenient=lenient)
+    prefix = settings.redis.prefix
+    found = await backlogs(client, prefix, pairs, now=now, lenient=True)
     own: defaultdict[str, list[Backlog]] = defaultdict(list)
-    for (name, feed), backlog in found.items():
-        if feed not in unlisted[name] or backlog.entries or backlog.parked:
+    unreadable: dict[str, str] = {}
+    for name, feed in pairs:
+        backlog = found.get((name, feed)) or await _backlog_or_error(client, prefix, name, feed, now=now)
+        if isinstance(backlog, str):
+            unreadable.setdefault(name, f"{feed}: {backlog}")
+        elif feed not in unlisted[name] or backlog.entries or backlog.parked:
             own[name].append(backlog)
-    return [
+    statuses = [
         _subscription_status(name, one, kept, tuple(own[name]), now, unlisted=unlisted[name])
         for name, one in outlines.items()
     ]
+    return [_failing_with(one, unreadable.get(one.subscription)) for one in statuses]
+
+
+async def _backlog_or_error(client: Redis, prefix: str, name: str, feed: str, *, now: datetime) -> Backlog | str:
+    try:
+        return (await backlogs(client, prefix, [(name, feed)], now=now))[name, feed]
+    except StoreUnavailable:
+        raise
+    except (StoreError, ValueError) as error:
+        return str(error)
+
+
+def _failing_with(one: SubscriptionStatus, error: str | None) -> SubscriptionStatus:
+    """The status with an error of the store, unless there is another one."""
+    if error is None or one.error is not None:
+        return one
+    return msgspec.structs.replace(one, state="paused" if one.state == "paused" else "failing", error=error)
 
 
 def _unlisted(kept: Subscriptions, name: str, outline: SubscriptionOutline, settings: Settings) -> frozenset[str]:

@@ -121,9 +121,7 @@ async def stored_figures(
     prefix = settings.redis.prefix
     feeds = await feed_stats(client, prefix, settings.feed_ids, samples=QUICK_SAMPLES, lenient=True)
     kept = await registry_of(settings, client).all()
-    subscriptions = await subscription_statuses(
-        client, settings, now=now, only=kept.registered, kept=kept, lenient=True
-    )
+    subscriptions = await subscription_statuses(client, settings, now=now, only=kept.registered, kept=kept)
     seen = await members_seen(client, MemberKeys.of(prefix))
     orphans = await orphaned_feeds(client, settings, now=now, seen=seen, kept=kept)
     return StoredFigures(

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from hashlib import sha1
 from typing import Any, Final
@@ -138,11 +139,8 @@ async def feed_stats(
     ]
     found: dict[str, FeedStats] = {}
     async for at, answer in _answers(client, _FEED, calls, at_once=_FEEDS_AT_ONCE, lenient=lenient):
-        try:
+        with suppress(ValueError) if lenient else nullcontext():  # a number that is none
             found[feeds[at]] = _feed(feeds[at], answer)
-        except ValueError:  # a number that is none
-            if not lenient:
-                raise
     return found
 
 
@@ -198,7 +196,8 @@ async def backlogs(
     async for at, (sequence, *flat) in _answers(client, _BACKLOGS, calls, at_once=1, lenient=lenient):
         feed, some = parts[at]
         for place, name in enumerate(some):
-            found[name, feed] = _backlog(feed, int(sequence), flat[place * _WIDTH : (place + 1) * _WIDTH], now)
+            with suppress(ValueError) if lenient else nullcontext():  # a number that is none
+                found[name, feed] = _backlog(feed, int(sequence), flat[place * _WIDTH : (place + 1) * _WIDTH], now)
     return {pair: found[pair] for pair in pairs if pair in found}
 
 

@@ -101,6 +101,21 @@ async def test_status_names_a_stored_subscription_that_matches_nothing(tmp_path:
         assert 'types has "creatd", which no feed of it publishes' in shown
 
 
+@pytest.mark.parametrize("key", ["subscriptions}:registry", "members}:roles", "operations}:feeds"])
+async def test_a_part_that_cannot_be_read_is_named_and_the_rest_is_shown(
+    tmp_path: Path, store_url: str, key: str
+) -> None:
+    """While a key of all subscriptions, processes or feeds has another type, the rest is shown; the exit code is 1."""
+    client = Redis.from_url(store_url)
+    await client.set(f"poller:{{{key}", "x")
+    await client.aclose()
+    for form in ((), ("--json",)):
+        ended = await ran(("status", *form), cwd=tmp_path, extra={"REDIS_URL": store_url, **SOURCE})
+        assert ended.code == 1
+        assert "default/contractTypes" in ended.out
+        assert f"poller:{{{key} is a string" in " ".join((ended.err if form else ended.out).split())
+
+
 SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
 
 

@@ -10,10 +10,11 @@ from fakeredis import FakeAsyncRedis
 
 from poller.config.validation import encode_subscription, subscription_of
 from poller.control.problems import subscription_problems, unlisted_text
-from poller.control.status import SubscriptionStatus, is_ungranted, subscription_statuses
+from poller.control.status import SubscriptionStatus, feed_statuses, is_ungranted, subscription_statuses
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Awaiting, Granted, HandshakeState, Refused, Unanswered, encoded
+from poller.redis.client import commands
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, SINK, added, configured
@@ -123,3 +124,24 @@ async def test_what_another_version_wrote_is_shown_as_far_as_it_can_be(client: F
     await registry_of(settings, client).note_handshake("a", b"[]")
     (one,) = await subscription_statuses(client, settings, now=NOW)
     assert (one.sink, one.state, one.handshake) == ("?", "active", None)
+
+
+async def test_one_key_of_another_type_is_named_and_the_rest_is_shown(store_url: str, tmp_path: Path) -> None:
+    """What cannot be read of a feed or a subscription makes that one failing; the others are shown as they are."""
+    settings = configured(tmp_path)
+    async with commands(store_url) as client:
+        for name in ("a", "b"):
+            await added(client, settings, name)
+        broken = ConsumerKeys.of("poller", FEEDS[0], "a").parked, FeedKeys.of("poller", FEEDS[1]).snapshots
+        await client.set(broken[0], "x")
+        await client.set(broken[1], "x")
+        await client.hset(FeedKeys.of("poller", FEEDS[0]).state, "sequence", "7")
+        one, other = await feed_statuses(client, settings, now=NOW)
+        assert (one.state, one.events, other.state) == ("never read", 7, "failing")
+        assert broken[1] in str(other.error)
+        a, b = await subscription_statuses(client, settings, now=NOW)
+        assert (a.state, b.state, b.error, [feed.feed for feed in b.feeds]) == ("failing", "active", None, [FEEDS[0]])
+        assert broken[0] in str(a.error)
+        await client.hset(FeedKeys.of("poller", FEEDS[0]).state, "sequence", "many")
+        assert [status.state for status in await feed_statuses(client, settings, now=NOW)] == ["failing", "failing"]
+        assert [status.state for status in await subscription_statuses(client, settings, now=NOW)] == ["failing"] * 2
