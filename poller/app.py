@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -31,7 +31,7 @@ from poller.daemon.retention_role import RetentionRole
 from poller.daemon.round_runner import PolledFeed, RoundObserver, polled_feeds
 from poller.daemon.startup import report_empty_store, report_missing_credentials
 from poller.daemon.stored_metrics import StoredReadings
-from poller.errors import ConfigurationError, StoreError, StoreUnavailable
+from poller.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
 from poller.lifecycle import ended, first_of, unless_stopped
 from poller.source.feed import RoundMode, RoundResult
 from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
@@ -175,7 +175,7 @@ class _Daemon:
                         settings, environ, store, membership, configurations, shebang=shebang, watch=watch, clock=clock
                     )
                     self._deliverer = deliverer
-                    self._readiness.delivering(deliverer.failing)
+                    self._readiness.delivering(deliverer.failing, lambda: deliverer.unread)
                     working.append(deliverer.run(stop))
                 await _all_of(working)
         finally:
@@ -190,7 +190,8 @@ class _Daemon:
                 findings = await examined(self._settings, store)
                 if "poll" in roles:
                     await report_empty_store(store.client, self._settings)
-                await store_orphans(store.client, self._settings)
+                with suppress(StoreRefused):  # the rounds and deliveries name the key that cannot be used
+                    await store_orphans(store.client, self._settings)
             except StoreUnavailable as error:  # the store became unavailable between two commands
                 watch.failed(START, str(error))
                 await self._clock.sleep(_ASKED_AGAIN)

@@ -24,9 +24,11 @@ from poller.config.load import load
 from poller.config.settings import Settings
 from poller.control.diagnostics import check
 from poller.errors import ConfigurationError
+from poller.redis.client import commands
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
 from poller.sandbox.server import serving
+from poller.store.keys import remembered_key
 from tests.harness.clock import StubClock
 from tests.harness.waiting import until, within
 from tests.harness.wire import wired
@@ -181,3 +183,18 @@ async def test_a_store_that_breaks_off_at_the_start_is_asked_again(tmp_path: Pat
                 await report(f"http://{web}", lambda said: "connection" in str(said["reasons"]).lower())
                 wire.mend()
                 await report(f"http://{web}", lambda said: bool(said["ready"]))
+
+
+async def test_a_list_of_feeds_that_cannot_be_read_ends_no_start(tmp_path: Path) -> None:
+    """While the key with the list of known feeds has another type, the daemon runs and says so; then it is ready."""
+    web = f"127.0.0.1:{free_port()}"
+    with running("valkey", tmp_path / "s") as server:
+        wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'redis = {{ url = "{server.url}" }}', bind=web)
+        async with commands(server.url) as client:
+            await client.set(remembered_key("poller"), "x")
+            async with running_daemon(wanted):
+                said = await report(f"http://{web}", lambda one: bool(one["failing"]))
+                assert [one["name"] for one in said["reasons"]] == ["subscriptions"]
+                assert all(remembered_key("poller") in text for text in said["failing"].values())
+                await client.delete(remembered_key("poller"))
+                await report(f"http://{web}", lambda one: bool(one["ready"]))

@@ -241,6 +241,7 @@ class DeliverRole:
         self._failure = LogOnce(_log, "the subscriptions cannot be read")
         self._unseen = LogOnce(_log, "new entries cannot be seen")
         self._unreadable: dict[str, LogOnce] = {}
+        self._is_read = False
 
     @property
     def subscriptions(self) -> int:
@@ -252,6 +253,11 @@ class DeliverRole:
         failing = {name: one.error for name, one in self._running.items() if one.error is not None}
         failures = {_REGISTRY: self._failure, **self._unreadable}
         return failing | {name: one.error for name, one in failures.items() if one.error is not None}
+
+    @property
+    def unread(self) -> str | None:
+        """Why nothing is delivered here, because the subscriptions were not read since the start; None: they were."""
+        return None if self._is_read else self._failure.error
 
     def _beside(self, sink: str, name: str, until: datetime) -> list[str]:
         """The subscriptions of this sink other than that of this name, which share its pause."""
@@ -416,6 +422,7 @@ class DeliverRole:
 
     def _carry_out(self, kept: Subscriptions) -> None:
         """Stop removed and changed subscriptions, then start those that are not running."""
+        self._is_read = True
         active = active_inputs(kept)
         for name, running in list(self._running.items()):
             # One that is paused here and not in the registry was paused and resumed between two reads, or its pause is

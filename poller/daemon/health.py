@@ -220,6 +220,7 @@ class Readiness:
         self._phase = "starting"
         self._failing: dict[str, str] = {}
         self._undelivered: Callable[[], Mapping[str, str]] = dict
+        self._unread: Callable[[], str | None] = lambda: None
         self._unseen: Callable[[], str | None] = lambda: None
 
     def started(self) -> None:
@@ -236,9 +237,11 @@ class Readiness:
         if error is not None:
             self._failing[feed] = error
 
-    def delivering(self, failing: Callable[[], Mapping[str, str]]) -> None:
-        """Set the function that returns the errors of failing subscriptions."""
-        self._undelivered = failing
+    def delivering(
+        self, failing: Callable[[], Mapping[str, str]], unread: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """Set the functions that return the errors of failing subscriptions, and why none could be read."""
+        self._undelivered, self._unread = failing, unread
 
     def sharing(self, failure: Callable[[], str | None]) -> None:
         """Set the function that returns why the list of processes cannot be read: without it no lease is acquired."""
@@ -251,8 +254,11 @@ class Readiness:
             reasons = [ReadinessProblem("stopping", "this process is stopping")]
         elif self._phase == "starting" and not reasons:
             reasons = [ReadinessProblem("starting", "this process has not begun its work yet")]
-        elif (unseen := self._unseen()) is not None:
-            reasons = [*reasons, ReadinessProblem("processes", f"the other processes cannot be seen: {unseen}")]
+        else:
+            if (unseen := self._unseen()) is not None:
+                reasons = [*reasons, ReadinessProblem("processes", f"the other processes cannot be seen: {unseen}")]
+            if (unread := self._unread()) is not None:
+                reasons = [*reasons, ReadinessProblem("subscriptions", f"nothing is delivered: {unread}")]
         return ReadinessReport(
             ready=not reasons,
             reasons=tuple(ReadinessProblem(one.name, without_credentials(one.text)) for one in reasons),

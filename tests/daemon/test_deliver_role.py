@@ -25,7 +25,7 @@ from poller.control.status import subscription_statuses
 from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, resume
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership
 from poller.daemon.deliver_role import DeliverRole, FileSubscriptions
-from poller.daemon.health import StoreMonitor
+from poller.daemon.health import Readiness, StoreMonitor
 from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.redis.client import commands, servers
@@ -695,6 +695,31 @@ async def test_an_orphaned_feed_that_cannot_be_read_stops_no_other_feed(scene: S
     await scene.add("e1")
     await scene.arrives("file", "e1")
     assert "WRONGTYPE" in scene.roles[0].failing()["acme/old"]
+
+
+@pytest.mark.parametrize(
+    "key", [SubscriptionKeys.of("poller").registry, SubscriptionKeys.of("poller").until, remembered_key("poller")]
+)
+async def test_who_cannot_read_the_subscriptions_at_its_start_is_not_ready(scene: Scene, key: str) -> None:
+    """While a key that all deliveries need has another type at the start, the process is not ready and names it."""
+    await scene.client.set(key, "x")
+    await scene.add("e1")
+    scene.deliver(scene.settings("file"))
+    readiness = Readiness(StoreMonitor("warn", clock=StubClock(now=now)))
+    readiness.started()
+    await until(lambda: scene.roles, "the role")
+    readiness.delivering(scene.roles[0].failing, lambda: scene.roles[0].unread)
+
+    async def reason() -> str | None:
+        return {one.name: one.text for one in (await readiness.report()).reasons}.get("subscriptions")
+
+    assert key in (await until(reason, "the reason") or "")
+    await scene.client.delete(key)
+    await scene.arrives("file", "e1")
+    assert await reason() is None
+    await scene.client.set(key, "x")  # deliveries go on
+    await until(scene.roles[0].failing, "the failure")
+    assert await reason() is None
 
 
 @pytest.mark.parametrize("part", ["parked", "lease"])
