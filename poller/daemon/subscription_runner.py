@@ -307,10 +307,14 @@ class SubscriptionRunner:
 
     async def _note_start(self, change: Callable[[Health], Health]) -> None:
         """Store whether the subscription could start here, if that has changed."""
+
+        def changed(kept: bytes | None) -> bytes | None:
+            before = health_of(kept)
+            after = change(before)
+            return None if after == before else msgspec.json.encode(after)
+
         with suppress(StoreError):  # the log reports it anyway
-            before = health_of(await self._shared.registry.health(self._name, WHOLE))
-            if (after := change(before)) != before:
-                await self._notes.health(self._name, WHOLE, after)
+            await self._shared.registry.change_health(self._name, WHOLE, changed)
 
     async def _own_all(self, subscriber: EndpointState, known: Registered) -> None:
         sharing, self.stores = self._shared.sharing, []

@@ -73,6 +73,8 @@ NOTE: Final = lua("note_mark")
 
 NOTE_PAUSE: Final = lua("note_sink_pause")
 
+_TRIES: Final = 3  # to change a health that others change
+
 T = TypeVar("T")
 
 
@@ -259,6 +261,22 @@ class Registry:
     async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
         """Store its health at a feed. False: there is no such subscription."""
         return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed), "", "")
+
+    async def change_health(
+        self, subscription: str, feed: str, changed: Callable[[bytes | None], bytes | None]
+    ) -> None:
+        """Replace its health at a feed, as stored, by what is made of it; None leaves it.
+
+        It is made again if the health has changed meanwhile, as when an operator has resumed the subscription.
+        """
+        field = health_field(subscription, feed)
+        for _ in range(_TRIES):
+            kept = await self.health(subscription, feed)
+            health = changed(kept)
+            if health is None:
+                return
+            if await self._mark(NOTE, self._keys.health, subscription, health, field, "", kept or b""):
+                return
 
     async def healths(self, subscription: str) -> dict[str, bytes]:
         """Its health at each feed, as stored."""

@@ -16,7 +16,7 @@ it (:func:`plan_file_pauses`). Any process that delivers may write that; all of 
   takes the place of ``removed``, which ends by itself.
 - What cannot be read is named and not repeated: it may be a secret. It stops its own subscription alone: without
   settings or secrets that is not delivered, and an unreadable pause is one. A sink's pause that cannot be read is none.
-- A subscription whose secret is gone is not delivered: no request goes out unsigned.
+- A subscription whose secret is gone is not delivered, for no request goes out unsigned; nor one whose pause is gone.
 - Of settings, only the :class:`SubscriptionOutline` is read here. The meaning of credentials, health and handshakes is
   unknown.
 """
@@ -98,6 +98,7 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
             published from then on is new to it, however late its delivery begins.
         asked_before: the same for each of those feeds that it wanted before its feeds were changed last.
         signed: whether a signing secret was made for it here, which the store has to have.
+        rests: whether it was paused by anything but the files, so that the store has to have its pause.
     """
 
     origin: Origin
@@ -106,6 +107,7 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
     asked: int = 0
     asked_before: Mapping[str, int] = {}
     signed: bool = False
+    rests: bool = False
 
     @cached_property
     def outline(self) -> SubscriptionOutline:
@@ -210,6 +212,7 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
     made = {name: _read(value, tuple[str, ...]) for name, value in secrets.items()}
     pauses = {name: _read(value, Paused) or _unreadable_pause(registered.get(name)) for name, value in paused.items()}
     unusable = {name: _SECRET_LOST for name, one in registered.items() if one.signed and name not in made}
+    unusable |= {name: _PAUSE_LOST for name, one in registered.items() if one.rests and name not in pauses}
     unusable |= {name: _SECRET_UNREADABLE for name, found in made.items() if found is None}
     unusable |= {name: _SETTINGS_UNREADABLE for name, one in registered.items() if one is _UNREADABLE}
     return Subscriptions(
@@ -233,6 +236,7 @@ _HOW_ON: Final = "remove the subscription and add it again, or restore the field
 _SETTINGS_UNREADABLE: Final = f"its field in {{subscriptions}}:registry cannot be read; {_HOW_ON}"
 _SECRET_UNREADABLE: Final = f"its field in {{subscriptions}}:secrets cannot be read; {_HOW_ON}"
 _SECRET_LOST: Final = f"the store has lost its signing secret; {_HOW_ON}"
+_PAUSE_LOST: Final = "the store has lost its pause: resume it, or pause it again"
 _PAUSE_UNREADABLE: Final = "its field in {subscriptions}:paused cannot be read: resume it, unless it is to stay paused"
 
 
@@ -481,7 +485,7 @@ def plan_pause(kept: Subscriptions, subscription: str, pause: Paused) -> tuple[l
     stays = before is not None and not (before.by == "removed" and pause.by == "operator")
     if stays:
         return [], before
-    return [("paused", subscription, _json(pause))], before
+    return _pause_begin(kept, subscription, pause), before
 
 
 def plan_rest(
@@ -499,7 +503,7 @@ def plan_rest(
     one = kept.registered.get(subscription)
     if one is None or one.outline.sink != sink or subscription in kept.paused:
         return [], False
-    return [("paused", subscription, _json(pause)), *plan_health(kept, subscription, renewed)], True
+    return [*_pause_begin(kept, subscription, pause), *plan_health(kept, subscription, renewed)], True
 
 
 def plan_health(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]) -> list[Write]:
@@ -522,9 +526,12 @@ def plan_resumption(
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
-    require_registered(kept, subscription)
+    one = require_registered(kept, subscription)
     before, until = kept.paused.get(subscription), kept.until.get(subscription)
     writes: list[Write] = [] if before is None else [("paused", subscription, None)]
+    if one.rests:
+        writes.append(_registration(subscription, msgspec.structs.replace(one, rests=False)))
+        before = before or Paused("operator", _PAUSE_LOST, moment_of(kept.at))
     if until is not None and milliseconds_of(until) > kept.at:
         since = kept.pauses.since.get(subscription) or moment_of(kept.at)
         before = before or Paused("sink", f"its sink wanted nothing before {until:%Y-%m-%dT%H:%M:%SZ}", since)
@@ -550,7 +557,9 @@ def _file_additions(
 def _aged_as(before: Registered | None, one: Registered) -> Registered:
     if before is None:
         return one
-    return msgspec.structs.replace(one, since=before.since, asked=before.asked, asked_before=before.asked_before)
+    return msgspec.structs.replace(
+        one, since=before.since, asked=before.asked, asked_before=before.asked_before, rests=before.rests
+    )
 
 
 def _with_settings(one: Registered, settings: bytes, at: int) -> Registered:
@@ -573,6 +582,14 @@ def _sink_changes(kept: Subscriptions, name: str, settings: bytes) -> list[Write
     if name in kept.until and not is_same:
         writes += [*_pause_end(name), _resumption_mark(kept, name)]
     return writes
+
+
+def _pause_begin(kept: Subscriptions, name: str, pause: Paused) -> list[Write]:
+    one = kept.registered[name]
+    writes: list[Write] = [("paused", name, _json(pause))]
+    if one is _UNREADABLE or one.rests or pause.by == "removed":
+        return writes
+    return [_registration(name, msgspec.structs.replace(one, rests=True)), *writes]
 
 
 def _pause_end(name: str) -> list[Write]:

@@ -24,6 +24,7 @@ from poller.store.subscriptions import (
     UNREADABLE,
     FilePauses,
     Paused,
+    Pauser,
     SinkPauses,
     SubscriptionOutline,
     Subscriptions,
@@ -588,3 +589,58 @@ def test_an_outline_is_read_whatever_a_later_version_adds() -> None:
     assert found == SubscriptionOutline("https://s", ("a/b",), "snapshot", handshake=True)
     assert (found.wants("a/b"), found.wants("a/c"), found.is_from_earliest) == (True, False, True)
     assert not outline_of(b'{"sink":"https://s"}').is_from_earliest
+
+
+@pytest.mark.parametrize("by", ["operator", "sink"])
+async def test_a_pause_that_the_store_loses_while_no_process_runs_is_missed(store_client: Redis, by: Pauser) -> None:
+    """Law: a subscription whose pause is gone is not delivered until it is resumed, or paused again."""
+    registry, pause = Registry(store_client, KEYS), Paused(by, "moving house", NOW)
+    await registry.add("a", SETTINGS, (), NOW)
+    for _ in range(2):
+        if by == "operator":
+            await registry.pause("a", pause)
+        else:
+            assert await registry.rest("a", pause, sink="https://sink.example.org")
+        assert (await registry.all()).unusable == {}
+        await store_client.delete(KEYS.paused)
+        assert "lost its pause" in (await registry.all()).unusable["a"]
+    before = await registry.resume("a")
+    assert before is not None
+    assert "lost its pause" in before.reason
+    kept = await registry.all()
+    assert (kept.unusable, kept.paused, kept.registered["a"].rests) == ({}, {}, False)
+    assert await registry.resume("a") is None
+
+
+async def test_a_pause_leaves_a_registration_that_cannot_be_read_as_it_is(store_client: Redis) -> None:
+    """Law: a subscription that another version wrote can be paused; nothing is written over its settings."""
+    registry = Registry(store_client, KEYS)
+    await store_client.hset(KEYS.registry, "a", b"[]")
+    await registry.pause("a", PAUSE)
+    assert await store_client.hget(KEYS.registry, "a") == b"[]"
+    assert (await registry.all()).paused == {"a": PAUSE}
+
+
+async def test_a_health_that_changes_meanwhile_is_changed_as_it_is_then(store_client: Redis) -> None:
+    """Law: what an operator's command has made of a health is not overwritten by a change of the one before."""
+    registry, seen = Registry(store_client, KEYS), list[bytes | None]()
+    await registry.add("a", SETTINGS, (), NOW)
+    await registry.note_health("a", "", b"failing")
+    asking = Registry(store_client, KEYS)
+
+    class Interrupted(Registry):
+        async def health(self, subscription: str, feed: str) -> bytes | None:
+            kept = await super().health(subscription, feed)
+            if not seen:
+                await asking.note_health("a", "", b"resumed")
+            return kept
+
+    def changed(kept: bytes | None) -> bytes | None:
+        seen.append(kept)
+        return (kept or b"") + b" and more"
+
+    await Interrupted(store_client, KEYS).change_health("a", "", changed)
+    assert seen == [b"failing", b"resumed"]
+    assert await registry.health("a", "") == b"resumed and more"
+    await registry.change_health("b", "", changed)
+    assert await registry.health("b", "") is None
