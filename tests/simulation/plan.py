@@ -248,20 +248,21 @@ def brief(seed: int) -> Plan:
 
 
 def lasting(seed: int, seconds: float) -> Plan:
-    """The brief plan of a seed, after which the same world goes on until so many seconds have passed, with few faults.
+    """The brief plan of a seed, after which the same world goes on for about so many seconds in all, with few faults.
 
     So an hour of operation costs little: a world at rest is played many times as fast as one in which much happens, and
     one of which a daemon is stopped for most of that time, twice as fast as with both.
     """
     plan = brief(seed)
     rng = Random(f"lasting {seed}")
-    slow = msgspec.structs.replace(_slowed(plan), seconds=max(seconds - 3 * plan.seconds, _BRIEF))
+    lasts = seconds - _SLOW  # what is due then takes about a round
+    slow = msgspec.structs.replace(_slowed(plan), seconds=max(lasts - 3 * plan.seconds, _BRIEF))
     faults, actions = _deeds(rng, slow, _FAULTS, (), most=2), _deeds(rng, slow, _ACTIONS, (), most=1)
     if rng.random() < _ALONE:
         faults += (Deed(1.0, "stop", plan.daemons[-1].host, seconds=slow.seconds - 3.0),)
     return msgspec.structs.replace(
         plan,
-        lasts=seconds,
+        lasts=lasts,
         faults=(*plan.faults, *_later(faults, plan.seconds)),
         actions=(*plan.actions, *_later(actions, plan.seconds)),
     )
@@ -336,7 +337,7 @@ def resting(seconds: float) -> Plan:
 
 _BRIEF: Final = 8.0  # seconds
 _SLOW: Final = 30.0  # seconds between two rounds of a feed of a world at rest
-_ALONE: Final = 0.7  # of the worlds at rest have one daemon less for most of their time
+_ALONE: Final = 0.8  # of the worlds at rest have one daemon less for most of their time
 _FEW_CHANGES: Final = 0.05  # a second
 _OFTEN: Final = 0.5
 _RARELY: Final = 0.15
