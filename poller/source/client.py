@@ -104,10 +104,11 @@ def age_of(text: str) -> int:
 
 
 class ConditionalResponse(msgspec.Struct, frozen=True):
-    """A body and its validators; a body of None means "unchanged"."""
+    """A body and its validators; a body of None means "unchanged". ``age``: the seconds that a cache had kept it."""
 
     body: bytes | None
     validators: Validators = Validators()
+    age: int = 0
 
 
 class ConditionalRequest(Protocol):
@@ -199,7 +200,7 @@ class ApiClient:
         """As :meth:`get`, conditional on these validators."""
         reply = await self._settled(path, params, unless.headers if unless else {}, patience)
         return ConditionalResponse(
-            None if reply.outcome.status == httpx.codes.NOT_MODIFIED else reply.body, reply.validators
+            None if reply.outcome.status == httpx.codes.NOT_MODIFIED else reply.body, reply.validators, reply.age
         )
 
     async def _settled(self, path: str, params: Params, condition: dict[str, str], patience: timedelta) -> HttpReply:
@@ -527,15 +528,25 @@ class ConditionalReader:
     - A listing of several pages is never requested conditionally: its first page says nothing of the others.
     - Nor is a listing that lacks a known record which is not removed yet: the next reading has to decide about it.
     - Validators are kept in memory, for one feed, by one process.
+
+    Attributes:
+        age: how long a cache on the way had kept the oldest answer of the round; each round begins with zero.
     """
 
     def __init__(self, ask: ConditionalRequest) -> None:
         """Start without validators."""
-        self.ask = ask
+        self.age = timedelta()
+        self._ask = ask
         self._left: FeedPosition | None = None
         self._kept: dict[tuple[str, Params], Validators] = {}
         self._full = self._usable = False
         self._asked: dict[str, tuple[Params, Validators] | None] = {}  # None: in more than one request
+
+    async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
+        """One exchange with the API, conditional on these validators."""
+        answer = await self._ask(path, params, unless=unless)
+        self.age = max(self.age, timedelta(seconds=answer.age))
+        return answer
 
     def start_round(self, position: FeedPosition | None) -> None:
         """Start a round at this position; None: it has to read everything."""

@@ -170,7 +170,9 @@ class _RoundRun:
         self._clock = clock
         self._state = state
         self._start = round_start(feed, state, clock.now())
-        self._writer = RoundWriter(feed, store, state, get, clock)
+        self._answers = unchanged or ConditionalReader(unconditional(get))
+        self._answers.age = timedelta()
+        self._writer = RoundWriter(feed, store, state, get, clock, age=lambda: self._answers.age)
         self._timer = RoundTimer(self._start.mode, feed.max_round, self._writer.tally, self._writer.marks, clock)
         self._drain = ListingDrain(feed, self._writer, get, self._start.learnt, self._timer)
         self._seen = SeenKeys() if self._start.mode is not RoundMode.DELTA else None
@@ -189,7 +191,7 @@ class _RoundRun:
         self._token_failures: int | None = None  # in a row, this round's the last
         self._doubtful: int | None = None  # the status for which the token was left out
         self._unchanged = None if feed.resource.per_qualification else unchanged
-        self._ask = unchanged.ask if unchanged else unconditional(get)
+        self._ask = self._answers.ask
         if self._unchanged is not None:
             self._unchanged.start_round(self._position(state.read_at) if self._start.on_condition else None)
 
@@ -423,6 +425,7 @@ class _RoundRun:
                 seen,
                 released=self._state.released,
                 since_marked=self._since_marked,
+                age=self._answers.age,
                 remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
                 keeps=self._keeps,

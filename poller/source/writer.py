@@ -21,7 +21,8 @@ missing.
 - The tally counts what is committed and nothing else.
 - A record that cannot be used still counts as listed: it is not removed.
 - A record that cannot be requested while absent records are confirmed fails the round and keeps no other of its batch.
-- An answer that a cache had kept from before the confirmation does not say that a record is gone.
+- An answer that a cache had kept from before the confirmation does not say that a record is gone. A copy of a listing
+  is the reading that it was made in: it confirms neither a removal nor an older version that it has shown itself.
 - The writer does not know tokens, paging, or which reading comes next.
 """
 
@@ -104,8 +105,27 @@ class RoundWriter:
         jumbled: how many of these may be several records in one.
     """
 
-    def __init__(self, feed: Feed, store: RoundStore, state: FeedState, get: Get, clock: Clock) -> None:
-        """Start from the feed's state; ``get`` requests single records."""
+    def __init__(
+        self,
+        feed: Feed,
+        store: RoundStore,
+        state: FeedState,
+        get: Get,
+        clock: Clock,
+        *,
+        age: Callable[[], timedelta] = timedelta,
+    ) -> None:
+        """Start from the feed's state.
+
+        Args:
+            feed: what is read.
+            store: where it is written.
+            state: of the feed.
+            get: requests single records.
+            clock: of this process.
+            age: how long a cache had kept the oldest answer of the reading so far.
+        """
+        self._age = age
         self.tally = RoundCounts()
         self.unidentified = self.jumbled = self.backwards = 0
         self._feed = feed
@@ -222,7 +242,7 @@ class RoundWriter:
         holding = VersionPolicy(
             self._held,
             newest=self._feed.newest,
-            begun=None if mode is RoundMode.DELTA else self._begun_ms,
+            begun=None if mode is RoundMode.DELTA else self._begun_ms - int(self._age().total_seconds() * 1000),
             now=self._store_ms(),
             apart=self._feed.second_look,
         )
@@ -504,6 +524,7 @@ async def settle_absent(
     *,
     released: bool,
     since_marked: timedelta | None,
+    age: timedelta = timedelta(),
     remove: WriteAbsent,
     mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
@@ -518,6 +539,7 @@ async def settle_absent(
         seen: the keys of the reading; absent keys are added.
         released: whether an operator has approved what the removal guard holds.
         since_marked: the time since records were last marked missing; None: never, or unknown.
+        age: how long a cache had kept the oldest answer of the reading.
         remove: commits the removal of records.
         mark: commits that records are missing for the first time.
         keeps: whether a record may be in a listing that could not be read; then no reading confirms that it is gone.
@@ -525,7 +547,8 @@ async def settle_absent(
 
     Raises:
         RoundHeld: too much is missing; nothing was removed.
-        SourceError: a record could not be requested; those that are certainly gone are removed.
+        SourceError: a record could not be requested, or a cache had kept the listing since before records were marked
+            missing; those that are certainly gone are removed.
     """
     anything_read = bool(seen)
     absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
@@ -535,12 +558,17 @@ async def settle_absent(
             f"{absent.missing} of {absent.live} known records are missing from the full reading: nothing is removed; "
             f"if they are really gone, let it through with: poller release {feed.id}"
         )
-    too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart
+    too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart + age
     readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps)
     if feed.resource.detail_path is None:
         settled = await _settle_by_readings(store, absent, seen, readings)
     else:
         settled = await _AbsenceByRequests(feed, store, get, remove, readings, clock=clock).settle(absent, seen)
+    if too_soon and readings.is_first and since_marked is not None and since_marked >= feed.apart:
+        raise SourceUnavailable(
+            f"a cache on the way has kept the listing for {age.total_seconds():g} s, so it does not say that the "
+            "records which an earlier answer lacked are gone now"
+        )
     return SettledAbsence(settled, uses_release=not (holds and readings.is_first))
 
 

@@ -26,6 +26,7 @@ from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, MemoryStore, WallC
 FULL = msgspec.structs.replace(FEED, delta=False, removals=False)
 REMOVING = msgspec.structs.replace(FULL, removals=True)
 LISTED = msgspec.structs.replace(REMOVING, resource=FEED.resource._replace(detail_path=None))
+CACHED = msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1",), breaker=RemovalGuard(None))
 MINUTE = timedelta(minutes=1)
 
 
@@ -38,6 +39,7 @@ class Lists:
         self.delta: str | None = None
         self.status = 200
         self.gone = ""
+        self.age = 0
         self.conditions: list[str | None] = []
 
     async def __call__(self, request: Request, _: Any) -> bytes:
@@ -53,9 +55,9 @@ class Lists:
         if self.status != 200:
             return http(self.status)
         if tag == condition:
-            return http(304, b"", f"ETag: {tag}")
+            return http(304, b"", f"ETag: {tag}", f"Age: {self.age}")
         body = {"results": pages[page], "pageToken": further, "deltaToken": self.delta}
-        return http(200, json.dumps(body).encode(), f"ETag: {tag}")
+        return http(200, json.dumps(body).encode(), f"ETag: {tag}", f"Age: {self.age}")
 
     @property
     def conditional(self) -> list[bool]:
@@ -260,6 +262,36 @@ async def test_each_listing_of_a_feed_has_a_version_of_its_own() -> None:
         assert (await rounds()).pages == 0
         assert (await rounds(qualifications=("q1", "q2", "q3"))).pages == 1
         assert rounds.lists.conditional == [False, False, True, True, False, True, True]
+
+
+@pytest.mark.parametrize("feed", [LISTED, CACHED], ids=["one listing", "many"])
+async def test_a_listing_that_a_cache_repeats_is_no_second_reading(feed: Feed) -> None:
+    """A copy of the listing that first lacked a record removes nothing, and the error says so; a later one does."""
+    async with rounds_of(feed) as rounds:
+        rounds.store.now_ms = int(rounds.clock.time.timestamp() * 1000)
+        found, errors = [], []
+        for listed, age in (("ab", 0), ("a", 0), ("a", 60), ("ab", 0), ("a", 0), ("a", 120), ("a", 50)):
+            rounds.lists.pages = [records(*listed)]
+            rounds.lists.age = age
+            rounds.store.now_ms += 60_000
+            result = await rounds()
+            found.append((result.ok, result.removed))
+            errors.append(result.error or "")
+        assert found == [(True, 0), (True, 0), (False, 0), (True, 0), (True, 0), (False, 0), (True, 1)]
+        assert "a cache on the way has kept the listing for 120 s" in errors[-2]
+
+
+async def test_an_older_version_that_a_cache_repeats_is_not_shown_twice() -> None:
+    """A copy of the reading that first showed an older version does not publish it."""
+    async with rounds_of(msgspec.structs.replace(FULL, newest=True)) as rounds:
+        modified = []
+        for value, age in ((2, 0), (1, 0), (1, 61), (1, 0)):
+            at = f"2025-03-01T0{value}:00:00Z"
+            rounds.lists.pages = [[{"id": "a", "n": value, "lastModifiedAt": at}]]
+            rounds.lists.age = age
+            rounds.store.now_ms += 61_000
+            modified.append((await rounds()).modified)
+        assert modified == [0, 0, 0, 1]
 
 
 async def test_a_record_that_is_missing_is_looked_for_in_a_whole_reading() -> None:
