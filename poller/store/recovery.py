@@ -460,11 +460,8 @@ class StartPosition(msgspec.Struct):
         """
         last = await last_id(self.client, self.events)  # first: whatever is published meanwhile comes after it
         feed = await self.read_reset()
-        if feed is not None and feed.after is not None and feed.anew_at is not None and self._precedes(feed):
-            with translated(self.client):
-                now = int(await self.client.eval(_NOW, 1, self.keys.state))
-            if now - feed.anew_at < _LATELY:
-                return min(feed.after, last, key=EntryId.parse), _OLDER
+        if feed is not None and await self._was_lost_with(feed):
+            return min(feed.after or last, last, key=EntryId.parse), _OLDER
         return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
 
     async def read_reset(self) -> _FeedStart | None:
@@ -504,11 +501,20 @@ class StartPosition(msgspec.Struct):
         # If the server's clock was set back since, the last entry counts: a moment in the future would skip events.
         return before(f"{self.asked}-0") if 0 < self.asked <= EntryId.parse(last).ms else last
 
-    def _precedes(self, feed: _FeedStart) -> bool:
-        """Whether the subscription is older than the feed's reset."""
-        if self._opened_with not in (None, feed.name):
+    async def _was_lost_with(self, feed: _FeedStart) -> bool:
+        """Whether the consumer was lost when its feed was reset."""
+        if feed.anew_at is None:
+            return False
+        if self._began_before(feed):
             return True
-        return feed.anew_at is not None and self._older(feed.anew_at)
+        if not self._older(feed.anew_at):
+            return False
+        with translated(self.client):
+            return int(await self.client.eval(_NOW, 1, self.keys.state)) - feed.anew_at < _LATELY
+
+    def _began_before(self, feed: _FeedStart) -> bool:
+        """Whether the consumer has begun in this process with another reset: then it is older, whatever the clock."""
+        return self._opened_with not in (None, feed.name)
 
     def _older(self, moment: int) -> bool:
         """Whether the subscription wanted the feed before this moment, by the store's clock where known."""

@@ -201,7 +201,7 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
         allowed["lost"] = len(found.lost)
     if forgiven := evidence.forgiven.get(subscription.id):
         allowed |= {"lost": len(forgiven), "out_of_order": len(found.out_of_order)}
-    if evidence.begun_anew and any(owner == subscription.id for owner, _ in evidence.given_up):
+    if _after_loss(evidence) and any(owner == subscription.id for owner, _ in evidence.given_up):
         allowed["out_of_order"] = len(found.out_of_order)  # by revisions an event that was given up looks skipped
     # Where the store has forgotten the subscription, it begins anew; a replay asks for the baseline; and by a clock
     # that was set back, a feed was lost before the subscription was known.
@@ -228,10 +228,15 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
         yield from (f"was not told all that the source did: {line}" for line in verdict.lost[:_SHOWN])
 
 
+def _after_loss(evidence: Evidence) -> bool:
+    """Whether deliveries are compared by revisions, because the streams are not what they were."""
+    return evidence.lossy or bool(evidence.begun_anew)
+
+
 def _deliveries(evidence: Evidence, subscription: SubscriptionPlan) -> Deliveries:
     lines, streams = evidence.lines.get(subscription.id, ()), evidence.streams_of(subscription)
     secret = SECRET if subscription.signed else None
-    if evidence.lossy or evidence.begun_anew:
+    if _after_loss(evidence):
         anew = {*evidence.begun_anew, *evidence.torn}
         anew |= {evidence.resources.get(feed, feed) for feed in anew}
         return judge_after_loss(lines, streams, evidence.history, secret, begun_anew=anew, resets=evidence.resets)
