@@ -18,8 +18,9 @@ import inspect
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, cast
@@ -325,3 +326,26 @@ async def receiving(
         server.close()
         await receiver._close()
         await server.wait_closed()
+
+
+FLOOD: Final = 64 * 1024 * 1024
+"""The most bytes that :func:`flooded` sends."""
+
+
+def flooded(server: socket.socket, after: threading.Event | None = None) -> int:
+    """Answer one request, then send answers that nobody asked for. Returns the bytes that the client has taken.
+
+    Args:
+        server: listens.
+        after: when to go on; None: at once.
+    """
+    answer, sent = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 0
+    with closing(server.accept()[0]) as connection, suppress(ConnectionError):
+        connection.settimeout(PATIENCE)
+        connection.recv(65536)
+        connection.sendall(answer)
+        if after is not None:
+            after.wait(PATIENCE)
+        while sent < FLOOD:
+            sent += connection.send(answer * 1000)
+    return sent

@@ -6,10 +6,12 @@ httpx uses aiohttp's transport, because its own pool is slow under concurrency.
 
 - Nothing is read from the environment (proxies, netrc), no cookie is stored, no redirect followed.
 - The client has no timeout: the caller limits the whole exchange.
+- A server cannot send more answers than it was asked for, see :class:`OneAnswerProtocol`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import ssl
@@ -18,15 +20,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import cache
+from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import aiohttp
 import httpx
 import msgspec
 import structlog
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
 
@@ -44,6 +47,11 @@ _PLACE: Final = re.compile(r"\s*\(_ssl\.c:\d+\)'?|\[Errno -?\d+\]\s*")  # a plac
 _IN_TLS: Final = re.compile(r"\[SSL: (\w+)\]")
 _FIRST: Final = re.compile(r"[:\n]")
 _RECEIVED: Final = re.compile(r"received (\d+) of (\d+) bytes")
+
+_PIECE: Final = 16 * 1024  # bytes that are parsed together
+_MOST_INTERIM: Final = 100  # answers before the one that counts
+_SWITCHING: Final = 101
+_FINAL: Final = 200
 
 _Stamp = tuple[int, int, int, int]
 
@@ -182,7 +190,7 @@ def http_client(
     """
 
     def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=connections, ssl=tls, ttl_dns_cache=60)
+        connector = OneAnswerConnector(limit=connections, ssl=tls, ttl_dns_cache=60)
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -205,6 +213,67 @@ def http_client(
         timeout=None,  # noqa: S113 -- see above
         trust_env=False,
     )
+
+
+class OneAnswerProtocol(ResponseHandler):
+    """A connection whose server cannot send answers without end.
+
+    aiohttp parses and keeps every answer that comes, also if no request waits for one: a server that floods an idle
+    connection would cost a gigabyte within seconds, in which nothing else runs. So what follows an answer ends the
+    connection, and after many interim answers nothing more is read: the caller's time limit ends the exchange.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin without a request."""
+        super().__init__(loop)
+        self._final: aiohttp.StreamReader | None = None
+        self._interim = 0
+
+    def set_response_params(self, **params: Any) -> None:
+        """Prepare for a request."""
+        self._final, self._interim = None, 0
+        super().set_response_params(**params)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Take the head of an answer and its body."""
+        head, body = data
+        if head.code < _FINAL and head.code != _SWITCHING:
+            self._interim += 1
+        elif self._final is None:
+            self._final = body
+        super().feed_data(data, size)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse these bytes, a few at a time: one read of a socket may give thousands of answers."""
+        if not data:  # a paused parser goes on
+            super().data_received(data)
+        for start in range(0, len(data), _PIECE):
+            if self._final is not None and self._final.is_eof():
+                if self.transport and data[start:].strip(b"\r\n"):  # some end a body with a line break too many
+                    self.force_close()
+                    self.transport.abort()
+                return
+            if self._interim > _MOST_INTERIM:
+                self._pause_transport_reading()
+                return
+            super().data_received(data[start : start + _PIECE])
+            if self.exception() is not None:
+                self._fail_body()
+                return
+
+    def _fail_body(self) -> None:
+        """Tell the reader of the body that it is malformed; aiohttp does not always, and it would wait in vain."""
+        if self._final is not None and not self._final.is_eof() and self._final.exception() is None:
+            self._final.set_exception(aiohttp.ClientPayloadError("the body cannot be parsed"))
+
+
+class OneAnswerConnector(aiohttp.TCPConnector):
+    """Makes connections with :class:`OneAnswerProtocol`, or with a kind of it."""
+
+    def __init__(self, *, protocol: type[OneAnswerProtocol] = OneAnswerProtocol, **options: Any) -> None:
+        super().__init__(**options)
+        # aiohttp has no public interface for this. Without it, tests of broken responses and of floods fail.
+        self._factory = cast("partial[ResponseHandler]", partial(protocol, loop=self._loop))
 
 
 def reason_of(error: BaseException, *secrets: str | None) -> str:

@@ -8,6 +8,7 @@ import gzip
 import os
 import socket
 import ssl
+import threading
 import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
@@ -26,6 +27,7 @@ from tests.harness.clock import StubClock
 from tests.harness.waiting import strain, turns
 from tests.receiver import (
     CLOSE,
+    FLOOD,
     HANG,
     PATIENCE,
     RESET,
@@ -38,6 +40,7 @@ from tests.receiver import (
     Received,
     Reply,
     Then,
+    flooded,
     receiving,
 )
 
@@ -123,7 +126,7 @@ CUTS = ["one segment", "after the line", "in the line", "after the head"]
 async def test_the_status_line_decides_whatever_follows_it(status: int, rest: bytes, line: str, cut: str) -> None:
     """A sink that has sent a 2xx status line has the event, whatever follows and in whichever segments.
 
-    The connection is not used again.
+    The attempt ends then, and the connection is not used again.
     """
     first = LINES[line] % status
     written = first + rest
@@ -138,6 +141,7 @@ async def test_the_status_line_decides_whatever_follows_it(status: int, rest: by
     async with receiving(Pieces(pieces)) as receiver, sink_of(receiver.url, seconds=5) as sink:
         outcome = await sink.post((TYPE,), b"{}")
         assert (outcome.status, outcome.is_delivered, receiver.count) == (status, True, 1)
+        assert outcome.seconds < 4  # it does not wait for what cannot come
         await receiver.until(lambda: receiver.open == 0, "the connection to close")
         receiver.answer = Reply()
         assert (await sink.post((TYPE,), b"{}")).is_delivered
@@ -264,6 +268,19 @@ async def test_a_body_without_an_end_is_not_kept() -> None:
         finally:
             tracemalloc.stop()
     assert peak < 100 * READ
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_answers_without_end_are_not_kept(when: str) -> None:
+    """Answers that follow the one to a request, at once or over the idle connection, end the connection unread."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+        delivered = threading.Event()
+        flood = asyncio.create_task(asyncio.to_thread(flooded, server, delivered if when == "later" else None))
+        async with sink_of(f"http://127.0.0.1:{server.getsockname()[1]}") as sink:
+            assert (await sink.post((TYPE,), b"{}")).is_delivered
+            delivered.set()
+            assert await flood < FLOOD // 4  # what fits into the buffers of sockets, and no more
 
 
 async def test_a_gzip_bomb_is_not_unpacked() -> None:

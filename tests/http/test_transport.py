@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import NamedTuple
 
 import aiohttp
@@ -24,6 +24,7 @@ from poller.clock import Clock
 from poller.errors import SourceUnavailable
 from poller.http.transport import Transport, http_date, pause_requested, reason_of
 from poller.source.client import ClientLimits, HttpSession
+from tests.receiver import FLOOD, flooded
 from tests.source.api import http, serving
 from tests.source.clients import client_of, failure_of, keep
 
@@ -200,6 +201,18 @@ async def test_what_is_no_answer_is_told_in_our_words(answer: bytes, expected: s
         failed = await failure_of(client)
     assert isinstance(failed, SourceUnavailable)
     assert str(failed) == f"GET /x: {expected} (3 attempts)"
+
+
+async def test_answers_without_end_are_not_kept() -> None:
+    """Answers that follow the one to a request over the idle connection end the connection unread."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        asked = Event()
+        flood = asyncio.create_task(asyncio.to_thread(flooded, server, asked))
+        async with client_of(f"http://127.0.0.1:{server.getsockname()[1]}") as client:
+            assert await client.get("/x") == b""
+            asked.set()
+            assert await flood < FLOOD // 4
 
 
 async def test_a_header_of_tens_of_kilobytes_does_no_harm() -> None:

@@ -6,7 +6,7 @@ the first bytes are kept beside the parser, and status and headers are read from
 **Invariants**
 
 * A connection that the sink has closed, or on which it sent unrequested data, is not used again. The socket is checked,
-  because the event loop may not have noticed yet.
+  because the event loop may not have noticed yet. Unrequested data is not kept.
 * Data left from an earlier response (a body after 204) is not read as the next response; its connection is closed.
 * :attr:`ReceivedBytes.unanswered` is true only for a connection that was used before and on which no response arrived:
   the sink had closed it, or closed it without a response, and the request may be sent over a new one.
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import os
 import re
 import select
@@ -28,17 +27,17 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 
 from poller.delivery.sinks.base import Failure
 from poller.errors import AddressRefused, SourceError
 from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses
+from poller.http.transport import OneAnswerConnector, OneAnswerProtocol
 
 _BEGINNING: Final = b"HTTP/"
 
@@ -106,7 +105,7 @@ current: Final[ContextVar[ReceivedBytes | None]] = ContextVar("received", defaul
 """The received bytes of the request in this context."""
 
 
-class SinkProtocol(ResponseHandler):
+class SinkProtocol(OneAnswerProtocol):
     """One connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -159,13 +158,11 @@ class SinkProtocol(ResponseHandler):
         return bool(self._poll.poll(0))
 
 
-class SinkConnector(aiohttp.TCPConnector):
+class SinkConnector(OneAnswerConnector):
     """Makes connections with :class:`SinkProtocol`."""
 
     def __init__(self, *, limit: int, tls: ssl.SSLContext | None, resolver: GuardedResolver) -> None:
-        super().__init__(limit=limit, ssl=tls or True, resolver=resolver, ttl_dns_cache=60)
-        # aiohttp has no public interface for this. Without it, a test of broken responses fails.
-        self._factory = cast("functools.partial[ResponseHandler]", functools.partial(SinkProtocol, loop=self._loop))
+        super().__init__(protocol=SinkProtocol, limit=limit, ssl=tls or True, resolver=resolver, ttl_dns_cache=60)
 
 
 class GuardedResolver(AbstractResolver):
