@@ -22,8 +22,10 @@ another for each change that names it meanwhile.
   if that fails too.
 - If no qualification has a listing, the API is at fault and nothing is settled.
 - A listing that was read is read on, although no feed names its qualification any more.
-- The stored version of a listing is forgotten together with the commit of its first change: the round may end before
-  the new one is stored, and the listing may return to the old one.
+- Records of a listing that is read again are committed together with their keys, and without the listing's version. The
+  round may end before more is stored: then they still belong to it, although it cannot be read any more, and it is read
+  in full, although it may have returned to its old version. Until a listing was read once, no version is known of it,
+  and none of its records is removed.
 """
 
 from __future__ import annotations
@@ -262,8 +264,7 @@ class SubstreamReader:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
         first = _PrefetchedPage(turn.first, self._ask)
         path, pages = self._feed.resource.listing_path(turn.name), self._drain.pages
-        unversioned = msgspec.structs.replace(kept, validators={})
-        with self._writer.with_first_change({turn.name: unversioned} if kept.validators else {}):
+        with self._writer.with_records(_UnfinishedListing(turn.name, kept, keys)):
             try:
                 reader = await self._drain.read(path, mode=mode, seen=keys, ahead=Prefetch(turn.query, first.get))
             except SourceRefused as refused:
@@ -313,6 +314,26 @@ class SubstreamReader:
 
 
 _NEVER: Final = SubstreamSnapshot()
+
+
+class _UnfinishedListing:
+    """A listing that is read again, to be committed with its records; nothing while that is stored already."""
+
+    def __init__(self, name: str, kept: SubstreamSnapshot, keys: set[str]) -> None:
+        self._name = name
+        self._kept = kept
+        self._keys = keys  # grows while the listing is read
+        self._stored: set[str] | None = None
+
+    def __call__(self) -> Mapping[str, SubstreamSnapshot]:
+        if self._stored is None:
+            self._stored = set(self._kept.keys)
+        elif self._keys <= self._stored:
+            return {}
+        if not self._kept.read or (self._keys <= self._stored and not self._kept.validators):
+            return {}
+        self._stored |= self._keys
+        return {self._name: self._kept.failed(self._kept.tried, keys=self._keys)}
 
 
 def _mode_of(kept: SubstreamSnapshot, mode: RoundMode) -> RoundMode:

@@ -138,7 +138,7 @@ class RoundWriter:
         self._rules = PublishRules(feed.strip, round_start=state.sequence)
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
-        self._first_listings: Mapping[str, SubstreamSnapshot] = {}
+        self._with_records: Callable[[], Mapping[str, SubstreamSnapshot]] = dict
         self._tombstones = state.tombstones or 0
         self._clock = clock
         self._began = clock.monotonic() - state.now_ms / 1000
@@ -155,13 +155,13 @@ class RoundWriter:
         self._first_marks = marks
 
     @contextmanager
-    def with_first_change(self, listings: Mapping[str, SubstreamSnapshot]) -> Iterator[None]:
-        """Commit these listings together with the first records that the block commits."""
-        self._first_listings = listings
+    def with_records(self, listings: Callable[[], Mapping[str, SubstreamSnapshot]]) -> Iterator[None]:
+        """Commit these listings together with the records of the block; called for each commit."""
+        self._with_records = listings
         try:
             yield
         finally:
-            self._first_listings = {}
+            self._with_records = dict
 
     async def load_held_versions(self) -> None:
         """Read which versions are held back. Not needed if the state says that there are none."""
@@ -370,9 +370,8 @@ class RoundWriter:
         if self._first_marks:
             commit = msgspec.structs.replace(commit, marks={**commit.marks, **self._first_marks})
             self._first_marks = {}
-        if self._first_listings:
-            commit = msgspec.structs.replace(commit, listings={**commit.listings, **self._first_listings})
-            self._first_listings = {}
+        if listings := self._with_records():
+            commit = msgspec.structs.replace(commit, listings=listings)
         await self._store.commit(commit)
         self.tally += tally
         self.backwards += commit.backwards

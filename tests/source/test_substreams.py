@@ -331,15 +331,16 @@ async def test_what_was_read_before_the_token_expired_is_not_removed(
 
 
 async def test_what_was_committed_before_a_crash_is_not_removed(many: Many) -> None:
-    """A record whose substream was not stored with it is not removed while the substream cannot be read."""
+    """A record whose substream was not stored with it, as by version 0.1, is not removed while that cannot be read."""
     name = "00000001-0000-4000-8000-000000000000"
     many.names[name.upper()] = 0
     many.values = {name.upper(): []}
     await many(names=21)
     many.values = {name.upper(): [{"id": "new", "qualificationID": name}], "q02": []}
-    many.store.failing = lambda commit: StoreUnavailable("killed") if commit.listings else None
+    listings = dict(many.store.kept_listings)
+    many.store.failing = lambda commit: StoreUnavailable("killed") if commit.listings and not commit.events else None
     assert (await many(names=21)).created == 1
-    many.store.failing = lambda _: None
+    many.store.failing, many.store.kept_listings = lambda _: None, listings
     many.failing = {name.upper(): SourceRefused("not yours", status=403)}
     results = [await many(names=21) for _ in range(3)]
     assert [result.removed for result in results] == [0, 1, 0]
@@ -347,6 +348,23 @@ async def test_what_was_committed_before_a_crash_is_not_removed(many: Many) -> N
     assert results[-1].error == (
         "not yours; 1 missing records are not removed, for they may be in a listing that could not be read"
     )
+    many.failing = {}
+    assert [(await many(names=21)).changes for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("before", [[], None], ids=["read before", "new"])
+async def test_what_names_no_qualification_is_not_removed_after_a_crash(many: Many, before: list[Any] | None) -> None:
+    """A record that names no qualification, committed before a crash, is not removed while its listing fails."""
+    many.values = {"q07": [] if before is None else before}
+    await many()
+    many.names = {**many.names, **({"q99": 0} if before is None else {})}
+    name = "q99" if before is None else "q07"
+    many.values = {"q07": [], name: [{"id": "new"}]}
+    many.store.failing = lambda commit: StoreUnavailable("killed") if commit.listings and not commit.events else None
+    assert (await many(names=21)).created == 1
+    many.store.failing = lambda _: None
+    many.failing = {name: SourceRefused("not yours", status=403)}
+    assert [(await many(names=21)).removed for _ in range(3)] == [0, 0, 0]
     many.failing = {}
     assert [(await many(names=21)).changes for _ in range(2)] == [0, 0]
 
