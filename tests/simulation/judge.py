@@ -215,6 +215,7 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
     if (
         not found.lost
         and not evidence.begun_anew
+        and not evidence.torn  # what was taken does not stand in the stream any more, and some was never taken
         and not subscription.feeds
         and subscription.id not in evidence.removed
         and subscription.id not in evidence.forgiven
