@@ -155,7 +155,7 @@ async def redeliver(
             )
         if selection.subscription is not None:
             wanted = await dead_letters.all_of(selection.subscription, _feeds(settings, selection, stored))
-        result = await dead_letters.redeliver(wanted)
+        result = await dead_letters.redeliver(wanted, settings.feed_ids)
     write_line(f"{count(result.moved, 'dead letter')} scheduled for redelivery")
     if problems := "; ".join(_not_redelivered(result)):
         raise PollerError(problems)
@@ -268,6 +268,12 @@ def _not_redelivered(result: RedeliveryResult) -> list[str]:
         problems.append(
             f"{_some([one.text for one in result.overruns])}: these events were trimmed from their stream and are "
             "stored nowhere; only the source knows the present state of their records (then drop the dead letter)"
+        )
+    if result.unlisted:
+        feeds = ", ".join(sorted({one.feed for one in result.unlisted}))
+        problems.append(
+            f"{_some([one.text for one in result.unlisted])}: not redelivered, because the feeds of the subscription "
+            f"do not list {feeds} any more; list it again, then repeat the command"
         )
     if result.full:
         problems.append(

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 from redis.asyncio import Redis
@@ -44,6 +44,7 @@ class RedeliveryResult(msgspec.Struct, frozen=True):
         full: dead letters that stay, because too many deliveries are scheduled already.
         empty: dead letters without an event, because the stream had lost it.
         overruns: dead letters that stand for many trimmed events, and hold none.
+        unlisted: dead letters that stay, because their subscription does not list their feed any more.
     """
 
     moved: int
@@ -51,6 +52,7 @@ class RedeliveryResult(msgspec.Struct, frozen=True):
     full: tuple[DeadLetterId, ...] = ()
     empty: tuple[DeadLetterId, ...] = ()
     overruns: tuple[DeadLetterId, ...] = ()
+    unlisted: tuple[DeadLetterId, ...] = ()
 
 
 class DeadLetters:
@@ -125,21 +127,30 @@ class DeadLetters:
             for entry in await given_up.entries(self._client, keys)
         ]
 
-    async def redeliver(self, wanted: Sequence[DeadLetterId]) -> RedeliveryResult:
-        """Turn dead letters into scheduled retries, which begin with the first attempt."""
+    async def redeliver(self, wanted: Sequence[DeadLetterId], configured: Collection[str] = ()) -> RedeliveryResult:
+        """Turn dead letters into scheduled retries, which begin with the first attempt.
+
+        Args:
+            wanted: the dead letters.
+            configured: the feeds of the configuration: their events go only to the subscriptions that list them.
+        """
+        kept = (await self._registry.all()).registered
+        left = {(feed, name) for name, one in kept.items() for feed in configured if not one.outline.wants(feed)}
+        unlisted = [one for one in wanted if (one.feed, one.subscription) in left]
         became: dict[DeadLetterId, Moved | type[Overrun] | None] = {}
         try:
             for one in wanted:
+                if (one.feed, one.subscription) in left:
+                    continue
                 became[one] = await self._redeliver(one)
         finally:
             await self._registry.tell_parked()
-        return RedeliveryResult(
-            sum(moved is Moved.MOVED for moved in became.values()),
-            *(
-                tuple(one for one, moved in became.items() if moved is what)
-                for what in (Moved.ABSENT, Moved.FULL, None, Overrun)
-            ),
+        outcomes = (Moved.ABSENT, Moved.FULL, None, Overrun)
+        absent, full, empty, overruns = (
+            tuple(one for one, moved in became.items() if moved is what) for what in outcomes
         )
+        moved = sum(moved is Moved.MOVED for moved in became.values())
+        return RedeliveryResult(moved, absent, full, empty, overruns, tuple(unlisted))
 
     async def _redeliver(self, wanted: DeadLetterId) -> Moved | type[Overrun] | None:
         raw = await self._read(wanted)

@@ -122,6 +122,23 @@ def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> 
     assert f"{', '.join(gone[:3])} and 2 more: the event is not stored any more" in many.err
 
 
+def test_a_feed_that_is_not_listed(called: Called, configured: dict[str, str], store: Redis, server: str) -> None:
+    """A dead letter of a feed that its subscription does not list any more stays one, for nothing would deliver it."""
+    listed, other = give_up(store, 1), give_up(store, 2, feed="default/achievements")
+    asyncio.run(_changed(server, b'{"id":"a","sink":"https://h.example.org","feeds":["%s"]}' % FEED.encode()))
+    told = called("dead-letters", "redeliver", listed, other, **configured)
+    assert (told.code, told.out) == (1, "1 dead letter scheduled for redelivery\n")
+    assert f"{other}: not redelivered, because" in told.err
+    assert "do not list default/achievements any more" in told.err
+    assert store.hkeys(ConsumerKeys.of("poller", "default/achievements", "a").parked) == []
+    assert called("dead-letters", "show", other, **configured).code == 0
+
+
+async def _changed(url: str, settings: bytes) -> None:
+    async with commands(url) as client:
+        await Registry(client, SubscriptionKeys.of("poller")).change("a", settings)
+
+
 def test_a_feed_that_only_the_store_knows(called: Called, configured: dict[str, str], store: Redis) -> None:
     """A dead letter of a feed that only the store knows is listed, shown, redelivered and dropped."""
     gone = "acme/renamed"
