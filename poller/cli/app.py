@@ -196,7 +196,12 @@ def _usage(error: Exception, text: str) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "poller"
     text = text.rstrip().removesuffix(".").replace(": Value error, ", ": ")  # the words of a library
+    if type(error).__name__ == "NoSuchOption" and getattr(error, "option_name", "") in _GLOBAL:
+        text += f" after {path.rpartition(' ')[2]}; it goes before that, or after the command that follows"
     return f"{text}{'' if text.endswith('?') else '.'} See {path} --help"
+
+
+_GLOBAL: Final = ("-c", "--config", "--log-format", "--log-level")
 
 
 def _drop_output() -> None:

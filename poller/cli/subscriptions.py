@@ -31,7 +31,7 @@ from poller.cli.options import (
     named_feeds,
     run_loop,
 )
-from poller.cli.output import count, escaped, legible, width, write_json, write_line, write_styled
+from poller.cli.output import count, escaped, legible, warn, width, write_json, write_line, write_styled
 from poller.cli.status import backlog_lines, list_lines
 from poller.errors import ConfigurationError, PollerError, SubscriptionUnknown
 
@@ -248,6 +248,7 @@ async def add(
     from poller.config.load import with_absolute_paths
     from poller.config.validation import subscription_of
     from poller.control import subscriptions as registry
+    from poller.control.factories import sink_of
     from poller.delivery.signing import new_secret
     from poller.store.session import ready_store
 
@@ -280,6 +281,10 @@ async def add(
     for secret in generated:
         write_line(f"secret  {secret}")
         write_line("It signs each request. Store it now: it is not shown again.")
+    try:
+        sink_of(one, os.environ, secrets=generated, clock=store.clock)
+    except ConfigurationError as error:
+        warn(f"{one.id}: a daemon beside this command could not deliver to it: {error}")
 
 
 def _from_options(new: _NewSubscription, settings: Settings) -> SubscriptionSettings:

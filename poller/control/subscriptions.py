@@ -108,11 +108,7 @@ async def change(
         SubscriptionUnknown: no subscription has this id.
         SubscriptionFiled: the subscription is in the file.
     """
-    kept = await registry.all()
-    if _in_file(settings, wanted.id) or (wanted.id in kept.registered and kept.registered[wanted.id].origin == "file"):
-        raise SubscriptionFiled(
-            f'subscription "{wanted.id}" is in the configuration file: change it there and start the daemon again'
-        )
+    refuse_change(await registry.all(), settings, wanted.id)
     await registry.change(wanted.id, encode_subscription(wanted), following)
 
 
@@ -207,6 +203,19 @@ def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Re
             f'subscription "{subscription}" is in the configuration file, but no daemon has been started with it yet'
         )
     return require_registered(kept, subscription)
+
+
+def refuse_change(kept: Subscriptions, settings: Settings, subscription: str) -> None:
+    """Raise an error if only the file can change the subscription.
+
+    Raises:
+        SubscriptionFiled: the subscription is in the file.
+    """
+    one = kept.registered.get(subscription)
+    if _in_file(settings, subscription) or (one is not None and one.origin == "file"):
+        raise SubscriptionFiled(
+            f'subscription "{subscription}" is in the configuration file: change it there and start the daemon again'
+        )
 
 
 def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> None:

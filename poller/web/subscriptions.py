@@ -134,12 +134,13 @@ class _Subscriptions:
 
     async def changed(self, request: Request) -> Response:
         """PUT: replace a subscription."""
-        name, wanted = _name(request), await _wanted(request)
+        name, backing = _name(request), self._backing
+        kept = await backing.registry.all()
+        subscribing.refuse_change(kept, backing.settings, name)  # first: a better body would change nothing
+        wanted = await _wanted(request)
         if wanted.id not in (None, name):
             expected = f"expected {name}, as in the path; an id cannot be changed"
             raise RequestRefused(409, f"id: {expected}", errors=[InvalidParameter("id", expected, wanted.id[:64])])
-        backing = self._backing
-        kept = await backing.registry.all()
         before = settings_of(kept, backing.settings, name)
         made = self._settings(wanted, name, before, kept.credentials.get(name))
         await subscribing.change(backing.registry, backing.settings, made, following(wanted, made.sink))

@@ -91,6 +91,13 @@ async def test_a_suggestion_is_one_sentence() -> None:
     assert "Did you mean 'status'? See poller --help" in ended.err
 
 
+async def test_a_global_option_between_the_words_of_a_command() -> None:
+    """A global option after the name of a group is refused with the places where it may stand."""
+    ended = await Program().run("subscriptions", "-c", "x.toml", "list")
+    assert ended.code == 2
+    assert "No such option: -c after subscriptions; it goes before that, or after the command that" in ended.err
+
+
 CONFIG = """
 [redis]
 url = "URL"

@@ -196,6 +196,17 @@ def _waits(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "S"
 
 
+async def test_what_could_not_be_delivered_is_said_when_it_is_added(
+    poller: Poller, configured: dict[str, str], tmp_path: Path
+) -> None:
+    """A subscription with a file that cannot be used here is added with a warning: the daemon may run elsewhere."""
+    file = tmp_path / "one.json"
+    file.write_text('{"id": "a", "sink": "https://h.example.org", "ca_file": "/nowhere/ca.pem"}')
+    told = await poller("subscriptions", "add", "--from-json", str(file), **configured)
+    assert told.code == 0
+    assert "a: a daemon beside this command could not deliver to it: the certificates of a sink" in told.err
+
+
 def test_the_table_fits_a_terminal(configured: dict[str, str]) -> None:
     """On a terminal of 80 columns no line is longer; the reason of a failing subscription is below the table."""
     lines = on_terminal(["subscriptions", "list"], configured | {"TERM": "xterm"}, 80)

@@ -329,9 +329,9 @@ async def test_bodies_that_are_none(given: Served) -> None:
 
 
 async def test_those_of_the_file_are_changed_there(given: Served) -> None:
-    """Changing a subscription of the file gets 409 with the remedy; pausing and resuming it is allowed."""
+    """Changing a subscription of the file, even wrongly, gets 409 with the remedy; it may be paused and resumed."""
     _, _, shown = await given.ask("/subscriptions/filed")
-    for method, more in (("PUT", {"json": shown}), ("DELETE", {})):
+    for method, more in (("PUT", {"json": shown}), ("PUT", {"json": {"sink": "ftp://h"}}), ("DELETE", {})):
         status, _, told = await given.ask("/subscriptions/filed", method, **more)
         assert status == 409
         assert "configuration file" in told["detail"]
