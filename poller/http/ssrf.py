@@ -249,7 +249,8 @@ def _ipv6(host: str) -> str | None:
     return None
 
 
-# Look-ups. Each blocks a thread of its own, so it delays neither other sinks nor the end of the process.
+# Look-ups. Each blocks a thread of its own, so it delays neither others nor the end of the process. Those of the event
+# loop share a few threads, and the loop cannot be closed before all of them have ended.
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """The addresses of a name, in the order of preference. Raises OSError if there are none."""
@@ -281,10 +282,31 @@ async def system_lookup(host: str) -> Sequence[str]:
     Raises:
         OSError: there are no addresses, or no name server answered.
     """
-    loop = asyncio.get_running_loop()
-    answered: asyncio.Future[list[str]] = loop.create_future()
+    return await _begun(host, socket.AI_ADDRCONFIG)
 
-    def settle(found: list[str] | OSError) -> None:
+
+class SharedLookup:
+    """The system's resolver, asked once at a time for each name, however many wait for it or have given up."""
+
+    def __init__(self) -> None:
+        """Begin without a look-up."""
+        self._under_way: dict[str, asyncio.Future[Sequence[str]]] = {}
+
+    async def __call__(self, host: str) -> Sequence[str]:
+        """As :func:`system_lookup`, also with addresses of a kind that this machine has not."""
+        asked = self._under_way.get(host)
+        if asked is None:
+            asked = self._under_way[host] = _begun(host)
+            asked.add_done_callback(lambda _: self._under_way.pop(host))
+        return await asyncio.shield(asked)
+
+
+def _begun(host: str, flags: int = 0) -> asyncio.Future[Sequence[str]]:
+    """A look-up that was begun; see :func:`system_lookup`."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[Sequence[str]] = loop.create_future()
+
+    def settle(found: Sequence[str] | OSError) -> None:
         if answered.done():
             return  # the caller was cancelled
         if isinstance(found, OSError):
@@ -293,9 +315,9 @@ async def system_lookup(host: str) -> Sequence[str]:
             answered.set_result(found)
 
     def ask() -> None:
-        found: list[str] | OSError
+        found: Sequence[str] | OSError
         try:
-            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
             found = list(dict.fromkeys(_numeric(info[4]) for info in infos))
         except OSError as error:
             found = error
@@ -305,7 +327,7 @@ async def system_lookup(host: str) -> Sequence[str]:
             loop.call_soon_threadsafe(settle, found)
 
     threading.Thread(target=ask, name=f"look-up of {host[:80]}", daemon=True).start()
-    return await answered
+    return answered
 
 
 def _numeric(address: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 import zlib
 from collections.abc import Iterator, Sequence
@@ -29,12 +30,14 @@ import aiohttp
 import httpx
 import msgspec
 import structlog
+from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
 
 from poller import __version__
 from poller.errors import ConfigurationError, SourceNonsense
+from poller.http.ssrf import Lookup, system_lookup
 from poller.text import hidden, shown_path
 
 _NOT_PEM = "expected PEM: certificates, and for a client its key too"
@@ -190,7 +193,7 @@ def http_client(
     """
 
     def session() -> aiohttp.ClientSession:
-        connector = OneAnswerConnector(limit=connections, ssl=tls, ttl_dns_cache=60)
+        connector = OneAnswerConnector(limit=connections, ssl=tls, ttl_dns_cache=60, resolver=NameResolver())
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -274,6 +277,39 @@ class OneAnswerConnector(aiohttp.TCPConnector):
         super().__init__(**options)
         # aiohttp has no public interface for this. Without it, tests of broken responses and of floods fail.
         self._factory = cast("partial[ResponseHandler]", partial(protocol, loop=self._loop))
+
+
+class NameResolver(AbstractResolver):
+    """Resolves the names of servers for aiohttp, see :mod:`poller.http.ssrf`."""
+
+    def __init__(self, lookup: Lookup = system_lookup) -> None:
+        """Ask this look-up."""
+        self._lookup = lookup
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of a host.
+
+        Raises:
+            AddressRefused: the look-up refuses one of the addresses.
+            OSError: there are no addresses.
+        """
+        results = [_result(host, port, text) for text in await self._lookup(host)]
+        if family != socket.AF_UNSPEC:
+            results = [result for result in results if result["family"] == family]
+        if not results:
+            raise OSError(None, f"{host} has no address")
+        return results
+
+    async def close(self) -> None:
+        """Do nothing: the resolver holds no resources."""
+
+
+def _result(host: str, port: int, text: str) -> ResolveResult:
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return ResolveResult(hostname=host, host=text, port=port, family=family, proto=0, flags=flags)
 
 
 def reason_of(error: BaseException, *secrets: str | None) -> str:

@@ -10,6 +10,7 @@
 - The Sentinels are asked at each connection, and the server must confirm that it is a primary before any other command.
   If a Sentinel does not answer, or answers wrongly, the next one is asked.
 - Once another server has confirmed that, no connection to the earlier one is used any more. Replicas are not used.
+- A name has one look-up at a time. A look-up without an answer delays no other one, nor the end of the process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, cast
@@ -33,6 +35,7 @@ from redis.exceptions import TimeoutError as Unanswered
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.typing import EncodableT
 
+from poller.http.ssrf import SharedLookup, address_of
 from poller.lifecycle import finished
 from poller.redis.cluster import Address
 from poller.redis.data_directory import foreign_peer
@@ -84,7 +87,7 @@ def single_client(
     }
     taken = {"protocol": 2, **arguments, **settings}
     base = taken.get("connection_class", Connection)
-    ours = type(f"Our{base.__name__}", (mixin or OurConnection, base), {})
+    ours = type(f"Our{base.__name__}", (mixin or OurConnection, base), {"lookup": SharedLookup()})
     bounds = {"connection_class": ours, "max_connections": connections, "timeout": reply_timeout.total_seconds()}
     client = cast("KeyNamingClient", KeyNamingClient.from_pool(pool(**taken | bounds)))
     client.key_types = key_types
@@ -173,11 +176,38 @@ def _unlike(kind: str, expected: str | None) -> str:
 class OurConnection(AbstractConnection):
     """Mixed into redis-py's asyncio connection classes."""
 
+    lookup: SharedLookup
+    _address: str | None = None
     _pack: ClassVar[Callable[..., list[bytes]]] = HiredisRespSerializer().pack
 
     def pack_command(self, *args: EncodableT) -> list[bytes]:
         """By hiredis, as the blocking client does: packing in Python costs more than all the rest of a commit."""
         return self._pack(*args)
+
+    async def _connect(self) -> None:
+        """Connect to the addresses of a name in turn, until one answers."""
+        connect = super()._connect  # type: ignore[safe-super]  # that of the class it is mixed into
+        host: str | None = getattr(self, "host", None)  # a unix socket has none
+        self._address = None
+        if host is None or address_of(host):
+            await connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+            return
+        async with asyncio.timeout(self.socket_connect_timeout):
+            *others, last = await self.lookup(host)
+            for self._address in others:
+                with suppress(OSError):  # a timeout is one
+                    await connect()  # type: ignore[no-untyped-call]  # as above
+                    return
+            self._address = last
+            await connect()  # type: ignore[no-untyped-call]  # as above
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        """Those of redis-py with the address; the certificate is that of the name."""
+        taken: Mapping[str, Any] = super()._connection_arguments()  # type: ignore[misc]  # as above
+        if self._address is None:
+            return taken
+        name = {"server_hostname": taken["host"]} if taken.get("ssl") else {}
+        return {**taken, **name, "host": self._address}
 
     async def send_packed_command(
         self,
@@ -310,7 +340,7 @@ class _OfSentinels(OurConnection):
     async def _connect(self) -> None:
         ours = cast("Connection", self)
         ours.host, ours.port = await self.asked.primary()
-        await super()._connect()  # type: ignore[no-untyped-call, safe-super]  # that of the class it is mixed into
+        await super()._connect()
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 -- as there
         await super().on_connect_check_health(check_health=check_health)

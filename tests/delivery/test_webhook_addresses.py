@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from poller.delivery.sinks.base import Failure
 from poller.delivery.sinks.connection import GuardedResolver
 from poller.errors import AddressRefused
-from poller.http.ssrf import AddressPolicy, system_lookup
+from poller.http.ssrf import AddressPolicy, SharedLookup, system_lookup
 from tests.delivery.sinks import TYPE, posted, sink_of
 from tests.receiver import receiving
 
@@ -111,6 +112,19 @@ async def test_the_systems_look_up_gives_numbers() -> None:
     for name in ("sink.invalid", "a" * 300, "a..b", "\udcff"):
         with pytest.raises(OSError, match=r"."):
             await system_lookup(name)
+
+
+async def test_a_shared_look_up_asks_once_for_all_who_wait() -> None:
+    """Concurrent callers share one look-up of a name; one that gives up takes it from no other."""
+    lookup = SharedLookup()
+    waiting = [asyncio.create_task(lookup("localhost")) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert sum(thread.name == "look-up of localhost" for thread in threading.enumerate()) <= 1
+    waiting[0].cancel()
+    assert len({tuple(found) for found in await asyncio.gather(*waiting[1:])}) == 1
+    for _ in range(2):  # what failed is asked for again
+        with pytest.raises(OSError, match=r"."):
+            await lookup("sink.invalid")
 
 
 async def test_the_systems_look_up_is_what_a_sink_uses() -> None:

@@ -24,6 +24,7 @@ from poller.clock import Clock
 from poller.errors import SourceUnavailable
 from poller.http.transport import Transport, http_date, pause_requested, reason_of
 from poller.source.client import ClientLimits, HttpSession
+from tests.harness.lookups import without_lookups
 from tests.receiver import FLOOD, flooded
 from tests.source.api import http, serving
 from tests.source.clients import client_of, failure_of, keep
@@ -91,6 +92,20 @@ async def test_the_token_endpoint_uses_renewed_certificates(certificates: Certif
             await issuer.issue()
         certificates.authority.cert_pem.write_to_path(file)
         assert (await issuer.issue()).value == "t1"
+
+
+def test_names_are_not_looked_up_by_the_event_loop() -> None:
+    """Sources are reached by their names without a look-up of the event loop, which would delay the program's end."""
+
+    async def ask() -> None:
+        async with serving(http(200, b"ok")) as api:
+            url = api.url.replace("127.0.0.1", "localhost")
+            async with client_of(url, clock=Clock()) as client:
+                assert await client.get("/x") == b"ok"
+        async with client_of("http://source.invalid", clock=Clock()) as client:
+            assert "cannot connect to source.invalid:80: " in str(await failure_of(client))
+
+    without_lookups(ask())
 
 
 async def test_a_private_authority_is_not_trusted_otherwise(certificates: Certificates) -> None:

@@ -16,6 +16,7 @@ from poller.errors import StoreRefused, StoreUnavailable
 from poller.redis.client import commands
 from poller.redis.errors import translated
 from poller.store.keys import KEY_TYPES
+from tests.harness.lookups import without_lookups
 from tests.harness.waiting import until
 from tests.stores import clients_of
 
@@ -101,3 +102,29 @@ async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
             assert await client.execute_command("ECHO", "x") == b"OK"
         assert len(made) == 2
         made[1].close()
+
+
+def test_the_name_of_a_server_is_not_looked_up_by_the_event_loop() -> None:
+    """A server is reached by its name, one address after the other, without a look-up of the event loop.
+
+    Such a look-up cannot be given up: while no name server answers, the process would not end.
+    """
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            writer.write(b"+OK\r\n")
+        writer.close()
+
+    async def ask() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, commands(f"redis://localhost:{port}/0") as client:
+            assert await client.execute_command("ECHO", "x") == b"OK"  # type: ignore[no-untyped-call]  # redis-py's
+        async with commands("redis://store.invalid:6379/0") as client:
+            with (
+                pytest.raises(StoreUnavailable, match=r"store\.invalid:6379: Error .* connecting to"),
+                translated(client),
+            ):
+                await client.ping()
+
+    without_lookups(ask())

@@ -487,7 +487,7 @@ def test_httpx_asks_an_application() -> None:
 
         async def work() -> None:
             async with http_client(Transport(), ssl.create_default_context(), connections=4) as asking:
-                answer = await asking.get("http://api/")
+                answer = await asking.get("http://10.0.0.2/")
                 assert (answer.status_code, answer.text) == (200, "hello")
                 assert answer.headers["date"] == "Thu, 01 Jan 2026 00:00:00 GMT"
                 long = await asking.get("http://10.0.0.2/long")

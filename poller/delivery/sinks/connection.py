@@ -23,21 +23,20 @@ import errno
 import os
 import re
 import select
-import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
 import msgspec
-from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict
 
 from poller.delivery.sinks.base import Failure
 from poller.errors import AddressRefused, SourceError
 from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses
-from poller.http.transport import OneAnswerConnector, OneAnswerProtocol
+from poller.http.transport import NameResolver, OneAnswerConnector, OneAnswerProtocol
 
 _BEGINNING: Final = b"HTTP/"
 
@@ -165,38 +164,12 @@ class SinkConnector(OneAnswerConnector):
         super().__init__(protocol=SinkProtocol, limit=limit, ssl=tls or True, resolver=resolver, ttl_dns_cache=60)
 
 
-class GuardedResolver(AbstractResolver):
+class GuardedResolver(NameResolver):
     """A resolver that returns only permitted addresses."""
 
     def __init__(self, allowed: AddressPolicy, lookup: Lookup | None = None) -> None:
         """Begin with the address policy and the look-up of names; default: the system's resolver."""
-        self._allowed = allowed
-        self._lookup = lookup
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """The addresses of a host.
-
-        Raises:
-            AddressRefused: one of the addresses is forbidden.
-            OSError: there are no addresses.
-        """
-        results = [_result(host, port, text) for text in await checked_addresses(host, self._allowed, self._lookup)]
-        if family != socket.AF_UNSPEC:
-            results = [result for result in results if result["family"] == family]
-        if not results:
-            raise OSError(None, f"{host} has no address")
-        return results
-
-    async def close(self) -> None:
-        """Do nothing: the resolver holds no resources."""
-
-
-def _result(host: str, port: int, text: str) -> ResolveResult:
-    family = socket.AF_INET6 if ":" in text else socket.AF_INET
-    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-    return ResolveResult(hostname=host, host=text, port=port, family=family, proto=0, flags=flags)
+        super().__init__(partial(checked_addresses, allowed=allowed, lookup=lookup))
 
 
 READ_HEAD: Final = 16 * 1024
