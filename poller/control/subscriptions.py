@@ -172,7 +172,8 @@ async def remove(
 
     It is paused first. The process that delivers it notices that and has a moment to end its deliveries; then the state
     at its feeds is deleted, and at last the subscription itself. If this is interrupted, the subscription is still
-    listed and can be removed again: a new one of this id never continues where this one stood.
+    listed and can be removed again: a new one of this id never continues where this one stood. One that was added
+    under this id meanwhile, because another command has removed this one, stays.
 
     Raises:
         SubscriptionUnknown: no subscription has this id.
@@ -181,7 +182,8 @@ async def remove(
     registry = registry_of(settings, client)
     kept = await registry.all()
     refuse_filed(kept, settings, subscription)
-    await registry.pause(subscription, Paused("operator", _BEING_REMOVED, clock.now()))
+    since = kept.registered[subscription].since
+    await registry.pause(subscription, Paused("operator", _BEING_REMOVED, clock.now()), since)
     prefix = settings.redis.prefix
     everywhere = await known_feeds(client, remembered_key(prefix))  # also feeds that were renamed or removed
     feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
@@ -189,7 +191,7 @@ async def remove(
     await until_let_go(client, [pair.lease for pair in pairs.values()], clock)
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)
-    await registry.remove(subscription)
+    await registry.remove(subscription, since)
 
 
 def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Registered:

@@ -221,21 +221,27 @@ class Registry:
         """
         await self._change(lambda kept: (plan_change(kept, subscription, settings, following), None))
 
-    async def remove(self, subscription: str) -> None:
+    async def remove(self, subscription: str, since: datetime | None = None) -> None:
         """Delete all that is kept of one here; what it has at its feeds: :func:`forget`.
 
+        Args:
+            subscription: its id.
+            since: when it was first known; one of this id that was added later stays.
+
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        await self._change(lambda kept: (plan_removal(kept, subscription), None))
+        await self._change(lambda kept: (plan_removal(kept, subscription, since), None))
 
-    async def pause(self, subscription: str, pause: Paused) -> Paused | None:
+    async def pause(self, subscription: str, pause: Paused, since: datetime | None = None) -> Paused | None:
         """Pause it. Returns the pause before, which stays unless it was ``removed``; None: it was active.
 
+        ``since``: as of :meth:`remove`.
+
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        return await self._change(lambda kept: plan_pause(kept, subscription, pause))
+        return await self._change(lambda kept: plan_pause(kept, subscription, pause, since))
 
     async def rest(
         self, subscription: str, pause: Paused, *, sink: str, renewed: Callable[[bytes], bytes] = lambda health: health

@@ -185,14 +185,14 @@ class Subscriptions(msgspec.Struct, frozen=True):
         return f"Subscriptions(version={self.version}, ids={sorted(self.registered)})"
 
 
-def require_registered(kept: Subscriptions, subscription: str) -> Registered:
-    """The subscription of this id.
+def require_registered(kept: Subscriptions, subscription: str, since: datetime | None = None) -> Registered:
+    """The subscription of this id; ``since``: the one that is known since then.
 
     Raises:
         SubscriptionUnknown: there is none.
     """
     found = kept.registered.get(subscription)
-    if found is None:
+    if found is None or since not in {None, found.since}:
         there = f"; there are {', '.join(sorted(kept.registered))}" if kept.registered else "; there are none"
         raise SubscriptionUnknown(f'there is no subscription "{subscription}"{there}')
     return found
@@ -462,25 +462,38 @@ def plan_change(
     return writes + _credential_change(kept, subscription, has)
 
 
-def plan_removal(kept: Subscriptions, subscription: str) -> list[Write]:
+def plan_removal(kept: Subscriptions, subscription: str, since: datetime | None = None) -> list[Write]:
     """The writes that delete a subscription.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        since: when it was first known; one of this id that was added later is another one.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
-    require_registered(kept, subscription)
+    require_registered(kept, subscription, since)
     writes: list[Write] = [(part, subscription, None) for part in PARTS if part != "health"]
     writes += [("until", since_field(subscription), None), ("until", resumed_field(subscription), None)]
     return writes + [("health", health_field(subscription, feed), None) for feed in kept.health.get(subscription, {})]
 
 
-def plan_pause(kept: Subscriptions, subscription: str, pause: Paused) -> tuple[list[Write], Paused | None]:
+def plan_pause(
+    kept: Subscriptions, subscription: str, pause: Paused, since: datetime | None = None
+) -> tuple[list[Write], Paused | None]:
     """The writes that pause a subscription, and the pause that it had before.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        pause: by whom and why.
+        since: as of :func:`plan_removal`.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
-    require_registered(kept, subscription)
+    require_registered(kept, subscription, since)
     before = kept.paused.get(subscription)
     stays = before is not None and not (before.by == "removed" and pause.by == "operator")
     if stays:

@@ -37,7 +37,7 @@ from poller.errors import ConfigurationError, SubscriptionFiled, SubscriptionTak
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, group_of, operations_key
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
 from poller.store.subscriptions import Paused
-from tests.control.subscribed import FEEDS, NOW, added, configured
+from tests.control.subscribed import FEEDS, NOW, SINK, added, configured
 from tests.harness.clock import StubClock, store_clock
 from tests.receiver import Reply, receiving
 from tests.servers import free_port
@@ -254,6 +254,26 @@ async def test_an_interrupted_removal_leaves_nothing_to_the_next_of_its_name(
     await client.delete(pair.lease)
     await subscribing.remove(client, settings, "a", clock=Clock())
     assert await client.keys() == [b"poller:{subscriptions}:version"]
+
+
+async def test_a_removal_spares_a_later_subscription_of_the_same_id(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """While a removal waits, another may end and the id may be given again: the new subscription stays, unpaused."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    lease, registry = ConsumerKeys.of("poller", FEEDS[0], "a").lease, registry_of(settings, client)
+    await client.set(lease, "theirs")
+    later, wanted = NOW + timedelta(seconds=1), subscription_of({"id": "a", "sink": SINK}, settings, where="x")
+
+    async def sleep(_: float) -> None:
+        if await client.delete(lease):
+            await subscribing.remove(client, settings, "a", clock=Clock())
+            await subscribing.add(registry, settings, wanted, secrets=(), now=later)
+
+    with pytest.raises(SubscriptionUnknown):
+        await subscribing.remove(client, settings, "a", clock=StubClock(now=lambda: NOW, sleep=sleep))
+    kept = await registry.all()
+    assert kept.registered["a"].since == later
+    assert not kept.paused
 
 
 async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
