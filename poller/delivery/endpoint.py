@@ -121,6 +121,7 @@ class EndpointState:
         self._pace = RateLimiter(subscription.rate)
         self._throttle = AdaptiveRate()
         self._throttled = asyncio.Lock()
+        self._noting = asyncio.Lock()
         self._tell_rate = clock.monotonic()
         self._paused_until = self._breath_until = clock.monotonic()
         if paused_until:
@@ -149,10 +150,10 @@ class EndpointState:
         Raises:
             StoreError: it was not stored; attempts are missing in the stored counts.
         """
-        health = self._standing.counts(feed)
-        if health is not None:
-            await self._notes.health(self.subscription.id, feed, health)
-            self._standing.noted(feed, health)
+        async with self._noting:
+            health = self._standing.counts(feed)
+            if health is not None:
+                await self._note(feed, health)
 
     def uncounted(self, feed: str) -> bool:
         """Whether attempts at a feed are not stored yet."""
@@ -306,10 +307,21 @@ class EndpointState:
                 self._failed_in_a_row += 1
                 self._breathe()
             await self._judge(outcome)
-        for name, health in self._standing.unnoted:
-            self._wake()
-            await self._notes.health(self.subscription.id, name, health)
-            self._standing.noted(name, health)
+        await self._note_changes()
+
+    async def _note_changes(self) -> None:
+        """Store changes of the health, one after another: two writes at once may arrive the wrong way round."""
+        if self._noting.locked():
+            return  # its holder sees this change, too
+        async with self._noting:
+            while unnoted := self._standing.unnoted:
+                self._wake()
+                for feed, health in unnoted:
+                    await self._note(feed, health)
+
+    async def _note(self, feed: str, health: Health) -> None:
+        await self._notes.health(self.subscription.id, feed, health)
+        self._standing.noted(feed, health)
 
     async def _judge(self, outcome: Outcome) -> None:
         """Pause the subscription if all processes saw nothing but failures for too long."""

@@ -140,8 +140,16 @@ class EndpointHealth:
     def noted(self, feed: str, health: Health) -> None:
         """Record that this health was stored."""
         self._noted[feed] = health
-        if self._healths.get(feed) == health:
+        known = self._healths.get(feed)
+        if known is None or known == health or self._only_counts_more(known, health):
             self._unnoted.discard(feed)
+
+    def _only_counts_more(self, known: Health, noted: Health) -> bool:
+        """Whether the endpoint is as well as was stored, and has taken more since."""
+        if known.delivered_at is None or noted.delivered_at is None or known.failing_since or noted.failing_since:
+            return False
+        same = (known.error, known.unsent) == (noted.error, noted.unsent)
+        return same and abs(known.delivered_at - noted.delivered_at) < self._note_after
 
     def counts(self, feed: str) -> Health | None:
         """The health of a feed if it differs from the stored one."""

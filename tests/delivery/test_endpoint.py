@@ -248,6 +248,44 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
     assert noted.names() == ["rest", "health"]
 
 
+class Reordering(Noted):
+    """A store that carries the first write out last: writes on two connections keep no order."""
+
+    first = True
+
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        late, self.first = self.first, False
+        if late:
+            await turns(20)
+        await super().health(subscription, feed, health)
+
+
+async def test_of_two_outcomes_the_later_one_stays_stored() -> None:
+    """What is stored of the health is never older than what was stored before, and at the end it is the latest."""
+    clock, noted = FakeClock(monotonic=1000.0), Reordering()
+    sink = made(clock, noted)
+    await asyncio.gather(*[sink.learn("acme/a", outcome) for outcome in (OK, OK, BROKEN, OK)])
+    assert noted.kept["acme/a"].failing_since is None
+    await asyncio.gather(sink.learn("acme/a", BROKEN), sink.store_health("acme/a"))
+    counted = noted.kept["acme/a"]
+    assert (counted.delivered, counted.failed) == (3, 2)
+    assert counted.failing_since is not None
+    stored = [health.delivered + health.failed for name, health in noted.told if name == "health"]
+    assert stored == sorted(stored)
+
+
+async def test_while_a_sink_is_well_its_health_is_stored_now_and_then() -> None:
+    """Successes while a write is under way are not stored one by one."""
+    clock, noted = FakeClock(monotonic=1000.0), Reordering()
+    sink = made(clock, noted)
+    first = asyncio.create_task(sink.learn("acme/a", OK))
+    await turns(2)
+    for _ in range(50):
+        await sink.learn("acme/a", OK)
+    await first
+    assert noted.names() == ["health"]
+
+
 async def test_a_sink_that_is_gone_is_not_asked_in_a_loop() -> None:
     """While the pause of a gone sink cannot be stored, the sink is free for an attempt once a second only."""
     clock, noted = FakeClock(monotonic=1000.0), Noted(away=1)
