@@ -110,3 +110,8 @@ class Stale(StoreError):
 
 class GroupGone(StoreError):
     """The stream has no such consumer group: it was destroyed, or the store has lost it."""
+
+
+def fault_text(error: Exception) -> str:
+    """An unexpected exception in words. Its own text may be a secret."""
+    return f"a fault of the program, see its log: {type(error).__name__}"

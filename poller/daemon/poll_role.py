@@ -31,7 +31,7 @@ from poller.daemon.cluster.leases import LeaseBalancer, WorkLease
 from poller.daemon.cluster.membership import Membership
 from poller.daemon.round_runner import PolledFeed, RoundObserver
 from poller.daemon.schedule import SOONEST, Schedule
-from poller.errors import StoreError
+from poller.errors import StoreError, fault_text
 from poller.lifecycle import ended, first_of
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.store.clock import StoreClock
@@ -254,8 +254,7 @@ class FeedLease:
             return None
         except Exception as fault:  # noqa: BLE001 -- a fault of the program in one feed's round is that feed's failure
             _log.exception("round failed", feed=self.name)
-            text = f"a fault of the program, see its log: {type(fault).__name__}"
-            return RoundResult(feed=self.name, mode=RoundMode.SKIPPED, ok=False, error=text)
+            return RoundResult(feed=self.name, mode=RoundMode.SKIPPED, ok=False, error=fault_text(fault))
         finally:
             self._round_now = None
 

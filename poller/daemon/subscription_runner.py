@@ -35,7 +35,7 @@ from poller.delivery.feed_consumer import LAST_WAIT, FeedConsumer
 from poller.delivery.handshake import Granted, permitted
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.delivery.sinks.base import Sink
-from poller.errors import ConfigurationError, StoreError, StoreUnavailable
+from poller.errors import ConfigurationError, StoreError, StoreUnavailable, fault_text
 from poller.lifecycle import ended
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.keys import ConsumerKeys, FeedKeys
@@ -51,6 +51,7 @@ END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
 
 _AGAIN: Final = 1.0  # seconds between attempts while the store is unavailable
 _LOOK_AGAIN: Final = 0.2  # seconds until the registry is looked at again, if it holds another subscription
+_AFTER_FAULT: Final = 5.0
 _FILES_AGAIN: Final = 2.0  # seconds between attempts with settings whose files cannot be used
 
 _log = structlog.get_logger("poller.delivery")
@@ -263,6 +264,11 @@ class SubscriptionRunner:
                     await self._note_start(partial(after_no_start, at=self._shared.clock.now(), error=why))
                 fresh = None
                 await self._shared.clock.wait(self._stop, _FILES_AGAIN)
+            except Exception as error:  # noqa: BLE001 -- without this task the subscription would do nothing, silently
+                self._subscriber, self._idle_because = None, fault_text(error)
+                _log.exception("subscription cannot be delivered", subscription=self._name)
+                fresh = None
+                await self._shared.clock.wait(self._stop, _AFTER_FAULT)
 
     async def _deliver(self, kept: Subscriptions) -> None:
         if self.inputs.unusable:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
 from fakeredis import FakeAsyncRedis
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.control.subscriptions import filed, registry_of
 from poller.daemon.deliver_role import restore
+from poller.daemon.health import StoreMonitor
+from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner
 from poller.delivery.operational_events import OperationalEvent, OperationType
-from poller.store.subscriptions import Paused
+from poller.store.consumer_state import ConsumerScripts
+from poller.store.keys import SubscriptionKeys
+from poller.store.registry import Registry
+from poller.store.session import OpenStore
+from poller.store.subscriptions import Paused, Subscriptions
 from tests.control.subscribed import NOW, added, configured
+from tests.harness.clock import StubClock
+from tests.harness.waiting import until
 
 LATER = NOW + timedelta(days=1)
 
@@ -82,3 +92,43 @@ async def test_an_older_registry_with_the_id_of_one_in_the_file_ends_nothing(
         "subscriptions of the file are not brought back",
         "subscriptions brought back",
     ]
+
+
+async def test_a_fault_of_the_program_is_an_error_and_passes(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """An unexpected error is that of its subscription, which is delivered again a moment later."""
+    settings = configured(tmp_path, "one")
+    registry = registry_of(settings, client)
+    await registry.sync(filed(settings), NOW)
+    kept = await registry.all()
+    errors: list[str | None] = []
+
+    class Faulty(Registry):
+        """The registry; its first reading fails in a way that nothing foresees."""
+
+        async def all(self) -> Subscriptions:
+            if not errors:
+                raise RuntimeError("s3cret")
+            return await super().all()
+
+    async def pause(_: asyncio.Event, __: float) -> None:
+        errors.append(running.error)
+
+    shared = RunnerContext(
+        settings,
+        {},
+        OpenStore("redis://", client, Clock()),  # type: ignore[arg-type] # of which only the client is used
+        ConsumerScripts(client),
+        Faulty(client, SubscriptionKeys.of(settings.redis.prefix)),
+        lambda *_: (),
+        None,  # type: ignore[arg-type] # it has no feeds, and so no leases
+        "here",
+        StoreMonitor("ignore", clock=Clock()),
+        StubClock(wait=pause),
+    )
+    before = asyncio.create_task(asyncio.sleep(0))
+    running = SubscriptionRunner("one", kept, shared, feeds=(), after=before)
+    try:
+        await until(lambda: bool(errors) and running.error is None, "the delivery to begin")
+    finally:
+        await running.stop()
+    assert errors == ["a fault of the program, see its log: RuntimeError"]

@@ -24,7 +24,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.daemon.cluster.assignment import LeaseMoves, SurplusLease, moves, offers_counted
 from poller.daemon.cluster.membership import MemberRank, Membership, StoreObserver
-from poller.errors import Fenced, StoreError, StoreUnavailable
+from poller.errors import Fenced, StoreError, StoreUnavailable, fault_text
 from poller.lifecycle import finished
 from poller.store.lease import RELEASE_SECONDS, Held, HeldElsewhere, Releasable, held_leases
 from poller.telemetry.logs import LogOnce
@@ -285,7 +285,8 @@ class LeaseKeeper:
     """Keeps one feed consumer running while its lease is held; see :class:`WorkLease`.
 
     Attributes:
-        error: why the store refuses what the feed consumer needs, in words; None: it does not.
+        error: why the feed consumer does not run, in words: the store refuses what it needs, or the program has a
+            fault; None: it runs.
     """
 
     def __init__(
@@ -430,7 +431,8 @@ class LeaseKeeper:
             self.error = str(error)
             self._failure.failed(self.error)
             return _AFTER_FAILURE
-        except Exception:  # noqa: BLE001 -- a task ends here: a fault of the program costs a pause here, and nothing elsewhere
+        except Exception as error:  # noqa: BLE001 -- a task ends here: a fault of the program costs a pause here, and nothing elsewhere
+            self.error = fault_text(error)
             self._log.exception("not delivering")
             return _AFTER_FAULT
         self._failure.worked()

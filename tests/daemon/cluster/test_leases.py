@@ -143,6 +143,21 @@ async def test_after_whatever_happened_it_is_taken_up_again(fault: Exception, wa
     assert script.waits == [wait]
 
 
+async def test_a_fault_of_the_program_is_an_error_meanwhile() -> None:
+    """Between the runs, an unexpected error is that of the feed consumer, without its text, which may be a secret."""
+    script, seen = Script(RuntimeError("s3cret")), []
+
+    async def pause(_: asyncio.Event, __: float) -> None:
+        seen.append(one.error)
+
+    script.pause = pause  # type: ignore[assignment,method-assign]
+    async with owned(script) as one:
+        await taken(one)
+        await script.said("run", "run")
+        assert one.error is None
+    assert seen == ["a fault of the program, see its log: RuntimeError"]
+
+
 async def test_a_store_that_is_away_is_told_to_who_tells_it_once_for_all() -> None:
     """The keeper reports store failures under the feed consumer's name, and reports recovery at its end at latest."""
     script = Script(StoreUnavailable("away"))
