@@ -89,7 +89,7 @@ _NEXT_STEPS: Final = """
 app = CommandLine()
 
 
-@app.command(example="demo --seconds 10 --keep trial", logs="warning")
+@app.command(example="demo --seconds 10 --keep trial", logs="warning", is_daemon=True)
 async def demo(
     options: GlobalOptions,  # noqa: ARG001 -- the demo has its own configuration
     *,
@@ -106,10 +106,13 @@ async def demo(
     """Run the whole system on one machine. Shows each change by stream and by webhook; nothing to configure."""
     from tempfile import TemporaryDirectory
 
-    if keep is not None:
-        _keep(keep)
-    with TemporaryDirectory(prefix="poller-demo-") as directory:
-        await _run(Path(directory), seconds)
+    from poller.lifecycle import stopped_by_signals
+
+    with stopped_by_signals() as stop:  # from here on, what was begun is brought to its end
+        if keep is not None:
+            _keep(keep)
+        with TemporaryDirectory(prefix="poller-demo-") as directory:
+            await _run(Path(directory), seconds, stop)
     if keep is not None:
         from shlex import quote
         from shutil import which
@@ -119,11 +122,10 @@ async def demo(
         write_line(_NEXT_STEPS.format(kept=quote(str(keep)), poller=quote(poller), python=quote(python)))
 
 
-async def _run(directory: Path, seconds: float | None) -> None:
+async def _run(directory: Path, seconds: float | None, stop: asyncio.Event) -> None:
     from random import Random
 
     from poller.clock import Clock
-    from poller.lifecycle import stopped_by_signals
     from poller.sandbox.data import seed
     from poller.sandbox.history import History
     from poller.sandbox.server import SANDBOX_TOKEN, SEEDED_AT, serving
@@ -132,23 +134,22 @@ async def _run(directory: Path, seconds: float | None) -> None:
     history, rng = History(), Random(_SEED)  # noqa: S311 -- made-up records, not secrets
     seed(history, rng, records=_RECORDS, at=SEEDED_AT)
     secret_file = _write_secret(directory)
-    with stopped_by_signals() as stop:
-        async with serving(history, rng=rng) as url, _receiver(secret_file) as (receiver, reports):
-            bind = _free_address()
-            settings = _settings(directory, url=url, sink=f"{receiver}/hooks", bind=bind)
-            async with opened_store(settings, clock=clock_of(settings, Clock())) as store:
-                write_line(f"The page is on http://{bind}/")
-                write_line(
-                    f"A sandbox API on {url} (token: {SANDBOX_TOKEN}) changes {_CHANGES_PER_SECOND:g} records a second."
-                )
-                write_line(f"poller polls it and publishes each change once, to streams in {store.shown}")
-                write_line(f"It delivers each event to a receiver on {receiver}, which verifies its signature.")
-                write_line("Ctrl-C ends it.")
-                stage = _Stage(settings, store.url, history, reports)
-                try:
-                    await stage.show(rng, stop, seconds)
-                finally:
-                    await stage.close()
+    async with serving(history, rng=rng) as url, _receiver(secret_file) as (receiver, reports):
+        bind = _free_address()
+        settings = _settings(directory, url=url, sink=f"{receiver}/hooks", bind=bind)
+        async with opened_store(settings, clock=clock_of(settings, Clock())) as store:
+            write_line(f"The page is on http://{bind}/")
+            write_line(
+                f"A sandbox API on {url} (token: {SANDBOX_TOKEN}) changes {_CHANGES_PER_SECOND:g} records a second."
+            )
+            write_line(f"poller polls it and publishes each change once, to streams in {store.shown}")
+            write_line(f"It delivers each event to a receiver on {receiver}, which verifies its signature.")
+            write_line("Ctrl-C ends it.")
+            stage = _Stage(settings, store.url, history, reports)
+            try:
+                await stage.show(rng, stop, seconds)
+            finally:
+                await stage.close()
 
 
 def _free_address() -> str:

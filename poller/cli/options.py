@@ -275,7 +275,7 @@ class CommandLine(typer.Typer):
         cls: type[TyperCommand] | None = None,
         example: str = "",
         logs: Level = "error",
-        is_daemon: bool = False,
+        is_daemon: bool | str = False,
         **options: Any,
     ) -> Callable[[Any], Any]:
         """Register a function as a command.
@@ -288,7 +288,8 @@ class CommandLine(typer.Typer):
             cls: of the command; default: :class:`HelpfulCommand`.
             example: arguments of ``poller`` for the help page, the command's name first.
             logs: the log level by default.
-            is_daemon: whether SIGTERM, SIGINT and SIGHUP end it with code 0 from the first moment.
+            is_daemon: whether SIGTERM, SIGINT and SIGHUP end it with code 0 from the first moment; an option's name:
+                where that is given.
             options: see :meth:`typer.Typer.command`.
         """
         register = super().command(name, cls=cls or HelpfulCommand, epilog=example, **options)
@@ -300,7 +301,7 @@ class CommandLine(typer.Typer):
         return decorate
 
 
-def _with_global_options(function: Callable[..., Any], *, logs: Level, is_daemon: bool) -> Callable[..., None]:
+def _with_global_options(function: Callable[..., Any], *, logs: Level, is_daemon: bool | str) -> Callable[..., None]:
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
     context_parameter = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
@@ -313,7 +314,7 @@ def _with_global_options(function: Callable[..., Any], *, logs: Level, is_daemon
         log_level: LogLevel | None,
         **values: Any,
     ) -> None:
-        if is_daemon:
+        if is_daemon is True or (is_daemon and values[is_daemon] is not None):
             _exit_on_signals()
         options = GlobalOptions(context, config, log_format, log_level).over(context.obj)
         options.set_up_logs(logs)

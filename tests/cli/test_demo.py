@@ -15,7 +15,8 @@ import pytest
 from poller.cli.demo import stream_line, webhook_line
 from poller.cli.event_lines import EventData, EventView
 from tests.cli.conftest import Poller, started
-from tests.harness.waiting import limited, strain
+from tests.harness.processes import takes_sigterm
+from tests.harness.waiting import limited, strain, until
 
 MARK = "by webhook, signature ok"
 
@@ -66,6 +67,14 @@ async def test_it_ends_by_itself(poller: Poller, place: Path) -> None:
     """With ``--seconds`` the demo ends by itself with exit code 0, and no file is left."""
     ended = await poller("demo", "--seconds", "0.5", TMPDIR=str(place))
     assert (ended.code, "\nThe demo ended: " in ended.out) == (0, True), ended
+
+
+async def test_it_can_be_interrupted_early(place: Path) -> None:
+    """Ctrl-C ends the demo with 0 from its first moment, and no file is left."""
+    async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(40):
+        await until(lambda: takes_sigterm(demo.pid), "the process to handle signals")
+        demo.send_signal(signal.SIGINT)
+        assert await demo.wait() == 0
 
 
 async def test_a_receiver_that_dies_ends_it(place: Path) -> None:

@@ -21,7 +21,8 @@ from poller.store.stats import Backlog
 from tests.cli.commands import environment, ran
 from tests.cli.conftest import started
 from tests.control.statuses import NAMES, NOW, feed, subscription
-from tests.harness.waiting import patience
+from tests.harness.processes import takes_sigterm
+from tests.harness.waiting import patience, until
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
@@ -132,6 +133,15 @@ async def test_watch_on_a_pipe(tmp_path: Path, store_url: str) -> None:
         proxy.reset(to=b"INFO", times=2)
         await _until(out, b"store unavailable, retrying")
         await _until(out, b"no problems\n")
+        watching.send_signal(signal.SIGINT)
+        assert await watching.wait() == 0
+
+
+async def test_watch_that_is_interrupted_early_ends_well(tmp_path: Path) -> None:
+    """Ctrl-C ends ``--watch`` with 0 from its first moment: here, while its configuration is read."""
+    os.mkfifo(tmp_path / "config")
+    async with started("status", "--watch", "-c", "config", cwd=tmp_path) as watching, patience("the end"):
+        await until(lambda: takes_sigterm(watching.pid), "the process to handle signals")
         watching.send_signal(signal.SIGINT)
         assert await watching.wait() == 0
 

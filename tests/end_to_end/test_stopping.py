@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.processes import daemon
+from tests.harness.processes import daemon, takes_sigterm
 from tests.harness.scene import RESOURCES, scene
 from tests.harness.waiting import patience, strain, unless, until
 from tests.proxy import proxied
@@ -53,13 +53,6 @@ async def test_stopping_while_it_starts_is_clean(tmp_path: Path, number: signal.
         starting.send(number)
         assert await starting.left() == 0, starting
     assert not starting.lines
-
-
-def takes_sigterm(pid: int) -> bool:
-    """Whether the process has a handler of its own for SIGTERM."""
-    status = Path(f"/proc/{pid}/status").read_text("ascii")
-    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 async def test_a_lease_is_given_back_though_its_grant_was_never_heard(tmp_path: Path, store: str) -> None:

@@ -210,3 +210,10 @@ async def _command(words: Sequence[str], environ: Mapping[str, str]) -> Running:
 
 def _round_of(line: Line, feed: str) -> bool:
     return line.get("event") == "round" and line["feed"] == feed
+
+
+def takes_sigterm(pid: int) -> bool:
+    """Whether the process has a handler of its own for SIGTERM."""
+    status = Path(f"/proc/{pid}/status").read_text("ascii")
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
