@@ -189,6 +189,7 @@ async def remove(
     feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
     pairs = {feed: ConsumerKeys.of(prefix, feed, subscription) for feed in feeds}
     await until_let_go(client, [pair.lease for pair in pairs.values()], clock)
+    require_registered(await registry.all(), subscription, since)  # else the state at the feeds is another one's now
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)
     await registry.remove(subscription, since)

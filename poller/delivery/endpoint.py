@@ -153,7 +153,7 @@ class EndpointState:
         async with self._noting:
             health = self._standing.counts(feed)
             if health is not None:
-                await self._note(feed, health)
+                await self._store_one(feed, health)
 
     def uncounted(self, feed: str) -> bool:
         """Whether attempts at a feed are not stored yet."""
@@ -317,9 +317,9 @@ class EndpointState:
             while unnoted := self._standing.unnoted:
                 self._wake()
                 for feed, health in unnoted:
-                    await self._note(feed, health)
+                    await self._store_one(feed, health)
 
-    async def _note(self, feed: str, health: Health) -> None:
+    async def _store_one(self, feed: str, health: Health) -> None:
         await self._notes.health(self.subscription.id, feed, health)
         self._standing.noted(feed, health)
 

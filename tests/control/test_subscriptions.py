@@ -257,10 +257,14 @@ async def test_an_interrupted_removal_leaves_nothing_to_the_next_of_its_name(
 
 
 async def test_a_removal_spares_a_later_subscription_of_the_same_id(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """While a removal waits, another may end and the id may be given again: the new subscription stays, unpaused."""
+    """While a removal waits, another may end and the id may be given again: the new subscription stays, unpaused.
+
+    So does what it has at its feeds.
+    """
     settings = configured(tmp_path)
     await added(client, settings, "a")
-    lease, registry = ConsumerKeys.of("poller", FEEDS[0], "a").lease, registry_of(settings, client)
+    pair, registry = ConsumerKeys.of("poller", FEEDS[0], "a"), registry_of(settings, client)
+    lease = pair.lease
     await client.set(lease, "theirs")
     later, wanted = NOW + timedelta(seconds=1), subscription_of({"id": "a", "sink": SINK}, settings, where="x")
 
@@ -268,12 +272,14 @@ async def test_a_removal_spares_a_later_subscription_of_the_same_id(client: Fake
         if await client.delete(lease):
             await subscribing.remove(client, settings, "a", clock=Clock())
             await subscribing.add(registry, settings, wanted, secrets=(), now=later)
+            await client.hset(pair.state, "place", "1-0")
 
     with pytest.raises(SubscriptionUnknown):
         await subscribing.remove(client, settings, "a", clock=StubClock(now=lambda: NOW, sleep=sleep))
     kept = await registry.all()
     assert kept.registered["a"].since == later
     assert not kept.paused
+    assert await client.hget(pair.state, "place") == b"1-0"
 
 
 async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
