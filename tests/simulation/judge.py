@@ -13,15 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tests.chaos.outcome import IN_FLIGHT
 from tests.harness.after_loss import judge_after_loss
 from tests.harness.checker import Verdict, judge
 from tests.harness.delivered import Asked, Deliveries, Entry, OnRecord, order
 from tests.harness.deliveries import judge_deliveries
 from tests.harness.json_values import read
-from tests.harness.requests import Arrived, ids_of
+from tests.harness.requests import Arrived, Ended, ids_of
 from tests.harness.wishes import SECRET
-from tests.simulation.plan import STORE
+from tests.simulation.plan import GONE, SINKS, STORE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -55,6 +57,7 @@ REPLACES = frozenset(
 _SETS_PAUSES = frozenset({"store_clock_jump", "failover", "store_loss", "flush", "clock_jump", "evict_key"})
 """Faults after which how much of a sink's pause is over is told wrongly, or forgotten."""
 _KNOWN_SOON = 1.0  # seconds until another process knows of a pause
+_UNHEARD = 4.0  # seconds around a fault in which an answer may be lost; an attempt waits for three at most
 _RECOVERY = 5.0  # seconds until a process asks a store again that was away
 
 
@@ -235,7 +238,8 @@ def _after_loss(evidence: Evidence) -> bool:
 
 
 def _deliveries(evidence: Evidence, subscription: SubscriptionPlan) -> Deliveries:
-    lines, streams = evidence.lines.get(subscription.id, ()), evidence.streams_of(subscription)
+    lines = [_as_heard(line, evidence.plan) for line in evidence.lines.get(subscription.id, ())]
+    streams = evidence.streams_of(subscription)
     secret = SECRET if subscription.signed else None
     if _after_loss(evidence):
         anew = {*evidence.begun_anew, *evidence.torn}
@@ -252,6 +256,19 @@ def _deliveries(evidence: Evidence, subscription: SubscriptionPlan) -> Deliverie
         given_up={feed: entries for (owner, feed), entries in evidence.given_up.items() if owner == subscription.id},
     )
     return judge_deliveries(lines, streams, asked)
+
+
+def _as_heard(line: Line, plan: Plan) -> Line:
+    """What happened at a sink, but for its word that it is gone, which a process may not have heard in time."""
+    if not isinstance(line, Ended) or str(line.status) not in GONE:
+        return line
+    lost = any(
+        fault.kind in REPLACES
+        and (fault.other == SINKS or fault.kind == "freeze")
+        and fault.at - _UNHEARD <= line.at <= fault.at + fault.seconds + fault.strength + _UNHEARD
+        for fault in plan.faults
+    )
+    return msgspec.structs.replace(line, status=None) if lost else line
 
 
 def heard(plan: Plan) -> float:

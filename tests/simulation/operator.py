@@ -128,7 +128,6 @@ class Operator:
         if not await world.rename_feed(deed.target):
             return
         await world.rest(deed.seconds)
-        world.watch.deleted.add(former)
         for _ in range(_TRIES):
             if await self._forgotten(former):
                 return
@@ -139,6 +138,7 @@ class Operator:
         world, done = self._world, []
 
         async def ask(store: OpenStore) -> object:
+            world.about_to_forget(feed)
             gone = await forget(store.client, world.settings, f"acme/{feed}", clock=store.clock)
             world.feed_forgotten(feed)
             done.append(gone)

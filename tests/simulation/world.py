@@ -196,6 +196,7 @@ class World:
         self._resources = {feed.feed: feed.resource for feed in plan.feeds}
         self._retired: set[str] = set()
         self._forgotten: set[str] = set()
+        self._deleted: dict[str, tuple[str, list[tuple[str, bytes]]]] = {}  # where it was reset, and its stream
         self._restarting = asyncio.Lock()
         self.removed: set[str] = set()
         self.replayed: set[str] = set()
@@ -390,8 +391,8 @@ class World:
         for feed in self.watch.feeds:
             found: Any = self.store.read("XRANGE", stream(feed), "-", "+")
             streams[feed] = [(bytes(entry).decode(), bytes(fields[1])) for entry, fields in found]
-            if feed in self.watch.deleted and not found:
-                streams[feed] = self.watch.archive.get(feed, [])
+            if feed in self._deleted and not found:
+                streams[feed] = self._deleted[feed][1]
         return Evidence(
             self.plan,
             self.api.log(),
@@ -417,7 +418,7 @@ class World:
     def _reset_of(self, feed: str) -> str:
         """The entry of a stream after which its feed was begun again."""
         found = self.store.read("HGET", f"poller:{{acme/{feed}}}:state", "begun_after")
-        return bytes(found).decode() if found else "0-0"
+        return bytes(found).decode() if found else self._deleted.get(feed, ("0-0", []))[0]
 
     async def _at_rest(self) -> None:
         """What the program says of itself must become true, and stay so, and nothing may go on growing."""
@@ -592,13 +593,19 @@ class World:
         await self._configure()
         return True
 
+    def about_to_forget(self, feed: str) -> None:
+        """The operator deletes a feed: keep what it has published, which nobody can read later."""
+        self.watch.deleted.add(feed)
+        if entries := self._evidence().streams[feed]:
+            self._deleted[feed] = self._reset_of(feed), list(entries)
+
     def feed_forgotten(self, feed: str) -> None:
         """The operator has deleted what there was of a feed; what no sink has taken until now is due no more."""
         self._forgotten.add(feed)
         evidence = self._evidence()
         for one in self.plan.subscriptions:
             taken = evidence.taken(one.id)
-            ids = {read_json(event)["id"] for _, event in self.watch.archive.get(feed, [])}
+            ids = {read_json(event)["id"] for _, event in evidence.streams[feed]}
             if left := ids - taken:
                 self._forgiven[one.id] |= left
 
