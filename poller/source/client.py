@@ -22,7 +22,6 @@ import asyncio
 import re
 import ssl
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final, Protocol, Self
@@ -376,8 +375,8 @@ class HttpSession:
         self._secrets = tuple(value for _, value in transport.headers if len(value) >= _SECRET)
         self._certificates = CertificateFiles(transport)
         self._tls: ssl.SSLContext | None = None
-        self._open = AsyncExitStack()
         self._http: httpx.AsyncClient | None = None
+        self._earlier: httpx.AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
         """Open the pool; connections are made when they are needed."""
@@ -385,7 +384,7 @@ class HttpSession:
         return self
 
     async def _client(self) -> httpx.AsyncClient:
-        """The client with the present certificates; an earlier one ends its requests."""
+        """The client with the present certificates; the one before it ends its requests, and any other is closed."""
         tls = self._certificates.context()
         if self._http is None or tls is not self._tls:
             self._tls = tls
@@ -393,13 +392,18 @@ class HttpSession:
             if not any(name.lower() == "cache-control" for name, _ in headers):
                 headers = (_PRESENT, *headers)
             client = http_client(self._transport, tls, connections=self._limits.concurrency, headers=headers)
-            self._http = await self._open.enter_async_context(client)
+            closed, self._earlier, self._http = self._earlier, self._http, await client.__aenter__()
+            if closed is not None:
+                await closed.aclose()
         return self._http
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
-        self._http = None
-        await self._open.aclose()
+        clients = (self._earlier, self._http)
+        self._earlier = self._http = None
+        for client in clients:
+            if client is not None:
+                await client.aclose()
 
     async def get(
         self, path: str, params: Params = (), condition: Mapping[str, str] = _NONE, proof: AppliedCredential = _NO_PROOF

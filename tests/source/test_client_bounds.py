@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
+import os
 from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import pytest
+from trustme import CA
 
 from poller.errors import SourceNonsense, SourceUnavailable
 from poller.http.transport import Transport
@@ -159,3 +163,20 @@ async def test_a_cancelled_request_frees_its_place() -> None:
         await asyncio.gather(hanging, return_exceptions=True)
         assert hanging.cancelled()
         assert await client.get("/x") == b"ok"
+
+
+async def test_clients_with_replaced_certificates_do_not_add_up(tmp_path: Path) -> None:
+    """However often the certificates are replaced, the client before the present one is the only other open one."""
+    file = tmp_path / "ca.pem"
+    CA().cert_pem.write_to_path(str(file))
+
+    def opened() -> int:
+        return sum(type(one) is httpx.AsyncClient and not one.is_closed for one in gc.get_objects())
+
+    before = opened()
+    async with serving(http(200, b"ok")) as api, client_of(api.url, transport=Transport(ca_file=file)) as client:
+        for second in range(5):
+            os.utime(file, (second, second))
+            assert await client.get("/x") == b"ok"
+        assert opened() <= before + 2
+    assert opened() <= before
