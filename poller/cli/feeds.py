@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from poller.cli.options import CommandLine, Feed, GlobalOptions, Yes, confirm, run_loop
+from poller.cli.options import CommandLine, Feed, GlobalOptions, Yes, confirm, run_loop, text_of
 from poller.cli.output import count, escaped, warn, write_line
 from poller.errors import ConfigurationError, PollerError
 
@@ -58,7 +58,7 @@ async def pause(
     wait: Wait = None,
 ) -> bool:
     """Pause a feed in all processes until resumed."""
-    return await _submit(options, feed, "pause", wait=wait, reason=reason)
+    return await _submit(options, feed, "pause", wait=wait, reason=text_of(reason))
 
 
 @app.command(example="resume acme/contractTypes")
@@ -86,7 +86,7 @@ def resync(
 ) -> bool:
     """Read a feed again in full. Publishes only what differs."""
     if anew and not yes and not _is_confirmed(options, feed):
-        return False
+        raise PollerError(f"{feed}: nothing was changed")
     return run_loop(_submit(options, feed, "anew" if anew else "resync", wait=wait))
 
 
@@ -96,9 +96,10 @@ def _is_confirmed(options: GlobalOptions, name: str) -> bool:
         f"{source.feed_id(feed)}: discard what is known of it and publish all its records again on its stream "
         "(a subscription gets them by poller replay)"
     )
+    without_terminal = f"{what}: add --yes to do so, for there is no terminal to ask on"
     if not sys.stdin.isatty():
-        raise ConfigurationError(f"{what}: add --yes to do so, for there is no terminal to ask on")
-    return typer.confirm(f"{what}?", err=True)
+        raise ConfigurationError(without_terminal)
+    return confirm(f"{what}?", without_terminal)
 
 
 async def _submit(options: GlobalOptions, name: str, word: str, *, wait: bool | None, reason: str = "") -> bool:

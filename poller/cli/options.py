@@ -401,6 +401,11 @@ Feeds = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
+def text_of(argument: str) -> str:
+    """An argument as text that can be stored: bytes that are no UTF-8 become question marks."""
+    return argument.encode(errors="replace").decode()
+
+
 def utc_now() -> datetime:
     """The wall clock."""
     return datetime.now(UTC)

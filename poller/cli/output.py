@@ -79,10 +79,15 @@ def write_bytes(raw: bytes) -> None:
 
 
 def write_json(value: object) -> None:
-    """Write one line of JSON; what a terminal might obey or hide is escaped."""
+    """Write a value as one line of JSON, see :func:`write_json_text`."""
     import msgspec
 
-    write_line(_NOT_ASCII.sub(_in_json, msgspec.json.encode(value).decode()))
+    write_json_text(msgspec.json.encode(value).decode())
+
+
+def write_json_text(text: str) -> None:
+    """Write one line of JSON; what a terminal might obey or hide is escaped."""
+    write_line(_NOT_ASCII.sub(_in_json, text))
 
 
 def write_styled(parts: Sequence[tuple[str, str]], *, cut: bool = False) -> None:

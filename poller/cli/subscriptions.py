@@ -30,6 +30,7 @@ from poller.cli.options import (
     confirm,
     named_feeds,
     run_loop,
+    text_of,
 )
 from poller.cli.output import count, escaped, legible, warn, width, write_json, write_line, write_styled
 from poller.cli.status import backlog_lines, list_lines
@@ -318,14 +319,13 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _text(source: str) -> str:
-    if source == "-":
-        return sys.stdin.read()
+    where = "standard input" if source == "-" else source
     try:
-        return Path(source).read_text("utf-8")
+        return sys.stdin.buffer.read().decode() if source == "-" else Path(source).read_text("utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{source}: cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"{where}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{source}: expected text in UTF-8") from None
+        raise ConfigurationError(f"{where}: expected text in UTF-8") from None
 
 
 def _decoded(text: str, where: str) -> Any:
@@ -337,7 +337,7 @@ def _decoded(text: str, where: str) -> Any:
     try:
         value = msgspec.json.decode(text)
         repeated = [shown_key(key) for key in repeated_keys(text)]
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, ValueError):  # ValueError: no text, or a number of very many digits
         raise ConfigurationError(f"{where}: expected a JSON object") from None
     if repeated:
         raise ConfigurationError(f"{where}: {', '.join(repeated)}: expected once: this key occurs twice")
@@ -395,7 +395,7 @@ async def pause(
     settings = options.settings()
     async with ready_store(settings) as store:
         now = store.clock.now()
-        before = await registry.pause(store.client, settings, subscription, reason=reason, now=now)
+        before = await registry.pause(store.client, settings, subscription, reason=text_of(reason), now=now)
     if before is None:
         write_line(f"{subscription}: paused; its events wait until `poller subscriptions resume {subscription}`")
     else:

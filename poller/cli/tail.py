@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from poller.cli.options import CommandLine, Feeds, GlobalOptions, Json, named_feeds, utc_now
-from poller.cli.output import warn, write_line, write_styled
+from poller.cli.output import warn, write_json_text, write_styled
 from poller.cli.replay import entry_id_at, is_entry_id
 from poller.errors import ConfigurationError, StoreError
 
@@ -202,7 +202,7 @@ def _write(entry: Entry, name: str, shown: _Format) -> None:
     try:
         with readable(entry.event, feed=name, entry_id=entry.id):
             if shown.json:
-                write_line(compact(entry.event))
+                write_json_text(compact(entry.event))
             elif name == _OPERATIONS:
                 event = read_operational_event(entry.event)
                 write_styled(operational_event_line(event, name, feed_width=shown.width, today=today))

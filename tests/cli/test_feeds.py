@@ -56,18 +56,19 @@ def test_anew_asks_on_a_terminal(tmp_path: Path, store_url: str, answer: str, co
             os.close(ours)
             os.close(theirs)
         assert (done.code, client.hget(STATE, "anew")) == (code, left), done
+        assert ("nothing was changed" in done.err) == (answer == "n")
 
 
 def test_a_paused_feed_is_skipped(called: Called, store_url: str) -> None:
     """Law: ``once`` skips a paused feed, even if it is named, and exits with 0; so does a second pause."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "x"}
-    paused = called("pause", "contractTypes", "--reason", "moving\x1b[31m house", **environ)
+    paused = called("pause", "contractTypes", "--reason", "moving\x1b[31m house\udcff", **environ)
     assert (paused.code, paused.out.count("\n"), paused.err) == (0, 1, "")
     assert called("pause", "evidenceVariants", "--wait", **environ).code == 0
     again = called("pause", "contractTypes", **environ)
     assert (again.code, "was paused by" in again.out, "\x1b" in again.out) == (0, True, False)
     once = called("once", "contractTypes", **environ)
-    assert (once.code, once.out.splitlines()[-1].endswith("house; poller resume default/contractTypes")) == (0, True)
+    assert (once.code, once.out.splitlines()[-1].endswith("house?; poller resume default/contractTypes")) == (0, True)
     status = called("status", **environ)
     assert "poller resume default/contractTypes" in " ".join(status.out.split())
     assert max(map(len, status.out.splitlines())) <= 80

@@ -69,10 +69,14 @@ async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) ->
 
 
 async def test_tail_continues_after_foreign_entries(tmp_path: Path, store_url: str) -> None:
-    """Entries that are no events are reported on standard error by id; later events are shown, as text and as JSON."""
+    """Entries that are no events are reported on standard error by id; later events are shown, as text and as JSON.
+
+    No character of an event controls the terminal.
+    """
     stream, event = "poller:{default/contractTypes}:events", {"id": "1", "type": "a.created.v1", "subject": "s"}
     stamps = dict.fromkeys(("time", "recordedtime"), "2026-03-02T08:15:00.000Z")
-    whole = json.dumps({**event, **stamps, "data": {"revision": 1, "cause": "delta", "record": {"id": "s"}}})
+    data = {"revision": 1, "cause": "delta", "record": {"id": "s", "note": "\x9b31m"}}
+    whole = json.dumps({**event, **stamps, "data": data}, ensure_ascii=False)
     with looking(store_url) as store:
         store.xadd(stream, {"other": "x"}, id="1-0")
         store.xadd(stream, {"data": "no JSON"}, id="2-0")
@@ -85,7 +89,9 @@ async def test_tail_continues_after_foreign_entries(tmp_path: Path, store_url: s
         ):
             assert tail.stdout is not None
             assert tail.stderr is not None
-            assert shown in await tail.stdout.readline()
+            line = await tail.stdout.readline()
+            assert shown in line
+            assert "\x9b" not in line.decode()
             assert b"no process polls" in await tail.stderr.readline()
             assert b"entry 1-0 of default/contractTypes is unreadable" in await tail.stderr.readline()
             assert b"entry 2-0 of default/contractTypes is unreadable" in await tail.stderr.readline()

@@ -128,6 +128,8 @@ WRONG: tuple[tuple[list[str], str], ...] = (
     (["add", "x", "--from-json", "-"], "or --from-json FILE alone"),
     (["add", "--from-json", "nowhere.json"], "nowhere.json: cannot be read"),
     (["add", "--from-json", "-"], "standard input: expected a JSON object"),
+    (["add", "x", "https://x.example/", "--filter", "\udcff"], "--filter: expected a JSON object"),
+    (["add", "x", "https://x.example/", "--filter", f'{{"exact": {"1" * 5000}}}'], "--filter: expected a JSON object"),
     (
         ["add", "x", "https://sink.example.org", "--filter", '{"exact": {"subject": "1", "subject": "2"}}'],
         "--filter: exact.subject: expected once",
