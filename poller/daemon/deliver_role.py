@@ -317,7 +317,7 @@ class DeliverRole:
 
     async def _refresh(self, send: ScriptSender | None) -> None:
         """Read whether the registry has changed, and apply the changes."""
-        rested = any(running.resting for running in self._running.values())
+        stale = any(running.is_stale for running in self._running.values())
         try:
             marks, pauses = await self._read(send)
             if isinstance(pauses, SinkPauses):  # first: what is started below has later ones
@@ -325,7 +325,7 @@ class DeliverRole:
                     running.follow_pauses(pauses)
             if isinstance(marks, BaseException):
                 raise marks
-            await self._apply(marks, rested=rested)
+            await self._apply(marks, stale=stale)
             if isinstance(pauses, BaseException):
                 raise pauses
             self._failure.worked()
@@ -338,25 +338,26 @@ class DeliverRole:
     ) -> tuple[RegistryVersions | BaseException, SinkPauses | BaseException]:
         return await asyncio.gather(self._registry.marks(send), self._registry.pauses(send), return_exceptions=True)
 
-    async def _apply(self, marks: RegistryVersions, *, rested: bool) -> None:
+    async def _apply(self, marks: RegistryVersions, *, stale: bool) -> None:
         """Apply what has changed.
 
         Args:
             marks: what was read.
-            rested: whether a pause of a subscription that runs here had been stored before that. Where the version did
-                not change with it, the store has lost it again.
+            stale: whether the registry had something else before that than what runs here. If it has the same version
+                now, the store has lost its last writes, or all, and another process has written again.
         """
         if self._kept is not None and marks.is_loss(self._kept):
             self._kept = await self._restored(self._kept)
             self._seen, marks = None, marks._replace(version=self._kept.version)
-        before, registry_changed = self._seen, self._seen is None or marks.version != self._seen.version
+        before = self._seen
+        registry_changed = before is None or marks.version != before.version or stale
         if self._kept is None or registry_changed:
             self._kept = await self._registry.all()
         if await self._filing.reconcile(self._kept):  # before one is started that no file lists any more
             self._kept, registry_changed = await self._registry.all(), True
         marks = marks._replace(version=self._kept.version)
         parked = before is None or marks.parked != before.parked  # without a reading before, some may be new
-        if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed or rested:
+        if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
             self._carry_out(self._kept)
         if parked:
             for running in self._running.values():
@@ -427,7 +428,7 @@ class DeliverRole:
         for name, running in list(self._running.items()):
             # One that is paused here and not in the registry was paused and resumed between two reads, or its pause is
             # lost.
-            if active.get(name) != running.inputs or self._feeds[name] != running.feeds or running.resting:
+            if active.get(name) != running.inputs or self._feeds[name] != running.feeds or running.is_stale:
                 self._leave(name)
         for name in active:
             if name not in self._running:

@@ -158,6 +158,7 @@ class SubscriptionRunner:
         self._subscriber: EndpointState | None = None
         self._idle_because: str | None = None
         self._stop = asyncio.Event()
+        self._is_outdated = False
         self._task = asyncio.create_task(self._run(kept, after), name=f"subscription {name}")
 
     def news(self, feed: str) -> None:
@@ -186,9 +187,9 @@ class SubscriptionRunner:
         self.paused_until = until
 
     @property
-    def resting(self) -> bool:
-        """Whether its sink or its failures have paused the subscription, and this is stored."""
-        return self._subscriber is not None and self._subscriber.is_pause_stored
+    def is_stale(self) -> bool:
+        """Whether it was paused by its sink or by failures, or was not in the registry as it is delivered here."""
+        return self._is_outdated or (self._subscriber is not None and self._subscriber.is_pause_stored)
 
     @property
     def error(self) -> str | None:
@@ -207,6 +208,7 @@ class SubscriptionRunner:
         """
         if await self._shared.registry.is_current(self._name, self.inputs.settings, self.inputs.since):
             return True
+        self._is_outdated = True
         await self._shared.clock.wait(self._stop, _LOOK_AGAIN)
         return False
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from poller.clock import rfc3339
 from poller.store.stream import EntryId
 from tests.harness.checker import judge
 from tests.harness.json_values import read
@@ -55,6 +57,28 @@ async def test_the_feeds_gone_while_nobody_ran(tmp_path: Path, store: str) -> No
         async with daemon(scene.config()) as second:
             await _no_storm(scene, dict.fromkeys(FEEDS, 0))
             assert not _told(second, "subscriptions brought back"), second
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("one_server")  # all its keys go in one transaction
+async def test_everything_gone_and_registered_again_by_another(tmp_path: Path, store: str) -> None:
+    """Subscriptions that another process has registered since are delivered, although their version is the same."""
+    async with (
+        subscribed(tmp_path, _WISHES[1:], store=store, changes_per_second=30) as scene,
+        daemon(scene.config()) as running,
+    ):
+        await scene.more("now", 10)
+        client, name = scene.played.client, "poller:{subscriptions}"
+        kept = cast("dict[bytes, bytes]", await client.hgetall(f"{name}:registry"))
+        later = rfc3339(datetime.now(UTC))
+        again = {one: json.dumps(json.loads(value) | {"since": later}) for one, value in kept.items()}
+        async with client.pipeline(transaction=True) as pipe:
+            pipe.flushall()
+            pipe.set(f"{name}:version", cast("bytes", await client.get(f"{name}:version")))
+            pipe.hset(f"{name}:registry", mapping=cast("dict[str | bytes, str]", again))
+            await pipe.execute()
+        await scene.more("now", 10)
+        assert not _told(running, "subscriptions brought back"), running
 
 
 @pytest.mark.thorough
