@@ -6,7 +6,8 @@
   loopback address that no proxy has forwarded. ``http.open_reads`` permits all reads if no read token is set.
 - Without an admin token nothing can be changed over HTTP. The read token permits no change.
 - A token comes from the environment or from a secret file; a changed file counts immediately.
-  Comparison takes constant time. The log names the address of a wrong token's sender, never the token.
+  Comparison takes constant time. The log names the address of a wrong token's sender, never the token. A file that
+  cannot be read is logged once, for anyone may send requests.
 - Browsers, which cannot send ``Bearer`` by themselves, may send the token as the password of ``Basic``. This permits
   reading only, because a page of another site can make a browser send its stored password.
 """
@@ -36,6 +37,7 @@ from poller.config.http import is_address
 from poller.config.load import ADMIN_TOKEN
 from poller.config.settings import HttpSettings
 from poller.errors import CredentialUnusable
+from poller.telemetry.logs import LogOnce
 from poller.text import one_line
 from poller.web.http import Endpoint, RequestRefused, problem
 
@@ -75,9 +77,13 @@ class Authorizer:
         self._open = settings.open_reads
         self._loopback = settings.bind is None or is_loopback(settings.bind.host)
         self._guesses = FailedAttempts(clock)
+        self._unreadable = {
+            token.what: LogOnce(_log, "a token of the HTTP service cannot be read", which=token.what)
+            for token in (self._read, self._admin)
+        }
         for token in (self._read, self._admin):
             with suppress(RequestRefused):  # an unusable token is logged at the start, and again when it is needed
-                _matches(token, "")
+                self._matches(token, "")
         if is_closed(settings, environ):
             _log.warning("reading over HTTP is refused", address=str(settings.bind), advice=CLOSED)
 
@@ -112,7 +118,7 @@ class Authorizer:
         brought = _bearer(request)
         if not brought:
             raise RequestRefused(401, _NEEDS_ADMIN, headers={"www-authenticate": _BEARER})
-        if _matches(self._admin, brought):
+        if self._matches(self._admin, brought):
             return
         if self._read and self._reads(brought):
             raise RequestRefused(
@@ -141,7 +147,7 @@ class Authorizer:
         """Whether a request that may read has the admin token, and so may see more."""
         brought = _bearer(request) or _password(request)
         try:
-            return bool(brought) and _matches(self._admin, brought)
+            return bool(brought) and self._matches(self._admin, brought)
         except RequestRefused:  # the token cannot be read; the log says so
             return False
 
@@ -153,12 +159,26 @@ class Authorizer:
             return False
         return True
 
+    def _matches(self, token: ServiceToken, brought: str) -> bool:
+        """Whether this is the token.
+
+        Raises:
+            RequestRefused: the token cannot be read.
+        """
+        try:
+            is_right = token.matches(brought)
+        except CredentialUnusable as error:
+            self._unreadable[token.what].failed(str(error))
+            raise RequestRefused(503, f"the {token.what} cannot be read; the log says why") from None
+        self._unreadable[token.what].worked()
+        return is_right
+
     def _reads(self, brought: str) -> bool:
         """Whether this is one of the two tokens. If one cannot be read, the other still works."""
         unreadable: RequestRefused | None = None
         for token in (self._read, self._admin):
             try:
-                if _matches(token, brought):
+                if self._matches(token, brought):
                     return True
             except RequestRefused as refused:
                 unreadable = refused
@@ -175,19 +195,6 @@ class Authorizer:
         self._guesses.wrong(address)
         _log.warning(event, client=address, path=one_line(request.url.path), method=request.method)
         raise RequestRefused(401, detail, headers={"www-authenticate": _challenge(request, _INVALID)})
-
-
-def _matches(token: ServiceToken, brought: str) -> bool:
-    """Whether this is the token.
-
-    Raises:
-        RequestRefused: the token cannot be read.
-    """
-    try:
-        return token.matches(brought)
-    except CredentialUnusable as error:
-        _log.warning("a token of the HTTP service cannot be read", token=token.what, error=str(error))
-        raise RequestRefused(503, f"the {token.what} cannot be read; the log says why") from None
 
 
 def _challenge(request: Request, bearer: str) -> str:

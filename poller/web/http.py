@@ -255,19 +255,31 @@ def decoded(body: bytes, shape: type[T]) -> T | list[InvalidParameter]:
         made = msgspec.json.decode(body, type=shape)
         twice = list(repeated_keys(body))
     except msgspec.ValidationError as error:
-        return [_wrong(str(error), shape)]
+        return [_wrong(str(error), shape, body)]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise ValueError("expected a JSON object") from None
     return [InvalidParameter(shown_key(key), "expected once: this key occurs twice") for key in twice] or made
 
 
-def _wrong(said: str, shape: type[Any]) -> InvalidParameter:
+def _wrong(said: str, shape: type[Any], body: bytes) -> InvalidParameter:
     """The error that msgspec reports, with the name of an unknown key, or with all known keys."""
     head, found, path = said.rpartition(_PATH)
-    place = path.removeprefix(".").removesuffix("`") if found else ""
+    place = _named(path.removeprefix(".").removesuffix("`"), body) if found else ""
     said = head if found else said
     unknown = _UNKNOWN.fullmatch(said)
     if unknown is None:
         return InvalidParameter(place, said)
     known = "" if place else f"; known are {', '.join(shape.__struct_fields__)}"
     return InvalidParameter(f"{place}.{unknown[1]}".lstrip("."), f"unknown key{known}")
+
+
+def _named(place: str, body: bytes) -> str:
+    """The place of an error with the key of a table of texts, which msgspec writes as ``[...]``."""
+    table, found, _ = place.partition("[...]")
+    if not found:
+        return place
+    values: Any = msgspec.json.decode(body)
+    for name in table.split("."):
+        values = values[name]
+    wrong = next((name for name, value in values.items() if not isinstance(value, str)), "")
+    return f"{table}.{shown_key((wrong,))}"

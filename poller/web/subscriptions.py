@@ -37,6 +37,7 @@ from poller.errors import (
 )
 from poller.store.registry import Registry
 from poller.store.subscriptions import Subscriptions
+from poller.telemetry.logs import LogOnce
 from poller.web.auth import Authorizer
 from poller.web.context import AppContext
 from poller.web.http import (
@@ -241,6 +242,7 @@ def callback_routes(registry: Callable[[], Registry | None]) -> list[Route]:
     Args:
         registry: of the subscriptions; None: the store has not answered yet.
     """
+    failure = LogOnce(_log, "callback")  # anyone may send these requests
 
     async def callback(request: Request) -> Response:
         """GET or POST with the key: grants events to the sink of a subscription."""
@@ -251,13 +253,14 @@ def callback_routes(registry: Callable[[], Registry | None]) -> list[Route]:
         try:
             while True:  # each turn beyond the first means that another state was stored meanwhile
                 kept = await kept_in.handshake(subscription)
+                failure.worked()
                 state = state_called(stored_state(kept), key, request.headers.get(_RATE))
                 if state is None:
                     return PlainTextResponse("no handshake waits for this key\n", status_code=404)
                 if await kept_in.note_handshake(subscription, encoded(state), before=kept or b""):
                     break
         except StoreError as error:
-            _log.warning("callback", subscription=subscription, error=str(error))
+            failure.failed(str(error))
             return _later()
         _log.info("handshake", subscription=subscription, **msgspec.to_builtins(state))
         return PlainTextResponse("granted\n")

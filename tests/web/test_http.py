@@ -14,6 +14,7 @@ from poller.errors import StoreRefused, StoreUnavailable
 from poller.http.server import listening
 from poller.web.app import application
 from poller.web.http import PROBLEM, InvalidParameter, PauseRequest, RequestRefused, at, decoded
+from poller.web.subscription_schema import SubscriptionRequest
 from tests.harness.growth import LINEAR, growth
 
 SECRET = "s3cret"  # noqa: S105 -- of this test alone
@@ -65,4 +66,7 @@ def test_an_unknown_key_is_told_in_time_by_its_length(text: str) -> None:
 def test_where_a_value_is_wrong_is_told() -> None:
     """A wrong value is reported by its path in the object."""
     assert decoded(b'{"reason":1}', PauseRequest) == [InvalidParameter("reason", "Expected `str`, got `int`")]
+    headers = b'{"sink":"x","protocolsettings":{"headers":{"a":"b","X-Key":1,"c":2}}}'
+    wrong = InvalidParameter("protocolsettings.headers.X-Key", "Expected `str`, got `int`")
+    assert decoded(headers, SubscriptionRequest) == [wrong]
     assert decoded(b'{"x":1}', PauseRequest) == [InvalidParameter("x", "unknown key; known are reason")]
