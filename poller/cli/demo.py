@@ -443,6 +443,9 @@ def _write_secret(directory: Path) -> Path:
 
 
 def _write_file(file: Path, text: str) -> Path:
-    file.touch(mode=0o600)
-    file.write_text(text, "utf-8")
+    """Write a new file; a link that stands there leads nowhere, and is not followed."""
+    import os
+
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(text)
     return file

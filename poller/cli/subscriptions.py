@@ -34,7 +34,7 @@ from poller.cli.options import (
 )
 from poller.cli.output import count, escaped, legible, warn, width, write_json, write_line, write_styled
 from poller.cli.status import backlog_lines, list_lines
-from poller.errors import ConfigurationError, PollerError, SubscriptionUnknown
+from poller.errors import ConfigurationError, PollerError, StoreUnavailable, SubscriptionUnknown
 
 if TYPE_CHECKING:
     from poller.config.settings import Settings
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 _ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")
 _NONE: Final = {"feeds": "all", "types": "all", "rate": "unlimited"}
 _SECRET_BYTES: Final = 32
+_PERHAPS: Final = (
+    "the store became unavailable, and the subscription may have been added: {error}. If `poller subscriptions show "
+    "{id}` knows it, remove it before you add it again: a secret is shown only once, and was not shown"
+)
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.", autocompletion=complete_subscriptions)]
 _Texts = list[str] | None
@@ -277,7 +281,10 @@ async def add(
     generated = [] if unsigned else [new_secret(secrets.token_bytes(_SECRET_BYTES))]
     async with ready_store(settings) as store:
         all_of = registry.registry_of(settings, store.client)
-        await registry.add(all_of, settings, one, secrets=generated, now=store.clock.now())
+        try:
+            await registry.add(all_of, settings, one, secrets=generated, now=store.clock.now())
+        except StoreUnavailable as error:
+            raise PollerError(_PERHAPS.format(error=error, id=one.id)) from None
     write_line(f"{one.id}: added; a running daemon delivers to {host_only(one.sink)}")
     for secret in generated:
         write_line(f"secret  {secret}")

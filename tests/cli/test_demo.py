@@ -14,7 +14,7 @@ import pytest
 
 from poller.cli.demo import stream_line, webhook_line
 from poller.cli.event_lines import EventData, EventView
-from tests.cli.conftest import Poller, started
+from tests.cli.conftest import Called, Poller, started
 from tests.harness.processes import takes_sigterm
 from tests.harness.waiting import limited, strain, until
 
@@ -75,6 +75,15 @@ async def test_it_can_be_interrupted_early(place: Path) -> None:
         await until(lambda: takes_sigterm(demo.pid), "the process to handle signals")
         demo.send_signal(signal.SIGINT)
         assert await demo.wait() == 0
+
+
+def test_what_it_keeps_is_new(called: Called, tmp_path: Path) -> None:
+    """``--keep`` follows no link that another user may have left in the directory, even to a file that is not there."""
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "receiver.py").symlink_to(tmp_path / "elsewhere")
+    refused = called("demo", "--seconds", "0", "--keep", str(tmp_path / "trial"))
+    assert (refused.code, "File exists" in refused.err) == (2, True)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 async def test_a_receiver_that_dies_ends_it(place: Path) -> None:

@@ -19,6 +19,7 @@ from tests.cli.commands import environment, on_terminal
 from tests.cli.conftest import Poller
 from tests.harness.waiting import patience, until
 from tests.programs import for_the_block
+from tests.proxy import proxied
 from tests.receiver import Reply, receiving
 from tests.stores import looking
 
@@ -207,6 +208,20 @@ async def test_what_could_not_be_delivered_is_said_when_it_is_added(
     told = await poller("subscriptions", "add", "--from-json", str(file), **configured)
     assert told.code == 0
     assert "a: a daemon beside this command could not deliver to it: the certificates of a sink" in told.err
+
+
+async def test_a_subscription_whose_secret_was_not_shown_is_named(
+    poller: Poller, configured: dict[str, str], url: str
+) -> None:
+    """If the store's reply to ``add`` is lost, the error says what to do, for the secret is known to no one."""
+    async with proxied(url) as proxy:
+        proxy.lose_reply(to=b"lost.example.org")
+        environ = configured | {"REDIS_URL": proxy.url}
+        told = await poller("subscriptions", "add", "rostering", "https://lost.example.org/hooks", **environ)
+    assert (told.code, told.out) == (1, "")
+    assert "may have been added" in told.err
+    assert "poller subscriptions show rostering" in told.err
+    assert (await poller("subscriptions", "show", "rostering", **configured)).code == 0
 
 
 def test_the_table_fits_a_terminal(configured: dict[str, str]) -> None:
