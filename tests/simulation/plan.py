@@ -255,7 +255,7 @@ def lasting(seed: int, seconds: float) -> Plan:
     """
     plan = brief(seed)
     rng = Random(f"lasting {seed}")
-    lasts = seconds - 0.8 * _SLOW  # what is due then takes about a round
+    lasts = seconds - 0.6 * _SLOW  # what is due then takes some time
     slow = msgspec.structs.replace(_slowed(plan), seconds=max(lasts - 3 * plan.seconds, _BRIEF))
     faults, actions = _deeds(rng, slow, _FAULTS, (), most=2), _deeds(rng, slow, _ACTIONS, (), most=1)
     if rng.random() < _ALONE:
