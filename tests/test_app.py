@@ -28,7 +28,7 @@ from poller.redis.client import commands
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
 from poller.sandbox.server import serving
-from poller.store.keys import remembered_key
+from poller.store.keys import FeedKeys, remembered_key
 from tests.harness.clock import StubClock
 from tests.harness.waiting import until, within
 from tests.harness.wire import wired
@@ -198,3 +198,17 @@ async def test_a_list_of_feeds_that_cannot_be_read_ends_no_start(tmp_path: Path)
                 assert all(remembered_key("poller") in text for text in said["failing"].values())
                 await client.delete(remembered_key("poller"))
                 await report(f"http://{web}", lambda one: bool(one["ready"]))
+
+
+async def test_a_lease_that_the_store_refuses_is_named(tmp_path: Path) -> None:
+    """While the lease of a feed has another type at the start, the feed is named as failing; then it is polled."""
+    web, lease = f"127.0.0.1:{free_port()}", FeedKeys.of("poller", "acme/employmentUnavailabilities").lease
+    with running("valkey", tmp_path / "s") as server:
+        wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'redis = {{ url = "{server.url}" }}', bind=web)
+        async with commands(server.url) as client:
+            await client.hset(lease, "x", "y")
+            async with running_daemon(wanted):
+                said = await report(f"http://{web}", lambda one: bool(one["failing"]))
+                assert lease in said["failing"]["acme/employmentUnavailabilities"]
+                await client.delete(lease)
+                await report(f"http://{web}", lambda one: "127.0.0.1:9" in str(one["failing"]))  # of its source

@@ -199,7 +199,7 @@ class ReadinessReport(msgspec.Struct, frozen=True):
     Attributes:
         ready: whether ``reasons`` is empty.
         reasons: why this process is not ready.
-        failing: the error of each feed whose last round failed, by ``SOURCE/NAME``.
+        failing: the error of each feed whose last round failed, or whose lease the store refuses, by ``SOURCE/NAME``.
         store: the latest checks of the store.
         subscriptions: the error of each subscription of this process whose deliveries fail.
     """
@@ -219,6 +219,7 @@ class Readiness:
         self._watch = watch
         self._phase = "starting"
         self._failing: dict[str, str] = {}
+        self._refused: Callable[[], Mapping[str, str]] = dict
         self._undelivered: Callable[[], Mapping[str, str]] = dict
         self._unread: Callable[[], str | None] = lambda: None
         self._unseen: Callable[[], str | None] = lambda: None
@@ -236,6 +237,10 @@ class Readiness:
         self._failing.pop(feed, None)
         if error is not None:
             self._failing[feed] = error
+
+    def polling(self, refused: Callable[[], Mapping[str, str]]) -> None:
+        """Set the function that returns the errors of feeds whose leases the store refuses."""
+        self._refused = refused
 
     def delivering(
         self, failing: Callable[[], Mapping[str, str]], unread: Callable[[], str | None] = lambda: None
@@ -262,7 +267,9 @@ class Readiness:
         return ReadinessReport(
             ready=not reasons,
             reasons=tuple(ReadinessProblem(one.name, without_credentials(one.text)) for one in reasons),
-            failing={feed: without_credentials(text) for feed, text in sorted(self._failing.items())},
+            failing={
+                feed: without_credentials(text) for feed, text in sorted({**self._failing, **self._refused()}.items())
+            },
             store=tuple(self._watch.findings),
             subscriptions={name: without_credentials(text) for name, text in sorted(self._undelivered().items())},
         )

@@ -14,6 +14,7 @@ lease is handed back between rounds, never within one.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from poller.daemon.cluster.leases import LeaseBalancer, WorkLease
 from poller.daemon.cluster.membership import Membership
 from poller.daemon.round_runner import PolledFeed, RoundObserver
 from poller.daemon.schedule import SOONEST, Schedule
-from poller.errors import StoreError, fault_text
+from poller.errors import StoreError, StoreUnavailable, fault_text
 from poller.lifecycle import ended, first_of
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.store.clock import StoreClock
@@ -40,6 +41,7 @@ from poller.store.lease import HeldElsewhere, keep_renewed, release_all
 from poller.store.scripts import ScriptSender
 
 ROLE: Final = "poll"
+_REFUSED_FOR: Final = 10.0  # seconds; a lease that the store refuses is tried again sooner
 _FIRST, _TURN, _AGAIN, _ASKED = "first", "turn", "again", "asked"  # why a round is run, for the log
 
 _log = structlog.get_logger("poller.daemon")
@@ -74,6 +76,7 @@ async def poll_until(
     leases = leases_of(feeds, schedule, balancer.rested, after, clock)
     for lease in leases:
         balancer.add(lease)
+    after.polling(lambda: {lease.name: lease.refusal for lease in leases if lease.refusal is not None})
     schedule.start()
     membership.join(ROLE)
     renewing = asyncio.create_task(keep_renewed([store.lease for store in stores], ttl=ttl, clock=clock), name="leases")
@@ -149,6 +152,13 @@ class FeedLease:
         self._round_now: asyncio.Task[RoundResult] | None = None
         self._again = False
         self._awaited: list[asyncio.Future[RoundResult]] = []
+        self._refused = "", -math.inf
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the store has just refused the lease, so that the feed is not polled here; None: it has not."""
+        text, at = self._refused
+        return text if self._clock.monotonic() - at < _REFUSED_FOR else None
 
     @property
     def has_lease(self) -> bool:
@@ -162,7 +172,14 @@ class FeedLease:
 
     async def acquire(self) -> HeldElsewhere | None:
         """Acquire the lease; None: this process has it."""
-        return await self._polled.store.lease.acquire()
+        self._refused = "", -math.inf
+        try:
+            return await self._polled.store.lease.acquire()
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            self._refused = str(error), self._clock.monotonic()
+            raise
 
     def start(self) -> None:
         """Poll the feed from now on."""

@@ -240,6 +240,10 @@ class RoundObserver:
         self._readiness = readiness
         self._in_vain: dict[str, int] = defaultdict(int)
 
+    def polling(self, refused: Callable[[], Mapping[str, str]]) -> None:
+        """Report the feeds whose leases the store refuses, with the errors."""
+        self._readiness.polling(refused)
+
     def began(self, feed: str) -> None:
         """Report that a round of the feed has begun, so the store has answered."""
         self.watch.worked(feed)
