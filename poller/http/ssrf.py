@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import socket
 import threading
@@ -302,7 +303,7 @@ class SharedLookup:
 
 
 def _begun(host: str, flags: int = 0) -> asyncio.Future[Sequence[str]]:
-    """A look-up that was begun; see :func:`system_lookup`."""
+    """A look-up that was begun; raises OSError where none can be. See :func:`system_lookup`."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[Sequence[str]] = loop.create_future()
 
@@ -326,7 +327,10 @@ def _begun(host: str, flags: int = 0) -> asyncio.Future[Sequence[str]]:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, found)
 
-    threading.Thread(target=ask, name=f"look-up of {host[:80]}", daemon=True).start()
+    try:
+        threading.Thread(target=ask, name=f"look-up of {host[:80]}", daemon=True).start()
+    except RuntimeError:
+        raise OSError(errno.EAGAIN, "this machine can start no further thread") from None
     return answered
 
 

@@ -114,6 +114,17 @@ async def test_the_systems_look_up_gives_numbers() -> None:
             await system_lookup(name)
 
 
+async def test_a_machine_without_a_further_thread_fails_the_attempt() -> None:
+    """Where no thread can be started for a look-up, the attempt fails with the reason, as any other one."""
+    threading.stack_size(2**46)  # more than there are addresses for
+    try:
+        outcome = await posted("http://localhost:1/", allowed=AddressPolicy(private=True))
+    finally:
+        threading.stack_size(0)
+    assert outcome.failure is Failure.DNS
+    assert "can start no further thread" in outcome.error
+
+
 async def test_a_shared_look_up_asks_once_for_all_who_wait() -> None:
     """Concurrent callers share one look-up of a name; one that gives up takes it from no other."""
     lookup = SharedLookup()
