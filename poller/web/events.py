@@ -388,10 +388,13 @@ async def _gone(receive: Receive) -> None:
 
 # One reader: it gets each entry after its position once, in order, with the id to reconnect with. Trimmed entries are
 # reported before the next one. The reader waits while the store is unavailable. It reads a few entries of one stream at
-# a time, so a slow reader needs little memory and delays no other.
+# a time, fewer if they are large, so a slow reader needs little memory and delays no other.
 
 AT_ONCE: Final = 20
 """Entries of one stream."""
+
+_AT_ONCE_BYTES: Final = 2 * 1024 * 1024  # of one stream; one entry may have more
+_GROWTH: Final = 4  # from one reading to the next, should small entries be followed by large ones
 
 _AGAIN: Final = 0.5  # seconds between attempts while the store is unavailable
 _DIGITS: Final = 20  # of a sequence
@@ -441,6 +444,7 @@ class EventReader:
         self._told = ""
         self._beat = beat_seconds
         self._clock = clock
+        self._most = dict.fromkeys(streams, 1)  # entries of each stream, by the size of those before
 
     async def messages(self) -> AsyncGenerator[bytes]:
         """Yield messages without end.
@@ -474,14 +478,18 @@ class EventReader:
         try:
             with translated(self._client):
                 following = str(self._places[feed].following)
-                found = cast("_Entries", await self._client.xrange(key, min=following, count=AT_ONCE))
+                most = self._most[key]
+                found = cast("_Entries", await self._client.xrange(key, min=following, count=most))
                 unknown = bool(found) and await self._trimmed_unknown(key, feed, found[0])
         except StoreUnavailable:
             due.append(key)
             await self._clock.sleep(_AGAIN)
             return [AWAY]
-        if len(found) == AT_ONCE:
+        if len(found) == most:
             due.append(key)
+        if found:
+            mean = sum(len(fields.get(b"data", b"")) for _, fields in found) // len(found)
+            self._most[key] = max(1, min(AT_ONCE, _GROWTH * most, _AT_ONCE_BYTES // max(mean, 1)))
         told = [gap(feed, after=None, before=sequence_of(outline_of(found[0][1][b"data"])))] if unknown else []
         for entry, fields in found:
             told += self._messages(feed, entry, fields.get(b"data", b""))

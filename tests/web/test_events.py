@@ -718,6 +718,31 @@ async def test_a_stream_whose_reading_was_not_answered_is_read_again() -> None:
         assert b'data: {"sequence":"1"}' in await anext(messages)
 
 
+class Counted(FakeAsyncRedis):
+    """A store that notes how many entries are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    async def xrange(self, *args: Any, **how: Any) -> Any:
+        if "min" in how:
+            self.asked.append(how["count"])
+        return await super().xrange(*args, **how)
+
+
+@pytest.mark.parametrize(("size", "count", "asked"), [(9, 41, [1, 4, 16, 20, 20]), (3_000_000, 6, [1, 4, 1, 1])])
+async def test_large_events_are_read_one_at_a_time(size: int, count: int, asked: list[int]) -> None:
+    """A reader holds twenty small events, and one large one, for it may be as slow as it likes."""
+    client = Counted()
+    async with reading(client) as messages:
+        for _ in range(count):
+            await client.xadd(KEY, {"data": b'{"sequence":"0","padding":"%b"}' % (b"x" * size)})
+        for _ in range(1 + count):
+            assert b"data: {" in await anext(messages)
+    assert client.asked == asked
+
+
 async def test_a_place_that_an_event_has_told_is_not_told_again() -> None:
     """After an event a beat is a comment, because the event carried the position."""
     async with reading(FakeAsyncRedis(), beat=0.02) as messages:
