@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -25,7 +26,7 @@ from tests.simulation.plan import Deed
 from tests.simulation.watch import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from tests.simulation.world import World
 
@@ -40,6 +41,8 @@ class Operator:
     def __init__(self, world: World) -> None:
         """Act in this world."""
         self._world = world
+        self._resumed: Counter[str] = Counter()  # how often a feed or a subscription was resumed
+        self._resumptions: Counter[str] = Counter()  # how many of these are under way
 
     async def act(self, deed: Deed) -> None:
         """Carry out an action to its end."""
@@ -81,14 +84,33 @@ class Operator:
 
         await self._done(f"{kind} {feed}", ask)
 
+    @contextmanager
+    def _pausing(self, name: str) -> Iterator[None]:
+        """It must be quiet afterwards, unless it was resumed at the same time: which came first is not known."""
+        before = self._resumed[name]
+        yield
+        if self._resumed[name] == before and not self._resumptions[name]:
+            self._world.watch.paused[name] = Pause(name, self._world.now() + self._world.grace)
+
+    @contextmanager
+    def _resuming(self, name: str) -> Iterator[None]:
+        self._resumed[name] += 1
+        self._resumptions[name] += 1
+        self._world.watch.paused.pop(name, None)
+        try:
+            yield
+        finally:
+            self._resumptions[name] -= 1
+            self._world.watch.paused.pop(name, None)
+
     async def pause_feed(self, deed: Deed) -> None:
         """Pause a feed for some time."""
         world, feed = self._world, self._world.name_of(deed.target)
-        await self._command(feed, CommandKind.PAUSE)
-        world.watch.paused[feed] = Pause(feed, world.now() + world.grace)
+        with self._pausing(feed):
+            await self._command(feed, CommandKind.PAUSE)
         await world.rest(deed.seconds)
-        world.watch.paused.pop(feed, None)
-        await self._command(feed, CommandKind.RESUME)
+        with self._resuming(feed):
+            await self._command(feed, CommandKind.RESUME)
 
     async def resync(self, deed: Deed) -> None:
         """Have a feed read again in full."""
@@ -186,10 +208,9 @@ class Operator:
             now = store.clock.now()
             return await subscriptions.pause(store.client, world.settings, name, reason="planned", now=now)
 
-        await self._done(f"pause subscription {name}", pause)
-        world.watch.paused[name] = Pause(name, world.now() + world.grace)
+        with self._pausing(name):
+            await self._done(f"pause subscription {name}", pause)
         await world.rest(deed.seconds)
-        world.watch.paused.pop(name, None)
         await self.resume_subscription(name)
 
     async def resume_subscription(self, name: str) -> None:
@@ -201,7 +222,8 @@ class Operator:
             world.resumed.setdefault(name, []).append(world.now())
             return await subscriptions.resume(store.client, world.settings, name, now=now)
 
-        await self._done(f"resume subscription {name}", resume)
+        with self._resuming(name):
+            await self._done(f"resume subscription {name}", resume)
 
     async def add_subscription(self, deed: Deed) -> None:
         """Add a subscription that the file does not have."""
@@ -300,7 +322,8 @@ class Operator:
         await self._done("what is paused", kept)
         feeds, sinks = msgspec.json.decode(found[-1], type=tuple[list[str], list[str]])
         for feed in feeds:
-            await self._command(feed, CommandKind.RESUME)
+            with self._resuming(feed):
+                await self._command(feed, CommandKind.RESUME)
         for name in sinks:
             await self.resume_subscription(name)
 
