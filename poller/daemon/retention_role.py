@@ -27,9 +27,9 @@ from poller.control.subscriptions import filed
 from poller.daemon.cluster.membership import Configurations
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import Fenced, StoreError, StoreUnavailable
-from poller.lifecycle import ended
+from poller.lifecycle import ended, finished
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
-from poller.store.lease import Lease, LeaseScripts, nonce_of
+from poller.store.lease import RELEASE_SECONDS, Lease, LeaseScripts, nonce_of
 from poller.store.registry import Registry
 from poller.store.retention import RetentionRule, StreamOverrun, Trimmer, TrimScripts, WatchedConsumer
 from poller.store.subscriptions import Subscriptions, outline_of
@@ -154,6 +154,14 @@ class RetentionRole:
     async def _retain_orphan(self, lease: str, feed: _StreamState) -> None:
         ttl = self._settings.lease.ttl
         own = Lease(self._client, self._leases, lease, token=feed.nonce, ttl=ttl, clock=self._clock)
+        retaining = asyncio.create_task(self._retain_under(own, feed), name=f"retention of {feed.name}")
+        try:
+            await asyncio.shield(retaining)
+        except asyncio.CancelledError:  # a lease that was acquired is released
+            await finished(retaining, within=RELEASE_SECONDS)
+            raise
+
+    async def _retain_under(self, own: Lease, feed: _StreamState) -> None:
         try:
             if await own.acquire() is not None:
                 return  # another process is trimming it, or polls the feed

@@ -300,6 +300,19 @@ MUTATIONS: Final = (
         ("stop", "busy"),
     ),
     Mutation(
+        "orphan-lease-kept",
+        "a process that stops while it trims a feed that nobody has keeps its lease (found by the simulation)",
+        {
+            "daemon/retention_role.py": (
+                (
+                    "            await finished(retaining, within=RELEASE_SECONDS)\n",
+                    "            await ended(retaining)\n",
+                ),
+            )
+        },
+        ("rename_feed", "sink_down"),
+    ),
+    Mutation(
         "own-settlements-missed",
         "a lease that ran out, was another's and came back counts as lost (found by the simulation)",
         {"store/lease.py": (("        if not self.held:  # another", "        if False:  # another"),)},

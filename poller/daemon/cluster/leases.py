@@ -185,6 +185,8 @@ class LeaseBalancer:
             held = await asyncio.shield(acquiring)
         except asyncio.CancelledError:
             await finished(acquiring, within=RELEASE_SECONDS)
+            if not self._lots.knows(place):  # its work has ended meanwhile, and a release may have come too early
+                self._hand(place)
             raise
         except StoreUnavailable:
             raise

@@ -613,6 +613,17 @@ async def test_what_is_being_handed_back_at_the_end_is_finished(world: World) ->
     assert lot.ended
 
 
+async def test_what_is_dropped_while_it_is_taken_at_the_end_is_handed_back(world: World) -> None:
+    """A lease whose work ended while it was being acquired is handed back also by a process that stops."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.go_on.clear()
+        await lot.taking.wait()
+        sharing.drop(lot)
+        asyncio.get_running_loop().call_later(0.25, lot.go_on.set)
+    assert lot.ended
+    assert (lot.begun, await world.client.exists(lot.lease)) == (0, 0)
+
+
 async def test_what_is_being_taken_at_the_end_is_answered(world: World) -> None:
     """A process that stops waits for the reply to its request for a lease, so that it can release the lease."""
     async with world.awkward("s/a") as (_, (lot,)):
