@@ -257,6 +257,10 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """The addresses of a name, in the order of preference. Raises OSError if there are none."""
 
 
+ASKED_AGAIN: Final = 2.0
+"""Seconds after which a shared look-up is begun once more."""
+
+
 async def checked_addresses(host: str, allowed: AddressPolicy, lookup: Lookup | None = None) -> Sequence[str]:
     """The addresses of a host, all permitted.
 
@@ -287,19 +291,31 @@ async def system_lookup(host: str) -> Sequence[str]:
 
 
 class SharedLookup:
-    """The system's resolver, asked once at a time for each name, however many wait for it or have given up."""
+    """The system's resolver, asked for a name every :data:`ASKED_AGAIN` seconds at most while it does not answer.
+
+    So a name that nothing answers for takes few threads, however many wait for it or have given up, and is found soon
+    after the name server is back: the resolver itself repeats a question after five seconds.
+    """
 
     def __init__(self) -> None:
         """Begin without a look-up."""
-        self._under_way: dict[str, asyncio.Future[Sequence[str]]] = {}
+        self._under_way: dict[str, tuple[asyncio.Future[Sequence[str]], float]] = {}
 
     async def __call__(self, host: str) -> Sequence[str]:
         """As :func:`system_lookup`, also with addresses of a kind that this machine has not."""
-        asked = self._under_way.get(host)
-        if asked is None:
-            asked = self._under_way[host] = _begun(host)
-            asked.add_done_callback(lambda _: self._under_way.pop(host))
+        asked, since = self._under_way.get(host, (None, 0.0))
+        now = asyncio.get_running_loop().time()
+        if asked is None or asked.done() or now - since >= ASKED_AGAIN:
+            asked = _begun(host)
+            asked.add_done_callback(_seen)
+            self._under_way[host] = asked, now
         return await asyncio.shield(asked)
+
+
+def _seen(answered: asyncio.Future[Sequence[str]]) -> None:
+    """Retrieve the error, even if all callers were cancelled."""
+    if not answered.cancelled():
+        answered.exception()
 
 
 def _begun(host: str, flags: int = 0) -> asyncio.Future[Sequence[str]]:

@@ -10,7 +10,8 @@
 - The Sentinels are asked at each connection, and the server must confirm that it is a primary before any other command.
   If a Sentinel does not answer, or answers wrongly, the next one is asked.
 - Once another server has confirmed that, no connection to the earlier one is used any more. Replicas are not used.
-- A name has one look-up at a time. A look-up without an answer delays no other one, nor the end of the process.
+- A name is not looked up more often than every two seconds. A look-up without an answer delays nothing else, nor the
+  end of the process.
 """
 
 from __future__ import annotations

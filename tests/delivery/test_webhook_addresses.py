@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from poller.delivery.sinks.connection import GuardedResolver
 from poller.errors import AddressRefused
 from poller.http.ssrf import AddressPolicy, SharedLookup, system_lookup
 from tests.delivery.sinks import TYPE, posted, sink_of
+from tests.harness.waiting import until
 from tests.receiver import receiving
 
 NONE = AddressPolicy()
@@ -136,6 +139,22 @@ async def test_a_shared_look_up_asks_once_for_all_who_wait() -> None:
     for _ in range(2):  # what failed is asked for again
         with pytest.raises(OSError, match=r"."):
             await lookup("sink.invalid")
+
+
+async def test_the_failure_of_a_look_up_that_was_given_up_is_not_logged() -> None:
+    """Nothing is reported of a look-up that fails after its last caller was cancelled."""
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda *told: reported.append(told))
+    lookup = SharedLookup()
+    waiting = asyncio.create_task(lookup("given-up.invalid"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await until(lookup._under_way["given-up.invalid"][0].done, "the look-up to end")
+    del waiting, lookup  # the last that know of it
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not reported
 
 
 async def test_the_systems_look_up_is_what_a_sink_uses() -> None:
