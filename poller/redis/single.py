@@ -10,7 +10,7 @@
 - The Sentinels are asked at each connection, and the server must confirm that it is a primary before any other command.
   If a Sentinel does not answer, or answers wrongly, the next one is asked.
 - Once another server has confirmed that, no connection to the earlier one is used any more. Replicas are not used.
-- A name is not looked up more often than every two seconds. A look-up without an answer delays nothing else, nor the
+- While a name's look-up has no answer, another one begins every two seconds at most. It delays no other name, nor the
   end of the process.
 """
 
