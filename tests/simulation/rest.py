@@ -42,7 +42,7 @@ class Seen:
         retired: the feeds that were in the configuration once.
         kept: those of them of which something is stored; the others were deleted.
         lossy: whether the store has forgotten writes: then there may be nothing left to send after an attempt that
-            failed, that could succeed.
+            failed, that could succeed; and a dead letter whose event is lost stays one.
         read: a command of the store.
     """
 
@@ -96,7 +96,7 @@ def _subscriptions(seen: Seen) -> Iterator[str]:
             "error": (one.error, None),
         }
         if seen.lossy:
-            for name in ("state", "error"):
+            for name in ("state", "error", "dead_letters"):
                 del expected[name]
         yield from _differing(one.subscription, expected)
 

@@ -496,8 +496,9 @@ class World:
         before = self.loop.hosts.get(name)
         if name in self._running or (before is not None and before.state is not HostState.DEAD):
             return  # one that is ending is followed by the one whom its fault starts
-        # It cannot know of a feed that is gone.
-        self._emptied |= {feed for feed in self.begun_anew if not self.store.read("XLEN", stream(feed))}
+        # It cannot know of a feed that is gone, nor how old subscriptions are that nobody has registered again.
+        unknown = not self.store.read("EXISTS", "poller:{subscriptions}:registry")
+        self._emptied |= {feed for feed in self.begun_anew if unknown or not self.store.read("XLEN", stream(feed))}
         daemon = self._daemons[name]
         skew = timedelta(seconds=self.skews[name])
         host = self.loop.host(name, address_of(name), skew=skew, drift=daemon.drift)
