@@ -301,7 +301,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "orphan-lease-kept",
-        "a process that stops while it trims a feed that nobody has keeps its lease (found by the simulation)",
+        "a process that stops while it trims an orphaned feed keeps the lease of the feed (found by the simulation)",
         {
             "daemon/retention_role.py": (
                 (
