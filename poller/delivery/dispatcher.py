@@ -285,7 +285,8 @@ class Dispatcher:
         try:
             if concluded.rest is not None:
                 await self._endpoint.rest("sink", concluded.rest)
-            await self._endpoint.learn(self._feed, outcome)
+            if self._store.held:  # else another process delivers the feed, and knows better how its sink is
+                await self._endpoint.learn(self._feed, outcome)
         except StoreUnavailable as error:  # the next outcome tries again
             _log.debug("not noted", **self._where, error=str(error))
 

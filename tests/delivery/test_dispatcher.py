@@ -6,6 +6,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from structlog.testing import capture_logs
@@ -18,11 +19,12 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.filters import Batching
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.signing import Signer, new_secret
-from poller.delivery.sinks.base import Sink
+from poller.delivery.sinks.base import Failure, Outcome, Sink
 from poller.delivery.sinks.webhook import SignedRequests
 from poller.telemetry import tracing
 from tests.delivery.events import spelled
-from tests.delivery.scene import Noted, now, subscription
+from tests.delivery.outcomes import unanswered
+from tests.delivery.scene import OK, Noted, Posted, now, subscription
 from tests.delivery.sinks import sink_of
 from tests.receiver import Received, Receiver, Reply, receiving
 from tests.telemetry.recording import linked, parent, recorded, told, traceparent
@@ -47,20 +49,22 @@ async def sent(receiver: Receiver, *events: bytes, mode: str = "structured", **o
         await _through(sink, events, mode)
 
 
-async def _through(sink: Sink, events: Sequence[bytes], mode: str) -> None:
+async def _through(
+    sink: Sink, events: Sequence[bytes], mode: str, *, stream: _Stream | None = None, noted: Noted | None = None
+) -> None:
     batching = Batching(max_events=100) if mode == "batch" else Batching()
     wanted = subscription(batching=batching, patience=RetryPolicy([timedelta(hours=1)], 0.0))
     clock = Clock()
     subscriber = EndpointState(
         wanted,
         sink,
-        Noted(),
+        noted or Noted(),
         paused_until=None,
         clock=clock,
     )
     tracker = DeliveryTracker(wanted)
     tracker.take_in([(f"{number}-0", event) for number, event in enumerate(events, 1)], now=now())
-    requests = Dispatcher(tracker, subscriber, _Stream(), feed="acme/a", changed=lambda: None, clock=clock)
+    requests = Dispatcher(tracker, subscriber, stream or _Stream(), feed="acme/a", changed=lambda: None, clock=clock)
     requests.start()
     await requests.finish(within=20)
     if requests.failed:
@@ -148,6 +152,19 @@ async def test_what_cannot_be_sent_is_told_as_that() -> None:
         "deadletter",
         "not_sent",
     )
+
+
+@pytest.mark.parametrize("outcome", [OK, unanswered(Failure.TIMEOUT)], ids=["accepted", "no answer"])
+async def test_of_a_feed_that_is_delivered_elsewhere_no_health_is_stored(outcome: Outcome) -> None:
+    """An attempt that ends after its lease is lost, as in a suspended process, changes no stored health."""
+    stream, noted = _Stream(), Noted()
+
+    def answer(_: bytes) -> Outcome:
+        stream.held = False
+        return outcome
+
+    await _through(Posted(answer), [event()], "structured", stream=stream, noted=noted)
+    assert noted.told == []
 
 
 async def test_off_nothing_is_sent_of_it() -> None:

@@ -72,6 +72,8 @@ class _Process:
     host: str
     metrics: DaemonMetrics = field(default_factory=DaemonMetrics)
     commits: Counter[CommitResult] = field(default_factory=Counter)
+    resent: int = 0  # commits that were sent again after their answer was lost: they count once
+    last: list[bytes] = field(default_factory=list)
 
 
 class Counters:
@@ -100,7 +102,10 @@ class Counters:
         name = words[3 + int(words[2])].decode().partition("/")[0].rpartition("-")[0]
         result = _ANSWERS.get(done.answer.partition(b"\r\n")[2].removesuffix(b"\r\n"))
         if result is not None and name in self._processes:
-            self._processes[name].commits[result] += 1
+            process, sent = self._processes[name], [bytes(word) for word in words]
+            process.commits[result] += 1
+            process.resent += sent == process.last
+            process.last = sent
 
     def served(self, host: str, status: int) -> None:
         """The source has answered a request of a daemon."""
@@ -123,7 +128,7 @@ class Counters:
             if counted > seen:
                 yield f"{name} has counted {counted} commits as {result}; the store has answered so {seen} times"
         failed = process.metrics.committed("failed")
-        if uncounted > failed + under_way:
+        if uncounted - process.resent > failed + under_way:
             yield f"{name} has not counted {uncounted} answers to commits, and {failed} as failed"
 
     def requested(self, *, cancelled: int | None) -> Iterator[str]:
