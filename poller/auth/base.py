@@ -232,7 +232,7 @@ class SecretFile:
     def __init__(self, path: Path, what: str) -> None:
         """Read this file when its text is first needed; ``what``: its content, for messages."""
         self.origin = f"the file {path}"
-        self._path = path
+        self._path, self._name = path, os.fspath(path)
         self._what = what
         self._seen: _Stamp | None = None
         self._text = ""
@@ -247,7 +247,7 @@ class SecretFile:
             CredentialUnusable: the file is missing, unreadable, open to every user, too large, not UTF-8 or empty.
         """
         try:
-            seen = self._stamp(os.stat(self._path))  # noqa: PTH116 -- microseconds on a local file, for each request
+            seen = self._stamp(os.stat(self._name))  # noqa: PTH116 -- microseconds on a local file, for each request
             if reread or seen != self._seen:
                 self._text, self._seen = self._read()
         except (OSError, UnicodeDecodeError) as error:

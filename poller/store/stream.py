@@ -46,7 +46,7 @@ class EntryId(NamedTuple):
             ValueError: it is no id.
         """
         ms, _, n = (text if isinstance(text, str) else text.decode()).partition("-")
-        return cls(int(ms), int(n or 0))
+        return tuple.__new__(cls, (int(ms), int(n or 0)))  # as cls(…) does, in two thirds of the time
 
     @classmethod
     def checked(cls, text: str) -> EntryId:
