@@ -64,7 +64,7 @@ def count(reports: Sequence[AttemptReport], outcome: Outcome | None, series: Att
         if kind is Delivered and (delay := _delay(one, now)) is not None:
             series.delayed(delay)
     for kind, events in counts.items():  # a batch may hold hundreds of events
-        series.steps[STEPS[kind]].inc(events)
+        series.attempted(STEPS[kind], events)
 
 
 def report(

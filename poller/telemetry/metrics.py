@@ -3,8 +3,8 @@
 **Invariants**
 
 * A process has series only for the feeds that it polls.
-* There may be thousands of feeds, so each is a few numbers rather than objects of the library; they become series on
-  request.
+* There may be thousands of feeds and subscriptions, so each is a few numbers rather than objects of the library; they
+  become series on request.
 * Each metric is declared once, with its name, labels and meaning, so that a complete list exists.
 * What is counted goes to the :class:`ProcessMetrics` of the task: those of the process, unless :func:`counting_in` says
   otherwise. Series that are counted again and again are looked up once.
@@ -15,11 +15,13 @@
 from __future__ import annotations
 
 import platform
+from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from http import HTTPStatus
+from itertools import accumulate, chain
 from typing import Final, Literal
 
 import msgspec
@@ -209,15 +211,56 @@ _DELAY: Final = declared(
 )
 
 
+class _Durations:
+    """The numbers of a histogram: a count for each bucket, not cumulated, and the sum of all seconds."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, described: MetricDescription) -> None:
+        self._bounds = described.bounds
+        self._counts = [0] * (len(described.bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def samples(self, **labels: str) -> Iterator[Sample]:
+        """The series, each with its suffix."""
+        counts, seconds = list(self._counts), self._sum  # one copy, because the loop may continue meanwhile
+        bounds = (*map(str, map(float, self._bounds)), "+Inf")
+        for bound, count in zip(bounds, accumulate(counts), strict=True):
+            yield "_bucket" + labelled(le=bound, **labels), count
+        yield "_count" + labelled(**labels), sum(counts)
+        yield "_sum" + labelled(**labels), seconds
+
+
 class AttemptSeries:
-    """The series of one subscription."""
+    """The series of one subscription. A few numbers: each delivery counts here."""
 
-    __slots__ = ("delayed", "requested", "steps")
+    __slots__ = ("_delays", "_requests", "_steps", "delayed", "requested")
 
-    def __init__(self, subscription: str, metrics: ProcessMetrics) -> None:
-        self.steps = {step: metrics.attempts.labels(subscription, step) for step in STEPS}
-        self.requested = metrics.attempt_seconds.labels(subscription).observe
-        self.delayed = metrics.delay.labels(subscription).observe
+    def __init__(self) -> None:
+        """Begin with zeros."""
+        self._steps = dict.fromkeys(STEPS, 0)
+        self._requests, self._delays = _Durations(_ATTEMPT_SECONDS), _Durations(_DELAY)
+        self.requested, self.delayed = self._requests.observe, self._delays.observe
+
+    def attempted(self, step: Step, events: int) -> None:
+        """Count attempts at this number of events by what follows."""
+        self._steps[step] += events
+
+    def attempts(self, step: Step) -> int:
+        """How many attempts this has followed."""
+        return self._steps[step]
+
+    def samples(self, subscription: str) -> dict[MetricDescription, list[Sample]]:
+        """The series of each metric, as those of this subscription."""
+        return {
+            _ATTEMPTS: [(labelled(outcome=step, subscription=subscription), n) for step, n in self._steps.items()],
+            _ATTEMPT_SECONDS: list(self._requests.samples(subscription=subscription)),
+            _DELAY: list(self._delays.samples(subscription=subscription)),
+        }
 
 
 def attempts_of(subscription: str) -> AttemptSeries:
@@ -449,7 +492,7 @@ class ProcessMetrics:
 
     Attributes:
         registry: those that the library collects.
-        rounds: the rest.
+        rounds: of the rounds.
     """
 
     def __init__(self) -> None:
@@ -458,9 +501,6 @@ class ProcessMetrics:
         self.rounds = RoundMetrics()
         ProcessCollector(registry=registry)
         self.round_seconds = _ROUND_SECONDS.histogram(registry)
-        self.attempts = _ATTEMPTS.counter(registry)
-        self.attempt_seconds = _ATTEMPT_SECONDS.histogram(registry)
-        self.delay = _DELAY.histogram(registry)
         self.retention_max_bytes = _RETENTION_MAX_BYTES.gauge(registry)
         self.loop_lag = _LOOP_LAG.histogram(registry)
         self.answers = _ANSWERS.counter(registry)
@@ -484,16 +524,20 @@ class ProcessMetrics:
         """The series of a subscription, created if necessary."""
         found = self._subscriptions.get(subscription)
         if found is None:
-            found = self._subscriptions[subscription] = AttemptSeries(subscription, self)
+            found = self._subscriptions[subscription] = AttemptSeries()
         return found
 
     def no_attempts_of(self, subscription: str) -> None:
         """Remove the series of a subscription that is not delivered here any more."""
-        if self._subscriptions.pop(subscription, None) is not None:
-            for step in STEPS:
-                self.attempts.remove(subscription, step)
-            self.attempt_seconds.remove(subscription)
-            self.delay.remove(subscription)
+        self._subscriptions.pop(subscription, None)
+
+    def blocks(self, *, openmetrics: bool) -> Iterator[str]:
+        """The series that the library does not collect, as text. May be called by any thread."""
+        yield from self.rounds.blocks(openmetrics=openmetrics)
+        found = [one.samples(name) for name, one in list(self._subscriptions.items())]
+        for described in (_ATTEMPTS, _ATTEMPT_SECONDS, _DELAY):
+            samples = chain.from_iterable(one[described] for one in found)
+            yield described.block(samples, openmetrics=openmetrics)
 
 
 _METRICS: Final[ContextVar[ProcessMetrics]] = ContextVar("metrics", default=ProcessMetrics())  # noqa: B039 -- what has no other counts there

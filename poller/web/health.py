@@ -80,7 +80,7 @@ def written(moment: ScrapeState, form: Form) -> bytes:
         READY.block([("", float(moment.ready))], openmetrics=other),
         STORE_UP.block([("", float(moment.up))], openmetrics=other),
         STORE_FINDING.block(findings, openmetrics=other),
-        *metrics.rounds.blocks(openmetrics=other),
+        *metrics.blocks(openmetrics=other),
         *(blocks(moment.stored, openmetrics=other) if moment.stored else ()),
         _END if other else "",
     ]

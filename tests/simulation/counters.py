@@ -49,7 +49,7 @@ class DaemonMetrics(ProcessMetrics):
 
     def delivered(self, subscription: str) -> int:
         """How many events it has delivered for a subscription."""
-        return sum(int(_value(one.steps["delivered"])) for name, one in self._series if name == subscription)
+        return sum(one.attempts("delivered") for name, one in self._series if name == subscription)
 
     def committed(self, result: CommitResult) -> int:
         """How many commits have ended so."""

@@ -25,7 +25,9 @@ def values(text: bytes | str) -> dict[Key, float]:
 
 def value(name: str, /, **labels: str) -> float | None:
     """One sample of this process, or None without such a series."""
-    return process_metrics().registry.get_sample_value(name, labels)
+    metrics = process_metrics()
+    found = metrics.registry.get_sample_value(name, labels)
+    return values("".join(metrics.blocks(openmetrics=False))).get(key(name, **labels)) if found is None else found
 
 
 def grown(name: str, /, **labels: str) -> float:

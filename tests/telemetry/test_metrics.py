@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
 import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from redis.asyncio import Redis
 
 from poller.changes.plan import KINDS, Commit, RoundCounts
@@ -29,6 +30,7 @@ from poller.telemetry.metrics import (
     counted,
     counting_in,
     declared,
+    described,
     labelled,
     no_attempts_of,
     process_metrics,
@@ -50,15 +52,32 @@ def test_all_steps_are_there_from_the_start() -> None:
 
 def test_one_that_is_gone_has_none() -> None:
     """A removed subscription's series are removed and start from 0 later; removing an unknown one does nothing."""
-    attempts_of("gone").steps["delivered"].inc()
+    attempts_of("gone").attempted("delivered", 1)
     assert attempts_of("gone") is attempts_of("gone")
     for _ in range(2):
         no_attempts_of("gone")
     assert value("poller_attempts_total", subscription="gone", outcome="delivered") is None
     assert value("poller_attempt_duration_seconds_count", subscription="gone") is None
-    attempts_of("gone").steps["delivered"].inc()
+    attempts_of("gone").attempted("delivered", 1)
     assert value("poller_attempts_total", subscription="gone", outcome="delivered") == 1
     no_attempts_of("gone")
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_durations_are_exported_as_the_library_does(*, openmetrics: bool) -> None:
+    """A subscription's histograms have the series and values that one of the library has, bounds included."""
+    own, registry = ProcessMetrics(), CollectorRegistry()
+    bounds = next(one.bounds for one in described() if one.name == "poller_delivery_delay_seconds")
+    of_library = Histogram(
+        "poller_delivery_delay_seconds", "x", ["subscription"], registry=registry, buckets=bounds
+    ).labels("one")
+    series = own.attempts_of("one")
+    for seconds in (0.0, 0.005, 0.0051, 0.3, 1, 86400, 1e9, *bounds):
+        of_library.observe(seconds)
+        series.delayed(seconds)
+    expected = values(generate_latest(registry))
+    found = values("".join(own.blocks(openmetrics=openmetrics)))
+    assert {one: value for one, value in found.items() if one[0].startswith("poller_delivery_delay")} == expected
 
 
 async def test_daemons_in_one_process_count_apart() -> None:
@@ -67,7 +86,7 @@ async def test_daemons_in_one_process_count_apart() -> None:
 
     async def count() -> None:
         committed("written", 0.1)
-        attempts_of("apart").steps["delivered"].inc()
+        attempts_of("apart").attempted("delivered", 1)
         process_metrics().rounds.ended("a/apart", RoundCounts(), mode="delta", result="ok")
 
     with counting_in(own):
@@ -75,11 +94,12 @@ async def test_daemons_in_one_process_count_apart() -> None:
     await counting
     assert own.registry.get_sample_value("poller_commits_total", {"result": "written"}) == 1
     labels = {"subscription": "apart", "outcome": "delivered"}
-    assert own.registry.get_sample_value("poller_attempts_total", labels) == 1
-    assert "a/apart" in "".join(own.rounds.blocks(openmetrics=False))
+    text = "".join(own.blocks(openmetrics=False))
+    assert values(text)[key("poller_attempts_total", **labels)] == 1
+    assert "a/apart" in text
     assert grown("poller_commits_total", result="written") == before
     assert value("poller_attempts_total", **labels) is None
-    assert "a/apart" not in "".join(process_metrics().rounds.blocks(openmetrics=False))
+    assert "a/apart" not in "".join(process_metrics().blocks(openmetrics=False))
 
 
 # Declared metrics: each name once.
