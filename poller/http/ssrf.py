@@ -299,17 +299,20 @@ class SharedLookup:
 
     def __init__(self) -> None:
         """Begin without a look-up."""
-        self._under_way: dict[str, tuple[asyncio.Future[Sequence[str]], float]] = {}
+        self._under_way: dict[str, asyncio.Future[Sequence[str]]] = {}
 
     async def __call__(self, host: str) -> Sequence[str]:
         """As :func:`system_lookup`, also with addresses of a kind that this machine has not."""
-        asked, since = self._under_way.get(host, (None, 0.0))
-        now = asyncio.get_running_loop().time()
-        if asked is None or asked.done() or now - since >= ASKED_AGAIN:
-            asked = _begun(host)
+        asked = self._under_way.get(host)
+        if asked is None or asked.done():
+            asked = self._under_way[host] = _begun(host)
             asked.add_done_callback(_seen)
-            self._under_way[host] = asked, now
+            asyncio.get_running_loop().call_later(ASKED_AGAIN, self._leave, host, asked)
         return await asyncio.shield(asked)
+
+    def _leave(self, host: str, asked: asyncio.Future[Sequence[str]]) -> None:
+        if self._under_way.get(host) is asked:
+            del self._under_way[host]
 
 
 def _seen(answered: asyncio.Future[Sequence[str]]) -> None:
