@@ -339,7 +339,7 @@ MUTATIONS: Final = (
     Mutation(
         "delivery-not-counted",
         "events that were delivered are missing in the metrics",
-        {"delivery/dispatcher.py": (("        series.steps[STEPS[kind]].inc(events)\n", "        pass\n"),)},
+        {"delivery/dispatcher.py": (("        series.attempted(STEPS[kind], events)\n", "        pass\n"),)},
         ("kill",),
     ),
     Mutation(
