@@ -54,7 +54,7 @@ def configured(plan: Plan, *, without: Collection[str] = (), feeds: Sequence[Fee
         *(_feed_table(feed) for feed in (plan.feeds if feeds is None else feeds)),
         *(subscription_table(one, secret) for one in plan.subscriptions if one.id not in without),
     ]
-    path = kept(f"{os.getpid()}.toml", "\n".join(lines))
+    path = _written("configuration", "\n".join(lines))
     try:
         return load(path, {})
     finally:
@@ -71,15 +71,24 @@ def addable(plan: Plan) -> dict[str, SubscriptionSettings]:
 
 def kept(name: str, text: str) -> Path:
     """A file with this text, always at the same place: its path is a part of what the store is given."""
+    path = _directory() / name
+    if not (path.exists() and path.read_text() == text):
+        _written(name, text).replace(path)
+    return path
+
+
+def _written(name: str, text: str) -> Path:
+    """A file with this text, at a place of its own: simulations run side by side, and their process ids are alike."""
+    number, path = tempfile.mkstemp(prefix=f"{name}.", dir=_directory())
+    with os.fdopen(number, "w") as file:
+        file.write(text)
+    return Path(path)
+
+
+def _directory() -> Path:
     directory = Path(tempfile.gettempdir()) / f"poller-simulation-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
-    path = directory / name
-    if not (path.exists() and path.read_text() == text):
-        fresh = directory / f"{name}.{os.getpid()}"
-        fresh.write_text(text)
-        fresh.chmod(0o600)
-        fresh.replace(path)
-    return path
+    return directory
 
 
 def _feed_table(feed: FeedPlan) -> str:

@@ -64,6 +64,7 @@ _ROLES: Final = frozenset({"poll", "deliver"})
 _BOUND: Final = 150.0  # seconds; the longest pause of a source that failed is a minute, and two may follow each other
 _STOPPING: Final = 15.0  # seconds
 _ADDED: Final = 2.0  # seconds after the start, subscriptions that the file does not have are added
+_BELATES: Final = frozenset({"freeze", "half_open", "partition", "slow"})
 _MOST_LOOKS: Final = 8.0  # seconds between two looks whether all is done
 _PROMPT: Final = 0.05  # seconds; on a slower network a process that ends may run out of time before all is released
 _REDIRECTED: Final = 300
@@ -435,8 +436,13 @@ class World:
         subscribed = [one.id for one in self.plan.subscriptions if one.id not in self.removed]
         live = {feed.feed: self.api.history.count(feed.resource) for feed in self.feeds}
         daemons = sorted(self._running)
-        kept = self._retired if self._lossy else self._retired - self._forgotten
+        kept = self._retired if self._lossy or self._belated else self._retired - self._forgotten
         return Seen(feeds, subscriptions, live, subscribed, daemons, self._retired, kept, self._lossy, self.store.read)
+
+    @property
+    def _belated(self) -> bool:
+        """Whether a process may poll a feed by its former name after that was deleted: it was cut off or suspended."""
+        return any(fault.kind in _BELATES for fault in self.plan.faults)
 
     async def _end(self) -> None:
         # The release of a lease that goes out on a half-open connection has no answer; the lease runs out by itself.
@@ -448,7 +454,9 @@ class World:
         if not (self._lossy or self._retired or self.begun_anew or self.problems):
             self._problems += await self.operator.start(self._counted())
         if not self.problems:
-            self._problems += [f"{key} is left" for key, owner in self._left() if owner.rsplit("-", 2)[0] not in deaf]
+            spared = {f"poller:{{acme/{feed}}}:lease" for feed in self._forgotten if self._belated}
+            left = [key for key, owner in self._left() if owner.rsplit("-", 2)[0] not in deaf and key not in spared]
+            self._problems += [f"{key} is left" for key in left]
 
     def _is_deaf(self, name: str) -> bool:
         """Whether a daemon has a half-open connection to the store."""
