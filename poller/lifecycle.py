@@ -1,4 +1,4 @@
-"""Stop signals, cancellation of tasks, and long computations that yield to other tasks."""
+"""Stop signals, cancellation of tasks, time limits, and long computations that yield to other tasks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import signal
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, cast
+
+from poller.clock import Clock
 
 _CANCEL_AGAIN_SECONDS: Final = 0.1
 T = TypeVar("T")
@@ -61,6 +63,71 @@ async def finished(task: asyncio.Future[Any], *, within: float) -> None:
             await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
     timer.cancel()
     await ended(task)
+
+
+class TimeLimit:
+    """A time limit that many short blocks share; each gets a block of its own from :meth:`block`.
+
+    A block does what ``asyncio.timeout`` does, at a fifth of its cost: since all blocks have the same limit, they are
+    due in the order in which they began, and one timer is enough for all of them.
+    """
+
+    def __init__(self, seconds: float, *, clock: Clock) -> None:
+        """``seconds``: for each block, by this clock."""
+        self.seconds = seconds
+        self._clock = clock
+        self._running: dict[LimitedBlock, float] = {}  # when each is due
+        self._timer: asyncio.TimerHandle | None = None
+
+    def block(self) -> LimitedBlock:
+        """A block of the current task, which raises TimeoutError when it lasts longer; for one use."""
+        return LimitedBlock(self)
+
+    def _begun(self, block: LimitedBlock) -> None:
+        self._running[block] = self._clock.monotonic() + self.seconds
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.seconds, self._expire)
+
+    def _ended(self, block: LimitedBlock) -> None:
+        self._running.pop(block, None)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        for block, due in list(self._running.items()):
+            if due > now:
+                self._timer = asyncio.get_running_loop().call_later(due - now, self._expire)
+                return
+            del self._running[block]
+            block.expire()
+
+
+class LimitedBlock:
+    """A block with a time limit, see :class:`TimeLimit`."""
+
+    __slots__ = ("_cancelling", "_expired", "_limit", "_task")
+
+    def __init__(self, limit: TimeLimit) -> None:
+        self._limit = limit
+        self._expired = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a block with a time limit belongs to a task")
+        self._task, self._cancelling = task, task.cancelling()
+        self._limit._begun(self)  # noqa: SLF001 -- two halves of one thing
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._limit._ended(self)  # noqa: SLF001 -- see above
+        # A cancellation from outside is passed on, even if it came together with the one of the limit.
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def expire(self) -> None:
+        """Interrupt the block."""
+        self._expired = True
+        self._task.cancel()
 
 
 async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:

@@ -6,10 +6,13 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from typing import cast
 
 import pytest
 
-from poller.lifecycle import ended, finished, stopped_by_signals
+from poller.clock import Clock
+from poller.lifecycle import TimeLimit, ended, finished, stopped_by_signals
+from tests.harness.clock import FakeClock
 from tests.harness.waiting import within
 
 
@@ -84,3 +87,84 @@ async def test_what_does_not_finish_in_time_is_ended() -> None:
     with suppress(asyncio.CancelledError):
         await task
     assert task.cancelled()
+
+
+async def test_blocks_share_a_time_limit() -> None:
+    """Each block that lasts longer is interrupted, in the order in which they began; one that ends in time is not."""
+    limit, clock = TimeLimit(0.05, clock=Clock()), Clock()
+    began, ended_at = clock.monotonic(), list[int]()
+
+    async def one(number: int, event: asyncio.Event) -> bool:
+        try:
+            with limit.block():
+                await event.wait()
+        except TimeoutError:
+            ended_at.append(number)
+            return clock.monotonic() - began >= limit.seconds
+        return False
+
+    in_time, never = asyncio.Event(), asyncio.Event()
+    tasks = [asyncio.create_task(one(number, in_time if number == 1 else never)) for number in range(3)]
+    await asyncio.sleep(0)
+    in_time.set()
+    assert await asyncio.gather(*tasks) == [True, False, True]
+    assert ended_at == [0, 2]
+    await within(one(3, never), 10)  # the timer is set anew after a time without blocks
+    assert ended_at == [0, 2, 3]
+
+
+async def test_a_block_that_began_later_is_due_later() -> None:
+    """One timer serves all blocks: after the first one is interrupted, it waits for the next."""
+    clock = FakeClock()
+    limit = TimeLimit(0.01, clock=clock)
+
+    async def one() -> None:
+        with limit.block():
+            await asyncio.Event().wait()
+
+    first = asyncio.create_task(one())
+    await asyncio.sleep(0)
+    clock.move(0.005)
+    second = asyncio.create_task(one())
+    await asyncio.sleep(0)
+    clock.move(0.005)
+    with pytest.raises(TimeoutError):
+        await within(first, 5)
+    assert not second.done()
+    clock.move(0.005)
+    with pytest.raises(TimeoutError):
+        await within(second, 5)
+
+
+@pytest.mark.parametrize("passed", [False, True])
+async def test_a_cancellation_is_no_time_limit(passed: bool) -> None:
+    """A task that is cancelled stays cancelled, also if the limit passes before it notices."""
+    limit = TimeLimit(10, clock=Clock())
+    block, entered = limit.block(), asyncio.Event()
+
+    async def work() -> None:
+        with block:
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await entered.wait()
+    if passed:
+        block.expire()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_an_error_of_a_block_is_its_own() -> None:
+    """An interrupted block that raises an error raises that one, and its task is not cancelled."""
+    limit = TimeLimit(10, clock=Clock())
+    block = limit.block()
+    asyncio.get_running_loop().call_soon(block.expire)
+    with pytest.raises(ZeroDivisionError), block:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ZeroDivisionError from None
+    assert not cast("asyncio.Task[None]", asyncio.current_task()).cancelling()
+    await asyncio.sleep(0)

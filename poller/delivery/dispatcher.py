@@ -264,7 +264,7 @@ class Dispatcher:
             outcome, concluded, now = await self._sent(unit, batch)
             trace_attempt(span, concluded.reports, outcome)
             self._report(concluded, outcome, now)
-        await self._learn(concluded, outcome)
+        await self._learn(concluded, outcome, now)
 
     async def _sent(
         self, unit: list[QueuedEntry[Event]], batch: list[SinkEvent]
@@ -281,12 +281,13 @@ class Dispatcher:
             self._until = self._endpoint.pause(concluded.pause)
         return outcome, concluded, now
 
-    async def _learn(self, concluded: AttemptResult, outcome: Outcome) -> None:
+    async def _learn(self, concluded: AttemptResult, outcome: Outcome, now: datetime) -> None:
         try:
             if concluded.rest is not None:
                 await self._endpoint.rest("sink", concluded.rest)
-            if self._store.held:  # else another process delivers the feed, and knows better how its sink is
-                await self._endpoint.learn(self._feed, outcome)
+            # Without the lease, another process delivers the feed, and knows better how its sink is.
+            if self._store.held and (storing := self._endpoint.learn(self._feed, outcome, now)) is not None:
+                await storing
         except StoreUnavailable as error:  # the next outcome tries again
             _log.debug("not noted", **self._where, error=str(error))
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -282,31 +282,34 @@ class EndpointState:
         """Adopt a pause that another process has stored."""
         self.pause(until - self._clock.now())
 
-    async def learn(self, feed: str, outcome: Outcome) -> None:
-        """Record the outcome of an attempt, and store and announce changes of the health.
+    def learn(self, feed: str, outcome: Outcome, now: datetime) -> Awaitable[None] | None:
+        """Record the outcome of an attempt that ended now, by the store's clock, UTC.
 
-        The feed consumers are woken before anything is stored, so that they write the outcome meanwhile.
-
-        Raises:
-            StoreError: the health was not stored; the next outcome tries again.
+        Returns:
+            What stores and announces changes of the health; None: nothing changed. The feed consumers are woken before
+            anything is stored, so that they write the outcome meanwhile. It raises StoreError if the health was not
+            stored; the next outcome tries again.
         """
-        if outcome.kind is OutcomeKind.NOT_SENT:
-            self._standing.unsent(feed, self._clock.now(), outcome.error)
-        elif outcome.kind is OutcomeKind.REJECTED:
-            return  # the fault is the event's, not the sink's
-        elif outcome.is_delivered:
+        if outcome.is_delivered:
             self._breath_until, self._failed_in_a_row = self._clock.monotonic(), 0
-            self._standing.succeeded(feed, self._clock.now())
-            if self._unwell:
-                self._wake()
-                await self._notes.recovered(self.subscription.id, self._clock.now())
-                self._unwell = False
-        else:
-            self._standing.failed(feed, self._clock.now(), outcome.error or None, clock=self._clock.monotonic())
-            if not outcome.is_unexplained:  # the sink is alive, and has an adaptive rate now
-                self._failed_in_a_row += 1
-                self._breathe()
-            await self._judge(outcome)
+            self._standing.succeeded(feed, now)
+            return self._recovered(now) if self._unwell or self._standing.unnoted else None
+        if outcome.kind is OutcomeKind.REJECTED:
+            return None  # the fault is the event's, not the sink's
+        if outcome.kind is OutcomeKind.NOT_SENT:
+            self._standing.unsent(feed, now, outcome.error)
+            return self._note_changes()
+        self._standing.failed(feed, now, outcome.error or None, clock=self._clock.monotonic())
+        if not outcome.is_unexplained:  # the sink is alive, and has an adaptive rate now
+            self._failed_in_a_row += 1
+            self._breathe()
+        return self._judge(outcome)
+
+    async def _recovered(self, at: datetime) -> None:
+        if self._unwell:
+            self._wake()
+            await self._notes.recovered(self.subscription.id, at)
+            self._unwell = False
         await self._note_changes()
 
     async def _note_changes(self) -> None:
@@ -325,14 +328,14 @@ class EndpointState:
 
     async def _judge(self, outcome: Outcome) -> None:
         """Pause the subscription if all processes saw nothing but failures for too long."""
-        if self.resting or not self._too_long():
-            return
-        self._wake()
-        self._standing.heard(await self._notes.healths(self.subscription.id))
-        if self._too_long():
-            limit = self.subscription.disable_after
-            await self.rest("failures", f"nothing but failures for {limit}; the last one: {outcome.error}")
-            self._unwell = True
+        if not self.resting and self._too_long():
+            self._wake()
+            self._standing.heard(await self._notes.healths(self.subscription.id))
+            if self._too_long():
+                limit = self.subscription.disable_after
+                await self.rest("failures", f"nothing but failures for {limit}; the last one: {outcome.error}")
+                self._unwell = True
+        await self._note_changes()
 
     def _too_long(self) -> bool:
         lasted = self._standing.failing_for

@@ -135,9 +135,13 @@ def _extension(name: str) -> Callable[[Envelope], str | None]:
 
 
 def _all_of(parts: Sequence[Predicate]) -> Predicate:
-    if len(parts) == 1:
-        return parts[0]
-    return lambda envelope: _each(parts, envelope)
+    if not parts:
+        return _any_event
+    return parts[0] if len(parts) == 1 else lambda envelope: _each(parts, envelope)
+
+
+def _any_event(_: Envelope) -> bool:
+    return True
 
 
 def _each(parts: Iterable[Predicate], envelope: Envelope) -> bool:

@@ -192,15 +192,16 @@ class KeyQueues(Generic[T]):
         while self._open and len(taken) < most:
             key = self._open[0]
             queue = self._queues[key]
-            for entry in _some(queue, most - len(taken)):
+            count = len(taken)
+            for entry in queue if len(queue) == 1 else _some(queue, most - count):
                 over = most_bytes is not None and size + entry.size > most_bytes
                 if taken and (over or entry.alone or taken[0].alone):
                     if entry is queue[0]:
                         return taken
                     break
                 taken.append(entry)
-                self._taken[key] = self._taken.get(key, 0) + 1
                 size += entry.size
+            self._taken[key] = len(taken) - count
             self._open.popleft()
         return taken
 
@@ -212,7 +213,10 @@ class KeyQueues(Generic[T]):
         queue.popleft()
         if entry.key in self._taken:
             self._taken[entry.key] -= 1
-        self._leave(entry)
+        if entry.fresh:
+            self._fresh_bytes -= self._fresh.pop(entry.id)
+        else:
+            self._parked -= 1
 
     def reopen(self, key: str) -> None:
         """Open a shut queue; an empty one is removed."""
@@ -263,12 +267,6 @@ class KeyQueues(Generic[T]):
         foremost = queue[0] if queue else None
         self._queues[key] = queue = deque(sorted(queue, key=lambda entry: EntryId.parse(entry.id)))
         return bool(queue) and queue[0] is not foremost
-
-    def _leave(self, entry: QueuedEntry[T]) -> None:
-        if entry.fresh:
-            self._fresh_bytes -= self._fresh.pop(entry.id)
-        else:
-            self._parked -= 1
 
 
 def _some(queue: Iterable[QueuedEntry[T]], most: int) -> Iterator[QueuedEntry[T]]:

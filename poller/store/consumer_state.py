@@ -55,6 +55,8 @@ from poller.store.stream import EARLIEST, EntryId
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
 _BEHIND: Final = 2
+_DATA: Final = b"data"
+_ONE_FIELD: Final = 2  # its name and its value
 
 Entry = tuple[str, bytes | None]
 """An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
@@ -272,7 +274,9 @@ def _entry(number: bytes, fields: Sequence[bytes] | None) -> Entry:
     """From the server's answer: names and values of fields in turn, none of an entry that is gone."""
     if fields is None:
         return number.decode(), None
-    return number.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(b"data", b"")
+    if len(fields) == _ONE_FIELD and fields[0] == _DATA:
+        return number.decode(), fields[1]
+    return number.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(_DATA, b"")
 
 
 READ: Final = lua("read_entries")

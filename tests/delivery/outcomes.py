@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from poller.delivery.sinks.base import Failure, Outcome, OutcomeKind
 from poller.delivery.sinks.webhook import meaning_of
+from tests.harness.clock import FakeClock
 
 NOON: Final = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
@@ -14,7 +15,8 @@ NOON: Final = datetime(2025, 3, 1, 12, tzinfo=UTC)
 def answered(status: int, *, retry_after: str | None = None, date: str | None = None, **fields: Any) -> Outcome:
     """The outcome of an answer with this status, received at noon."""
     given = {"Retry-After": retry_after, "Date": date}
-    kind, wait, is_overloaded = meaning_of(status, {name: text for name, text in given.items() if text}, NOON)
+    headers = {name: text for name, text in given.items() if text}
+    kind, wait, is_overloaded = meaning_of(status, headers, FakeClock(NOON))
     return Outcome(kind, wait=wait, is_overloaded=is_overloaded, status=status, **fields)
 
 

@@ -43,6 +43,13 @@ def made(clock: FakeClock, noted: Noted | None = None, posted: Posted | None = N
     return subscriber(posted or Posted(), noted, clock=clock, **changes)
 
 
+async def learn(sink: EndpointState, clock: FakeClock, outcome: Outcome) -> None:
+    """What a dispatcher does with an outcome."""
+    storing = sink.learn("acme/a", outcome, clock.now())
+    if storing is not None:
+        await storing
+
+
 def yes() -> bool:
     return True
 
@@ -101,9 +108,9 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     for _ in range(MANY_FAILURES - 1):
-        await sink.learn("acme/a", BROKEN)
+        await learn(sink, clock, BROKEN)
     assert "breathing" not in state(sink)
-    await sink.learn("acme/a", BROKEN)
+    await learn(sink, clock, BROKEN)
     assert sink.next_moment == pytest.approx(1000 + FIRST_BREATH)
     clock.move(FIRST_BREATH)
     assert "breathing" not in state(sink)
@@ -113,12 +120,12 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     ends = sink.next_moment
     assert ends == pytest.approx(clock.monotonic() + FIRST_BREATH)
     for _ in range(30):
-        await sink.learn("acme/a", BROKEN)
+        await learn(sink, clock, BROKEN)
     assert sink.next_moment == ends
     clock.move(FIRST_BREATH)
-    await sink.learn("acme/a", BROKEN)
+    await learn(sink, clock, BROKEN)
     assert sink.next_moment == pytest.approx(clock.monotonic() + LONGEST_BREATH)
-    await sink.learn("acme/a", OK)
+    await learn(sink, clock, OK)
     assert "breathing" not in state(sink)
     sink.acquire(fresh=True)
     assert "breathing" not in state(sink)
@@ -175,7 +182,7 @@ async def test_429_makes_no_sink_ailing() -> None:
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted)
     for _ in range(3 * MANY_FAILURES):
-        await sink.learn("acme/a", BUSY)
+        await learn(sink, clock, BUSY)
     assert "breathing" not in state(sink)
     assert noted.kept["acme/a"].failing_since == clock.now()
 
@@ -195,15 +202,15 @@ async def test_nothing_but_failures_is_told_once() -> None:
     """Health is stored when it changes; after ``disable_after`` of failures the subscription is paused, once."""
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted, disable_after=timedelta(seconds=10))
-    await sink.learn("acme/a", BROKEN)
-    await sink.learn("acme/a", BROKEN)
+    await learn(sink, clock, BROKEN)
+    await learn(sink, clock, BROKEN)
     assert noted.names() == ["health"]
     clock.move(10)
-    await sink.learn("acme/a", BROKEN)
-    await sink.learn("acme/a", BROKEN)
+    await learn(sink, clock, BROKEN)
+    await learn(sink, clock, BROKEN)
     assert noted.names() == ["health", "rest", "health"]
     assert "resting" in state(sink)
-    await sink.learn("acme/a", OK)  # a request in flight
+    await learn(sink, clock, OK)  # a request in flight
     assert noted.names()[3:] == ["recovered", "health"]
 
 
@@ -213,14 +220,14 @@ async def test_a_clock_that_jumps_disables_nothing(days: int) -> None:
     clock, noted = FakeClock(monotonic=1000.0), Noted()
     sink = made(clock, noted, disable_after=timedelta(days=5))
     for _ in range(20):
-        await sink.learn("acme/a", BROKEN)
+        await learn(sink, clock, BROKEN)
         clock.move(1)
         clock.turn(timedelta(days=days))
     assert "resting" not in state(sink)
     for _ in range(5):
         clock.move(24 * 3600)
         clock.turn(timedelta(days=days))
-        await sink.learn("acme/a", BROKEN)
+        await learn(sink, clock, BROKEN)
     assert "resting" in state(sink)
 
 
@@ -230,7 +237,7 @@ async def test_a_process_that_begins_after_a_jump_disables_nothing() -> None:
     for attempt in range(6):
         sink = made(clock, noted, disable_after=timedelta(hours=1))
         sink.took("acme/a", noted.kept.get("acme/a", Health()))
-        await sink.learn("acme/a", BROKEN)
+        await learn(sink, clock, BROKEN)
         await sink.store_health("acme/a")
         assert ("resting" in state(sink)) is (attempt == 5)
         clock.turn(timedelta(days=30))
@@ -241,9 +248,9 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
     clock, noted = FakeClock(monotonic=1000.0), Noted(away=1)
     sink = made(clock, noted, disable_after=timedelta(0))
     with pytest.raises(StoreUnavailable):
-        await sink.learn("acme/a", BROKEN)
+        await learn(sink, clock, BROKEN)
     assert "resting" not in state(sink)
-    await sink.learn("acme/a", BROKEN)
+    await learn(sink, clock, BROKEN)
     assert "resting" in state(sink)
     assert noted.names() == ["rest", "health"]
 
@@ -264,9 +271,9 @@ async def test_of_two_outcomes_the_later_one_stays_stored() -> None:
     """What is stored of the health is never older than what was stored before, and at the end it is the latest."""
     clock, noted = FakeClock(monotonic=1000.0), Reordering()
     sink = made(clock, noted)
-    await asyncio.gather(*[sink.learn("acme/a", outcome) for outcome in (OK, OK, BROKEN, OK)])
+    await asyncio.gather(*[learn(sink, clock, outcome) for outcome in (OK, OK, BROKEN, OK)])
     assert noted.kept["acme/a"].failing_since is None
-    await asyncio.gather(sink.learn("acme/a", BROKEN), sink.store_health("acme/a"))
+    await asyncio.gather(learn(sink, clock, BROKEN), sink.store_health("acme/a"))
     counted = noted.kept["acme/a"]
     assert (counted.delivered, counted.failed) == (3, 2)
     assert counted.failing_since is not None
@@ -278,10 +285,10 @@ async def test_while_a_sink_is_well_its_health_is_stored_now_and_then() -> None:
     """Successes while a write is under way are not stored one by one."""
     clock, noted = FakeClock(monotonic=1000.0), Reordering()
     sink = made(clock, noted)
-    first = asyncio.create_task(sink.learn("acme/a", OK))
+    first = asyncio.create_task(learn(sink, clock, OK))
     await turns(2)
     for _ in range(50):
-        await sink.learn("acme/a", OK)
+        await learn(sink, clock, OK)
     await first
     assert noted.names() == ["health"]
 
@@ -315,7 +322,7 @@ class Missing(PythonSink):
         return await self._sink.send(batch)
 
 
-async def attempt(sink: EndpointState) -> Outcome | None:
+async def attempt(sink: EndpointState, clock: FakeClock) -> Outcome | None:
     """One attempt as :mod:`poller.delivery.dispatcher` makes it; None if the endpoint allows none."""
     if "free" not in state(sink):
         return None
@@ -324,7 +331,7 @@ async def attempt(sink: EndpointState) -> Outcome | None:
         if not await sink.turn(allowed=yes):
             return None
         outcome = await sink.send([EVENT])
-        await sink.learn("acme/a", outcome)
+        await learn(sink, clock, outcome)
         return outcome
     finally:
         sink.release()
@@ -337,21 +344,21 @@ async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(
     sink = made(clock, noted, posted, disable_after=timedelta(seconds=10))
     missing = Missing(sink)
     missing.error = error
-    outcome = await attempt(sink)
+    outcome = await attempt(sink, clock)
     assert outcome == unanswered(Failure.CREDENTIAL, error=str(error))
     began = clock.now()
     for _ in range(100):
         clock.move(CREDENTIAL_WAIT.total_seconds())
-        assert await attempt(sink) == outcome
+        assert await attempt(sink, clock) == outcome
     assert (noted.names(), noted.kept["acme/a"].failing_since, sink.error) == (["health"], began, str(error))
     assert (state(sink), posted.bodies) == (set(), [])
     missing.error = None
     clock.move(CREDENTIAL_WAIT.total_seconds())
     posted.answer = lambda _: BROKEN
-    assert await attempt(sink) == BROKEN
+    assert await attempt(sink, clock) == BROKEN
     assert "resting" not in state(sink)  # the sink itself has failed only once
     clock.move(10)
-    assert await attempt(sink) == BROKEN
+    assert await attempt(sink, clock) == BROKEN
     assert "resting" in state(sink)
 
 
@@ -370,12 +377,12 @@ async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> Non
     wait = CREDENTIAL_WAIT.total_seconds()
     for number in range(1, 60):
         clock.move(wait / 5)
-        await attempt(sink)
+        await attempt(sink, clock)
         assert missing.asked == 1 + number // 5
         assert sink.next_moment == 1000 + wait * (1 + number // 5)
     missing.error = None
     clock.move(wait)
-    assert await attempt(sink) == await attempt(sink) == OK
+    assert await attempt(sink, clock) == await attempt(sink, clock) == OK
     assert len(posted.bodies) == 2
 
 
@@ -386,11 +393,11 @@ async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is
     missing = Missing(sink)
     with capture_logs() as logs:
         for _ in range(25):
-            assert await attempt(sink) is not None
+            assert await attempt(sink, clock) is not None
             clock.move(CREDENTIAL_WAIT.total_seconds())
         missing.error = None
         for _ in range(3):
-            assert await attempt(sink) == OK
+            assert await attempt(sink, clock) == OK
     told = [(line["log_level"], line["event"], line["seconds"]) for line in logs]
     warnings = [("warning", "credential fails", seconds) for seconds in (0, 60, 120)]
     assert told == [*warnings, ("info", "credential works again", 125)]
@@ -404,10 +411,10 @@ async def test_what_was_on_its_way_does_not_bring_a_secret_back() -> None:
     hold: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     sink = made(clock, posted=posted)
     posted.answer = lambda _: hold
-    before = asyncio.create_task(attempt(sink))
+    before = asyncio.create_task(attempt(sink, clock))
     await posted.until(lambda: bool(posted.bodies))
     Missing(sink)
-    assert await attempt(sink) is not None
+    assert await attempt(sink, clock) is not None
     hold.set_result(OK)
     assert await before == OK
     assert "free" not in state(sink)

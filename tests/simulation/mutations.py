@@ -160,7 +160,7 @@ MUTATIONS: Final = (
         "the next event of a record is sent before the one before it is settled",
         {
             "delivery/delivery_tracker.py": (
-                ("                self._batch.reopen.append(key)\n", "                self._go_on(key)\n"),
+                ("            batch.reopen.append(key)\n", "            self._go_on(key)\n"),
             )
         },
         ("kill", "busy", "distant", "few"),

@@ -35,7 +35,7 @@ import asyncio
 import io
 import ssl
 from collections.abc import Awaitable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
@@ -76,6 +76,7 @@ from poller.delivery.sinks.connection import (
 from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable
 from poller.http.ssrf import AddressPolicy, Lookup, forbidden
 from poller.http.transport import CertificateFiles, pause_requested
+from poller.lifecycle import TimeLimit
 from poller.telemetry import tracing
 from poller.telemetry.tracing import request_words
 from poller.text import gist, hidden, one_line, without_credentials
@@ -221,7 +222,7 @@ class WebhookSink(Sink):
         self._shown = url
         self._expected = forbidden(url, allowed)
         self._url = URL(url if self._expected is None else "", encoded=True)
-        self._seconds = timeout.total_seconds()
+        self._limit = TimeLimit(timeout.total_seconds(), clock=clock)
         self._concurrency = concurrency
         self._headers = tuple(headers)
         self._traced_otherwise = any(name.lower() == "traceparent" for name, _ in headers)
@@ -302,7 +303,7 @@ class WebhookSink(Sink):
         began = self._clock.monotonic()
         exchange = Exchange()
         try:
-            async with asyncio.timeout(self._seconds):
+            with self._limit.block():
                 await self._settled(exchange, method, (*self._headers, *headers), body)
         except TimeoutError:
             exchange.failed = self._too_late(exchange)
@@ -312,7 +313,7 @@ class WebhookSink(Sink):
             exchange.failed = failure_of(error, exchange.received.lost)
             if self._certificates and self._certificates.problem:
                 exchange.failed = exchange.failed[0], f"{self._certificates.problem}; {exchange.failed[1]}"
-        return exchange.answer(self._clock.monotonic() - began, *self._secrets, now=self._clock.now())
+        return exchange.answer(self._clock.monotonic() - began, *self._secrets, clock=self._clock)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -328,8 +329,8 @@ class WebhookSink(Sink):
 
     def _too_late(self, exchange: Exchange) -> tuple[Failure, str]:
         if exchange.begun:
-            return Failure.TIMEOUT, f"no answer within {self._seconds:g} s"
-        return Failure.CREDENTIAL, f"{self._credential.origin} has given no token within {self._seconds:g} s"
+            return Failure.TIMEOUT, f"no answer within {self._limit.seconds:g} s"
+        return Failure.CREDENTIAL, f"{self._credential.origin} has given no token within {self._limit.seconds:g} s"
 
     async def _settled(self, exchange: Exchange, method: str, headers: Headers, body: bytes | None) -> None:
         if self._expected:
@@ -441,7 +442,7 @@ class SinkResponse(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = _NONE
 
 
-def meaning_of(status: int, headers: Mapping[str, str], now: datetime) -> tuple[OutcomeKind, timedelta | None, bool]:
+def meaning_of(status: int, headers: Mapping[str, str], clock: Clock) -> tuple[OutcomeKind, timedelta | None, bool]:
     """The kind of outcome for a response, the pause that it requests, and whether the sink is overloaded."""
     if status in _ACCEPTED:
         return OutcomeKind.DELIVERED, None, False
@@ -449,7 +450,7 @@ def meaning_of(status: int, headers: Mapping[str, str], now: datetime) -> tuple[
         return OutcomeKind.ENDPOINT_GONE, None, False
     if status not in _BUSY:
         return OutcomeKind.RETRY, None, False
-    wait = pause_requested(_ascii(headers.get("Retry-After")), date=_ascii(headers.get("Date")), now=now)
+    wait = pause_requested(_ascii(headers.get("Retry-After")), date=_ascii(headers.get("Date")), now=clock.now())
     return OutcomeKind.RETRY, wait, wait is not None or status == HTTPStatus.TOO_MANY_REQUESTS
 
 
@@ -461,14 +462,15 @@ class Exchange:
         self.body = b""
         self.failed: tuple[Failure, str] | None = None
         self.remark = ""  # on a credential that the sink has not accepted
-        self.received = ReceivedBytes()
+        self.received = ReceivedBytes()  # on the connection of the request that was sent last
         self._headers: Mapping[str, str] = _NONE
         self.begun = False  # whether a request was sent, or about to be sent
         self._proofs: tuple[str, ...] = ()
 
     def begins(self, secrets: tuple[str, ...]) -> None:
         """Start a request with these secrets; discard earlier results."""
-        self.status, self.body, self.received = None, b"", ReceivedBytes()
+        if self.begun:
+            self.status, self.body, self.received = None, b"", ReceivedBytes()
         self.begun, self._proofs = True, (*self._proofs, *secrets)
 
     def arrived(self, response: aiohttp.ClientResponse) -> None:
@@ -477,8 +479,8 @@ class Exchange:
             raise NotHttp(f"it has the status {response.status}")
         self.status, self._headers = response.status, response.headers
 
-    def answer(self, seconds: float, *secrets: str, now: datetime) -> SinkResponse:
-        """The outcome; ``now``: the wall clock, UTC."""
+    def answer(self, seconds: float, *secrets: str, clock: Clock) -> SinkResponse:
+        """The outcome; ``clock``: for a ``Retry-After`` with a date."""
         known = (*self._proofs, *secrets)
         if self.status is None and (head := self.received.head):  # the parser has rejected data after the status
             self.status, self._headers, self.body = head.status, head.headers, head.body
@@ -491,7 +493,7 @@ class Exchange:
             kind = OutcomeKind.NOT_SENT if failure is Failure.CREDENTIAL else OutcomeKind.RETRY
             error = one_line(hidden(text, *known))
             return SinkResponse(Outcome(kind, error=error, failure=failure, seconds=seconds))
-        kind, wait, is_overloaded = meaning_of(self.status, self._headers, now)
+        kind, wait, is_overloaded = meaning_of(self.status, self._headers, clock)
         outcome = Outcome(
             kind,
             wait=wait,
