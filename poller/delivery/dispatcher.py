@@ -185,13 +185,6 @@ class Dispatcher:
         return self._linger_until
 
     @property
-    def is_due(self) -> bool:
-        """Whether a batch was gathered long enough and may be sent: its time passed after the last :meth:`start`."""
-        until = self._linger_until
-        gathered = until is not None and until <= self._clock.monotonic()
-        return gathered and self._queues.ready and self._endpoint.free
-
-    @property
     def in_flight(self) -> bool:
         """Whether attempts are in flight."""
         return bool(self._in_flight)

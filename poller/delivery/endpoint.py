@@ -188,11 +188,13 @@ class EndpointState:
         """Whether an ailing sink gets no new events for now."""
         return self._clock.monotonic() < self._breath_until
 
-    @property
-    def next_moment(self) -> float | None:
-        """When a pause or breath ends, or a missing credential is checked again; None: never."""
-        moments, now = (self._paused_until, self._breath_until, self._credential.next_try), self._clock.monotonic()
-        return min((moment for moment in moments if moment is not None and moment > now), default=None)
+    def next_moment(self, since: float) -> float | None:
+        """The first moment after ``since`` when a pause or breath ends, or a missing credential is checked again.
+
+        None: there is none.
+        """
+        moments = (self._paused_until, self._breath_until, self._credential.next_try)
+        return min((moment for moment in moments if moment is not None and moment > since), default=None)
 
     def acquire(self, *, fresh: bool) -> None:
         """Take a slot for a request; check :attr:`free` first. ``fresh``: for a new event."""
@@ -291,7 +293,8 @@ class EndpointState:
             stored; the next outcome tries again.
         """
         if outcome.is_delivered:
-            self._breath_until, self._failed_in_a_row = self._clock.monotonic(), 0
+            if self._failed_in_a_row:
+                self._breath_until, self._failed_in_a_row = self._clock.monotonic(), 0
             self._standing.succeeded(feed, now)
             return self._recovered(now) if self._unwell or self._standing.unnoted else None
         if outcome.kind is OutcomeKind.REJECTED:

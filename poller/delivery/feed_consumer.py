@@ -98,9 +98,13 @@ class RepeatReader:
         self._asked = True
 
     @property
-    def next_moment(self) -> float | None:
-        """When to retry after a failure; None: no failure."""
-        return self._not_before if self._not_before > self._clock.monotonic() else None
+    def next_moment(self) -> float:
+        """When reading is possible again after a failure, perhaps in the past."""
+        return self._not_before
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._clock.monotonic() < self._not_before
 
     async def load(self) -> None:
         """Load all scheduled retries, at the start of a run.
@@ -117,7 +121,7 @@ class RepeatReader:
         Raises:
             StoreError: they cannot be read.
         """
-        if not self._asked or self.next_moment is not None:
+        if not self._asked or self._is_waiting:
             return
         self._asked = False
         try:
@@ -138,7 +142,7 @@ class RepeatReader:
             StoreRefused: the store refuses the command.
         """
         span = self._tracker.replay.wants(self._window)
-        if span is None or self.next_moment is not None or not has_read(span.to):
+        if span is None or self._is_waiting or not has_read(span.to):
             return False
         try:
             entries = await self._store.past(span, most=self._window)
@@ -211,8 +215,8 @@ class EntryReader:
 
     @property
     def next_moment(self) -> float | None:
-        """When to retry after a failure; None: no failure."""
-        return self._not_before if self._unread and self._not_before > self._clock.monotonic() else None
+        """When to read again, perhaps in the past; None: there is nothing to read."""
+        return self._not_before if self._unread else None
 
     @property
     def wanted(self) -> bool:
@@ -390,6 +394,7 @@ class FeedConsumer:
             await self._repeats.load()
             while not self._stopping:
                 self._changed.clear()
+                began = self._clock.monotonic()
                 self._resume()
                 if not self._store.held:
                     await self._settle()
@@ -401,7 +406,7 @@ class FeedConsumer:
                 if not self._gathers():
                     await self._settle()
                 await self._note_counts()
-                await self._wait()
+                await self._wait(began)
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
@@ -489,15 +494,20 @@ class FeedConsumer:
                 _log.debug("not noted", feed=self.feed, subscription=self._subscription.id, error=str(error))
                 self._note_by = self._clock.monotonic() + NOTE_COUNTS
 
-    async def _wait(self) -> None:
+    async def _wait(self, began: float) -> None:
+        """Wait for a change, or for the first moment after ``began``, when this turn of the loop began.
+
+        What had passed by then waits for something else: a free place, or the end of a pause. What has passed since may
+        have been looked at too early: a timer fires up to a millisecond before its time, and the store was asked
+        meanwhile.
+        """
         queues, now = self._queues, self._clock.monotonic()
-        others = (self._endpoint, self._intake, self._requests, self._repeats)
-        moments = (queues.next_due, self._settle_by, self._note_by, *(one.next_moment for one in others))
-        # What has passed waits for something else: a free place, or the end of a pause.
-        later = min((moment for moment in moments if moment is not None and moment > now), default=None)
-        if any(moment is not None and moment <= now for moment in (queues.next_due, self._settle_by)):
+        own = (queues.next_due, self._settle_by, self._note_by, self._endpoint.next_moment(began))
+        moments = (*own, self._intake.next_moment, self._requests.next_moment, self._repeats.next_moment)
+        later = min((moment for moment in moments if moment is not None and moment > began), default=None)
+        if later is not None and later <= now:
             return
-        if self._requests.is_due:  # its time passed while the store was asked
+        if any(moment is not None and moment <= now for moment in (queues.next_due, self._settle_by)):
             return
         if later is None:
             await self._changed.wait()

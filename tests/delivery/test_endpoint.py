@@ -70,10 +70,10 @@ async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None
     clock.turn(timedelta(hours=1))
     clock.move(59.9)
     assert "free" not in state(sink)
-    assert sink.next_moment == pytest.approx(1060)
+    assert sink.next_moment(clock.monotonic()) == pytest.approx(1060)
     clock.move(0.2)
     assert "free" in state(sink)
-    assert sink.next_moment is None
+    assert sink.next_moment(clock.monotonic()) is None
 
 
 async def test_a_pause_outlives_the_process() -> None:
@@ -111,20 +111,20 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
         await learn(sink, clock, BROKEN)
     assert "breathing" not in state(sink)
     await learn(sink, clock, BROKEN)
-    assert sink.next_moment == pytest.approx(1000 + FIRST_BREATH)
+    assert sink.next_moment(clock.monotonic()) == pytest.approx(1000 + FIRST_BREATH)
     clock.move(FIRST_BREATH)
     assert "breathing" not in state(sink)
     sink.acquire(fresh=False)
     assert "breathing" not in state(sink)
     sink.acquire(fresh=True)
-    ends = sink.next_moment
+    ends = sink.next_moment(clock.monotonic())
     assert ends == pytest.approx(clock.monotonic() + FIRST_BREATH)
     for _ in range(30):
         await learn(sink, clock, BROKEN)
-    assert sink.next_moment == ends
+    assert sink.next_moment(clock.monotonic()) == ends
     clock.move(FIRST_BREATH)
     await learn(sink, clock, BROKEN)
-    assert sink.next_moment == pytest.approx(clock.monotonic() + LONGEST_BREATH)
+    assert sink.next_moment(clock.monotonic()) == pytest.approx(clock.monotonic() + LONGEST_BREATH)
     await learn(sink, clock, OK)
     assert "breathing" not in state(sink)
     sink.acquire(fresh=True)
@@ -379,7 +379,7 @@ async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> Non
         clock.move(wait / 5)
         await attempt(sink, clock)
         assert missing.asked == 1 + number // 5
-        assert sink.next_moment == 1000 + wait * (1 + number // 5)
+        assert sink.next_moment(clock.monotonic()) == 1000 + wait * (1 + number // 5)
     missing.error = None
     clock.move(wait)
     assert await attempt(sink, clock) == await attempt(sink, clock) == OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +15,9 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.delivery.delivery_codec import deliveries_of, letter_of
+from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
+from poller.delivery.feed_consumer import FeedConsumer
 from poller.delivery.filters import Batching
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Failure, Outcome
@@ -24,7 +27,7 @@ from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.delivery.events import spelled
 from tests.delivery.outcomes import answered, unanswered
-from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
+from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber, subscription
 from tests.delivery.sinks import sink_of
 from tests.harness.clock import StubClock
 from tests.harness.waiting import limited, patience, strain, until
@@ -386,6 +389,35 @@ async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
             await scene.client.ping()
         assert looks <= 3
     assert scene.posted.bodies == []
+
+
+class AlmostOver(EndpointState):
+    """An endpoint whose breath is over right after a look at it, as if a timer had fired a little too early."""
+
+    pair: FeedConsumer | None = None
+    looks = 0
+
+    @property
+    def breathing(self) -> bool:
+        if self.pair is None or not self.pair._queues.ready or self.pair._changed.is_set():
+            return False
+        self.looks += 1
+        if self.looks > 1:
+            return False
+        self._breath_until = time.monotonic() + 0.001
+        while time.monotonic() < self._breath_until:
+            pass
+        return True
+
+
+async def test_a_moment_that_passes_after_the_look_at_it_is_not_missed(scene: Scene) -> None:
+    """A breath that ends between the look at it and the wait for it does not leave the events behind."""
+    await scene.add("a0")
+    sink = AlmostOver(subscription(), scene.posted, Noted(), paused_until=None, clock=Clock())
+    async with delivering(await scene.store(), sink) as (pair, _):
+        sink.pair = pair
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+    assert sink.looks > 1
 
 
 async def two_waiting(scene: Scene, clock: Callable[[], float]) -> ConsumerStore:
