@@ -68,8 +68,8 @@ async def finished(task: asyncio.Future[Any], *, within: float) -> None:
 class TimeLimit:
     """A time limit that many short blocks share; each gets a block of its own from :meth:`block`.
 
-    A block does what ``asyncio.timeout`` does, at a fifth of its cost: since all blocks have the same limit, they are
-    due in the order in which they began, and one timer is enough for all of them.
+    A block does what ``asyncio.timeout`` does, without a timer of its own: since all blocks have the same limit, they
+    are due in the order in which they began, and one timer is enough for all of them.
     """
 
     def __init__(self, seconds: float, *, clock: Clock) -> None:
@@ -83,12 +83,14 @@ class TimeLimit:
         """A block of the current task, which raises TimeoutError when it lasts longer; for one use."""
         return LimitedBlock(self)
 
-    def _begun(self, block: LimitedBlock) -> None:
+    def begun(self, block: LimitedBlock) -> None:
+        """Watch a block from now on."""
         self._running[block] = self._clock.monotonic() + self.seconds
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self.seconds, self._expire)
 
-    def _ended(self, block: LimitedBlock) -> None:
+    def ended(self, block: LimitedBlock) -> None:
+        """Watch a block no more."""
         self._running.pop(block, None)
 
     def _expire(self) -> None:
@@ -116,10 +118,10 @@ class LimitedBlock:
         if task is None:
             raise RuntimeError("a block with a time limit belongs to a task")
         self._task, self._cancelling = task, task.cancelling()
-        self._limit._begun(self)  # noqa: SLF001 -- two halves of one thing
+        self._limit.begun(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._limit._ended(self)  # noqa: SLF001 -- see above
+        self._limit.ended(self)
         # A cancellation from outside is passed on, even if it came together with the one of the limit.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

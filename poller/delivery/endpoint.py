@@ -288,8 +288,8 @@ class EndpointState:
         """Record the outcome of an attempt that ended now, by the store's clock, UTC.
 
         Returns:
-            What stores and announces changes of the health; None: nothing changed. The feed consumers are woken before
-            anything is stored, so that they write the outcome meanwhile. It raises StoreError if the health was not
+            What stores and announces changes of the health, to be awaited; None: nothing changed. It wakes the feed
+            consumers first, so that they write the outcome meanwhile. It raises StoreError if the health was not
             stored; the next outcome tries again.
         """
         if outcome.is_delivered:
