@@ -14,6 +14,8 @@ The handles of a frozen host are kept until it goes on, as of a process that was
   memory, a hash of text or the system's clock.
 - Time moves only if no handle is ready, or after many turns at one instant: who looks again and again without waiting
   takes time, too.
+- A host's timer counts whole milliseconds, as uvloop's do, and so runs up to 1.5 ms early. The world's timers and those
+  of the network are exact.
 - If nothing is ready and no timer is due, the run ends with :class:`Stuck`, which lists the tasks that wait.
 - Garbage is collected between turns only, after a number of handles: a finalizer runs at the same moment in each run.
 """
@@ -43,6 +45,8 @@ T = TypeVar("T")
 _SPINNING: Final = 10_000  # turns
 _COLLECTED: Final = 200_000  # handles
 _LEAST: Final = 1e-6  # seconds that pass before a timer runs: aiolimiter waits until now, for ever, if none do
+_TICKS: Final = 1000  # a second, as a host's timers count
+_ROUNDING: Final = 1e-6  # ticks that a sum of floating numbers may lack
 _MANY_CANCELLED: Final = 500
 _WORK: Final = 0.002  # seconds that a function in a thread takes at most
 
@@ -211,12 +215,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> Handle:
         """Call it after so many seconds."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        host = HOST.get() if context is None else context.get(HOST)
+        when = self._now + delay
+        if host is not None and (ticks := round(delay * _TICKS)):
+            when = (int(self._now * _TICKS + _ROUNDING) + ticks) / _TICKS
+        return self._timer(when, callback, args, context)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> Handle:
         """Call it at that time of :meth:`time`."""
+        return self.call_later(when - self._now, callback, *args, context=context)
+
+    def _timer(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> Handle:
         if self._closed:
             raise RuntimeError("Event loop is closed")
         handle = Handle(callback, args, self, context)
@@ -332,7 +345,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Future[T]:
         """Call a function by itself, a little later."""
         future: asyncio.Future[T] = self.create_future()
-        self.call_later(self.random.random() * _WORK, _work, future, func, args)
+        self._timer(self._now + self.random.random() * _WORK, _work, (future, func, args), None)
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 -- as there

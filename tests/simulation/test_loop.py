@@ -44,6 +44,27 @@ def test_sleeping_takes_no_real_time() -> None:
     simulated(main)
 
 
+def test_timers_of_a_host_run_a_little_early() -> None:
+    """They count whole milliseconds, as those of uvloop do; the world's are exact."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        host = loop.host("one", address="10.0.0.11")
+        moments: list[float] = []
+
+        def start_timers() -> None:
+            for seconds in (0.0003, 0.0101, 5.0):
+                loop.call_later(seconds, lambda: moments.append(loop.time()))
+
+        await asyncio.sleep(1.0009)
+        host.run(start_timers)
+        await asyncio.sleep(10)
+        start_timers()
+        await asyncio.sleep(10)
+        assert moments == pytest.approx([1.0012, 1.010, 6.0, 11.0012, 11.0110, 16.0009], abs=1e-7)
+
+    simulated(main)
+
+
 def test_a_timeout_ends_a_wait_in_virtual_time() -> None:
     """``asyncio.timeout`` and ``wait_for`` count the loop's seconds."""
 
