@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -229,7 +230,7 @@ class DeliverRole:
             watch,
             clock,
         )
-        self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
+        self._streams = self._streams_of(settings.feed_ids)
         self._running: dict[str, SubscriptionRunner] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._ending: set[SubscriptionRunner] = set()
@@ -391,8 +392,8 @@ class DeliverRole:
             name: _feeds_of(name, one.outline.feeds, settings.feed_ids, self._configurations, waiting)
             for name, one in kept.registered.items()
         }
-        for feed in self._configurations.undelivered:  # its stream is not watched for new entries
-            self._has_news(feed)
+        delivered = set(chain.from_iterable(feeds.values())).difference(self._configurations.orphans)
+        self._streams = self._streams_of((*settings.feed_ids, *sorted(delivered)))
         changed = feeds != self._feeds
         self._feeds, self._compared = feeds, compared
         return changed
@@ -451,20 +452,29 @@ class DeliverRole:
         if self._leaving.get(name) is leaving:
             del self._leaving[name]
 
+    def _streams_of(self, feeds: Iterable[str]) -> Mapping[str, str]:
+        """The feeds by the keys of their streams."""
+        prefix = self._shared.settings.redis.prefix
+        return {FeedKeys.of(prefix, feed).events: feed for feed in feeds}
+
     async def _listen(self) -> None:
-        """Wake each feed consumer when its stream has new entries."""
+        """Wake each feed consumer when its stream has new entries, also at a feed that only other processes have."""
         while True:
+            streams = self._streams
             client = blocking_client(self._shared.store.url, block=_BLOCK, clock=self._shared.clock)
             let_in(client)  # as the one beside it was, at the start
             try:
-                async for fresh in arrivals(client, self._streams, block=_BLOCK, clock=self._shared.clock):
-                    self._shared.watch.worked(_ARRIVALS)
-                    self._unseen.worked()
-                    for key in fresh:
-                        self._has_news(self._streams[key])
+                async with aclosing(arrivals(client, streams, block=_BLOCK, clock=self._shared.clock)) as arriving:
+                    async for fresh in arriving:
+                        self._shared.watch.worked(_ARRIVALS)
+                        self._unseen.worked()
+                        for key in fresh:
+                            self._has_news(streams[key])
+                        if streams != self._streams:
+                            break  # begun again, all of them have news once
             except StoreError as error:  # of one stream or server, maybe: the others have to be read meanwhile
                 self._away(error, _ARRIVALS)
-                for feed in self._streams.values():
+                for feed in streams.values():
                     self._has_news(feed)
                 await self._shared.clock.sleep(_LOOK_AGAIN)
             finally:

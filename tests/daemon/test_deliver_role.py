@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -30,7 +31,7 @@ from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.redis.client import commands, servers
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, remembered_key
-from poller.store.lease import member_name
+from poller.store.lease import member_name, owner_of
 from poller.store.members import MemberList, Members
 from poller.store.registry import Registry
 from poller.store.session import OpenStore
@@ -521,6 +522,32 @@ async def test_a_process_with_another_file_silences_nothing(scene: Scene) -> Non
     await scene.add("e3")
     await scene.arrives("one", "e1", "e2", "e3")
     await scene.arrives("other", "e1", "e2", "e3")
+
+
+async def test_a_process_delivers_what_comes_at_a_feed_that_only_another_has(scene: Scene) -> None:
+    """A subscription that names its feeds gets all their events, also by a process whose file has other feeds."""
+    second = "acme/evidenceVariants"
+    scene.settings("one")
+    file = scene.directory / "poller.toml"
+    both = file.read_text("utf-8").replace(_FEED, _FEED + _FEED.replace("contractTypes", "evidenceVariants"))
+    file.write_text(f'{both}feeds = ["{FEED}", "{second}"]\n', "utf-8")
+    scene.deliver(load(file, {}))
+    file.write_text(_SOURCE + _FEED.replace("contractTypes", "employmentUnavailabilities"), "utf-8")
+    other = load(file, {})
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    scene.deliver(other)
+    streams = [FeedKeys.of("poller", name).events for name in (FEED, second)]
+    leases = [ConsumerKeys.of("poller", name, "one").lease for name in (FEED, second)]
+
+    async def shared() -> bool:
+        owners = {owner_of(lease) for lease in cast("list[bytes | None]", await scene.client.mget(leases))}
+        return len(owners - {None}) == 2
+
+    await until(shared, "each process to deliver one of the feeds")
+    for number, stream in enumerate((*streams, *streams), 2):
+        await scene.client.xadd(stream, {"data": spelled(id=f"e{number}", partitionkey=f"e{number}")})
+        await scene.arrives("one", *(f"e{one}" for one in range(1, number + 1)))
 
 
 async def test_what_no_file_lists_any_more_is_not_begun(scene: Scene) -> None:
