@@ -232,6 +232,7 @@ def _with_secret(endpoint: Endpoint) -> Endpoint:
 # The URL that a sink calls to grant events after its handshake. It needs only the store.
 
 _RATE: Final = "WebHook-Allowed-Rate"
+_TRIES: Final = 10
 
 _log = structlog.get_logger("poller.web")
 
@@ -251,19 +252,18 @@ def callback_routes(registry: Callable[[], Registry | None]) -> list[Route]:
             return _later()
         subscription, key = request.query_params.get("id", ""), request.query_params.get("key", "")
         try:
-            while True:  # each turn beyond the first means that another state was stored meanwhile
+            for _ in range(_TRIES):  # each turn beyond the first means that another state was stored meanwhile
                 kept = await kept_in.handshake(subscription)
                 failure.worked()
                 state = state_called(stored_state(kept), key, request.headers.get(_RATE))
                 if state is None:
                     return PlainTextResponse("no handshake waits for this key\n", status_code=404)
                 if await kept_in.note_handshake(subscription, encoded(state), before=kept or b""):
-                    break
+                    _log.info("handshake", subscription=subscription, **msgspec.to_builtins(state))
+                    return PlainTextResponse("granted\n")
         except StoreError as error:
             failure.failed(str(error))
-            return _later()
-        _log.info("handshake", subscription=subscription, **msgspec.to_builtins(state))
-        return PlainTextResponse("granted\n")
+        return _later()  # also where the store has lost the subscription, and not its handshake
 
     return [Route(CALLBACK, callback, methods=["GET", "POST"])]
 

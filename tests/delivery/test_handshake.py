@@ -451,6 +451,18 @@ async def test_a_call_that_is_overtaken_grants_nothing_to_the_next_sink() -> Non
         assert not (await registry.all()).handshakes
 
 
+async def test_a_callback_for_a_subscription_that_the_store_has_lost_is_answered(registry: Registry) -> None:
+    """A callback ends with 503 where the handshake is left of a subscription that the registry does not hold."""
+    await registry.note_handshake("rostering", encoded(Awaiting(ORIGIN, digest_of(KEY))))
+    await registry._client.delete(SubscriptionKeys.of("poller").registry)
+    async with (
+        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0, clock=Clock()) as web,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10)) as http,
+        http.get(callback_url(f"{web}/webhooks/callback", subscription="rostering", key=KEY)) as answer,
+    ):
+        assert answer.status == 503
+
+
 @pytest.mark.parametrize("answer", [Reply(200), Reply(405), Reply(503)])
 async def test_a_sink_may_call_back_before_it_answers(registry: Registry, answer: Reply) -> None:
     """A callback that comes before the sink's answer grants, whatever that answer is."""
