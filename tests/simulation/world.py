@@ -63,6 +63,7 @@ _START: Final = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 _ROLES: Final = frozenset({"poll", "deliver"})
 _BOUND: Final = 150.0  # seconds; the longest pause of a source that failed is a minute, and two may follow each other
 _STOPPING: Final = 15.0  # seconds
+_UNDER_WAY: Final = 1.0  # seconds
 _ADDED: Final = 2.0  # seconds after the start, subscriptions that the file does not have are added
 _BELATES: Final = frozenset({"freeze", "half_open", "partition", "slow"})
 _MOST_LOOKS: Final = 8.0  # seconds between two looks whether all is done
@@ -358,8 +359,11 @@ class World:
         await self.operator.start(self._acts.end_pauses())
 
     async def _until_done(self) -> Evidence:
-        """Wait until nothing is due any more, at most as long as it may take."""
-        deadline, look = self.now() + self.bound, 0.5
+        """Wait until nothing is due any more, at most as long as it may take.
+
+        A run that has failed already waits only for what is under way.
+        """
+        began, look = self.now(), 0.5
         while True:
             if self.purged:
                 await self.operator.start(self._acts.release_all())
@@ -369,7 +373,7 @@ class World:
                 await self.operator.start(self._acts.end_pauses())
             evidence = self._evidence()
             left = unpublished(evidence) or undelivered(evidence)
-            if not left or self.now() >= deadline or self.problems:
+            if not left or self.now() >= began + (_UNDER_WAY if self.problems else self.bound):
                 break
             self.chronicle.note(WORLD, f"left {str(left)[:200]}")
             await self.rest(look)
