@@ -1,9 +1,11 @@
-"""Stop signals, cancellation of tasks, time limits, and long computations that yield to other tasks."""
+"""Stop signals, cancellation of tasks, time limits, ends of connections, and computations that yield to other tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import socket
+import struct
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, cast
@@ -63,6 +65,22 @@ async def finished(task: asyncio.Future[Any], *, within: float) -> None:
             await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
     timer.cancel()
     await ended(task)
+
+
+_DISCARDING: Final = struct.pack("ii", 1, 0)
+
+
+def abandon(transport: asyncio.WriteTransport) -> None:
+    """Close a connection, and discard what the peer has not received of it.
+
+    Without that the system goes on sending for minutes after a connection was closed. So what was lost on the way, and
+    given up here, would still arrive, after all that was sent over other connections since.
+    """
+    used: socket.socket | None = transport.get_extra_info("socket")
+    if used is not None:
+        with suppress(OSError):  # it is closed already
+            used.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARDING)
+    transport.abort()
 
 
 class TimeLimit:

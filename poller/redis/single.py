@@ -10,6 +10,8 @@
 - The Sentinels are asked at each connection, and the server must confirm that it is a primary before any other command.
   If a Sentinel does not answer, or answers wrongly, the next one is asked.
 - Once another server has confirmed that, no connection to the earlier one is used any more. Replicas are not used.
+- A command whose reply is not awaited any more does not reach the server later, behind other commands: what the server
+  has not received of it is discarded.
 - While a name's look-up has no answer, another one begins every two seconds at most. It delays no other name, nor the
   end of the process.
 """
@@ -37,7 +39,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.typing import EncodableT
 
 from poller.http.ssrf import SharedLookup, address_of
-from poller.lifecycle import finished
+from poller.lifecycle import abandon, finished
 from poller.redis.cluster import Address
 from poller.redis.data_directory import foreign_peer
 from poller.redis.url import StoreAddress
@@ -222,6 +224,12 @@ class OurConnection(AbstractConnection):
                 await super().send_packed_command(command, check_health=check_health)
         finally:
             self.socket_timeout = limit
+
+    async def disconnect(self, nowait: bool = False, *args: Any, **options: Any) -> None:  # noqa: FBT001, FBT002 -- as there
+        """Close the connection; ``nowait``: a command may have no reply, and must not be carried out later."""
+        if nowait and self._writer is not None:
+            abandon(self._writer.transport)
+        await super().disconnect(nowait, *args, **options)
 
     async def can_read(self) -> bool:
         """A connection that was reset while it was idle is not fit for use either; redis-py looks for its end alone."""

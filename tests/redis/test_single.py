@@ -17,6 +17,7 @@ from poller.redis.client import commands
 from poller.redis.errors import translated
 from poller.store.keys import KEY_TYPES
 from tests.harness.lookups import without_lookups
+from tests.harness.unread import MANY, unread
 from tests.harness.waiting import until
 from tests.stores import clients_of
 
@@ -102,6 +103,23 @@ async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
             assert await client.execute_command("ECHO", "x") == b"OK"
         assert len(made) == 2
         made[1].close()
+
+
+async def test_a_command_that_is_given_up_does_not_arrive_later() -> None:
+    """What the server has not received of a command that nothing waits for any more is discarded.
+
+    A network that loses packets for some seconds would else deliver an old command after newer ones: the kernel sends
+    it again, although the connection is closed. A late XREADGROUP takes entries that no one delivers then.
+    """
+    async with unread() as listener, commands(f"redis://127.0.0.1:{listener.port}/0") as client:
+        sending = asyncio.ensure_future(client.set("k", b"x" * MANY))
+        server = await listener.accepted()
+        await server.read()
+        await server.write(b"+OK\r\n")  # to CLIENT SETNAME
+        assert await server.read()
+        sending.cancel()
+        await asyncio.wait([sending])
+        assert await server.rest() < MANY // 2
 
 
 def test_the_name_of_a_server_is_not_looked_up_by_the_event_loop() -> None:
