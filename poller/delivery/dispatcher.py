@@ -29,7 +29,7 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.key_queues import QueuedEntry
 from poller.delivery.retry import PAUSE_FLOOR, DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold
 from poller.delivery.retry import Step as Next
-from poller.delivery.sinks.base import Outcome, OutcomeKind, SinkEvent
+from poller.delivery.sinks.base import NOT_PERMITTED, Outcome, OutcomeKind, SinkEvent
 from poller.errors import StoreUnavailable
 from poller.failpoints import reach
 from poller.lifecycle import ended
@@ -250,20 +250,24 @@ class Dispatcher:
         if absent and not await self._fetched(unit, absent):
             return
         batch = [SinkEvent(*one.item, self._tracker.repeat_of(one)) for one in unit if one.item]
-        if not await self._endpoint.turn(allowed=lambda: self._store.held):
+        if not await self._endpoint.turn(allowed=self._is_held):
             self._tracker.put_back(unit)
             return
         with attempt_at(batch, **self._where) as span:
-            outcome, concluded, now = await self._sent(unit, batch)
+            outcome = await self._endpoint.send(batch, allowed=self._is_held)
+            if outcome is NOT_PERMITTED:
+                self._tracker.put_back(unit)
+                return
+            concluded, now = self._concluded(unit, outcome)
             trace_attempt(span, concluded.reports, outcome)
             self._report(concluded, outcome, now)
         await self._learn(concluded, outcome, now)
 
-    async def _sent(
-        self, unit: list[QueuedEntry[Event]], batch: list[SinkEvent]
-    ) -> tuple[Outcome, AttemptResult, datetime]:
-        """Make one attempt. Returns its result, and when it ended, UTC."""
-        outcome = await self._endpoint.send(batch)
+    def _is_held(self) -> bool:
+        return self._store.held
+
+    def _concluded(self, unit: list[QueuedEntry[Event]], outcome: Outcome) -> tuple[AttemptResult, datetime]:
+        """The result of an attempt that ends now, and this moment, UTC."""
         reach("delivery.answered")
         clock, now = self._clock, self._clock.now()
         busy = PAUSE_FLOOR if outcome.is_delivered else self._endpoint.pause_left
@@ -272,7 +276,7 @@ class Dispatcher:
         )
         if concluded.pause and not outcome.is_unexplained:  # else this process has paused it already
             self._until = self._endpoint.pause(concluded.pause)
-        return outcome, concluded, now
+        return concluded, now
 
     async def _learn(self, concluded: AttemptResult, outcome: Outcome, now: datetime) -> None:
         try:

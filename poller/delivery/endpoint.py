@@ -36,7 +36,7 @@ from poller.clock import Clock
 from poller.delivery.endpoint_health import EndpointHealth, Health
 from poller.delivery.filters import Subscription
 from poller.delivery.retry import CREDENTIAL_WAIT
-from poller.delivery.sinks.base import Outcome, OutcomeKind, Sink, SinkEvent
+from poller.delivery.sinks.base import NOT_PERMITTED, Outcome, OutcomeKind, Sink, SinkEvent, always
 from poller.limits import AdaptiveRate, RateLimiter, part_of
 
 MANY_FAILURES: Final = 20
@@ -227,10 +227,15 @@ class EndpointState:
     def _is_open(self, now: float) -> bool:
         return now >= self._paused_until and not self.resting
 
-    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
-        """Make one attempt, directly after :meth:`turn`, with no await in between."""
+    async def send(self, batch: Sequence[SinkEvent], *, allowed: Callable[[], bool] = always) -> Outcome:
+        """Make one attempt, directly after :meth:`turn`, with no await in between.
+
+        ``allowed``: see :meth:`poller.delivery.sinks.base.Sink.send`.
+        """
         asked, sent = self._credential.since is not None, self._clock.monotonic()
-        outcome = await self._sink.send(batch)
+        outcome = await self._sink.send(batch, allowed=lambda: self._is_open(self._clock.monotonic()) and allowed())
+        if outcome is NOT_PERMITTED:
+            return outcome  # it says nothing about credential and sink
         now = self._clock.monotonic()
         self._heed(outcome, sent, now)
         if outcome.kind is OutcomeKind.NOT_SENT:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 from poller.clock import Clock
-from poller.delivery.sinks.base import Outcome, OutcomeKind, Permission, PermissionRequest, Preview, Sink, SinkEvent
+from poller.delivery.sinks.base import (
+    Outcome,
+    OutcomeKind,
+    Permission,
+    PermissionRequest,
+    Preview,
+    Sink,
+    SinkEvent,
+    always,
+)
 from poller.delivery.sinks.webhook import WebhookSink
 from poller.http.ssrf import AddressPolicy
 
@@ -27,7 +36,7 @@ class PythonSink(Sink):
         """Accept the body; a test overrides this or :meth:`send`."""
         return Outcome(OutcomeKind.DELIVERED)
 
-    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
+    async def send(self, batch: Sequence[SinkEvent], *, allowed: Callable[[], bool] = always) -> Outcome:  # noqa: ARG002 -- it connects to nothing
         return await self.post(
             batch[0].data if len(batch) == 1 else b"[" + b",".join([one.data for one in batch]) + b"]"
         )

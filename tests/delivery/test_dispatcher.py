@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from structlog.testing import capture_logs
 
+from poller.auth.base import EnvironmentToken
 from poller.clock import Clock
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_tracker import DeliveryTracker
@@ -164,6 +165,31 @@ async def test_of_a_feed_that_is_delivered_elsewhere_no_health_is_stored(outcome
         return outcome
 
     await _through(Posted(answer), [event()], "structured", stream=stream, noted=noted)
+    assert noted.told == []
+
+
+@pytest.mark.parametrize("waiting_for", ["connection", "token"])
+async def test_an_attempt_whose_lease_runs_out_before_it_is_sent_is_not_sent(waiting_for: str) -> None:
+    """An event is not sent if its lease runs out while the sink is being connected to, or a token is fetched.
+
+    Another process may have sent it, and later events of its record, meanwhile.
+    """
+    stream, noted = _Stream(), Noted()
+
+    class Slow(EnvironmentToken):
+        async def token(self) -> str:
+            stream.held = waiting_for != "token"
+            return "t"
+
+    async def lookup(_: str) -> list[str]:
+        stream.held = waiting_for != "connection"
+        return ["127.0.0.1"]
+
+    async with receiving() as receiver:
+        url = receiver.url.replace("127.0.0.1", "sink.example")
+        async with sink_of(url, lookup=lookup, credential=Slow("a test", {})) as sink:
+            await _through(sink, [event()], "structured", stream=stream, noted=noted)
+        assert receiver.requests == []
     assert noted.told == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -315,11 +315,11 @@ class Missing(PythonSink):
         self._sink = sink._sink
         sink._sink = self
 
-    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
+    async def send(self, batch: Sequence[SinkEvent], *, allowed: Callable[[], bool] = yes) -> Outcome:
         self.asked += 1
         if self.error:
             return unanswered(Failure.CREDENTIAL, str(self.error))
-        return await self._sink.send(batch)
+        return await self._sink.send(batch, allowed=allowed)
 
 
 async def attempt(sink: EndpointState, clock: FakeClock) -> Outcome | None:

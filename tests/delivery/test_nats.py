@@ -26,7 +26,7 @@ from poller.control.factories import sink_of
 from poller.control.subscriptions import sample
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_codec import delivery_again, encode, letter_of
-from poller.delivery.sinks.base import Failure, OutcomeKind, SinkEvent, SinkParts, open_sink
+from poller.delivery.sinks.base import NOT_PERMITTED, Failure, OutcomeKind, SinkEvent, SinkParts, open_sink
 from poller.delivery.sinks.nats import Login, NatsSink, user_credentials
 from poller.errors import ConfigurationError, CredentialUnusable
 from poller.http.ssrf import AddressPolicy
@@ -93,6 +93,15 @@ async def test_a_repeat_is_dropped_and_what_is_wanted_again_is_not(server: NatsS
         for one in (event(), event(), event()._replace(repeat="1"), event()._replace(repeat="c0ffee")):
             assert (await sink.send([one])).is_delivered
         assert [name for name, _ in await messages(stream)] == ["e1", "e1/1", "e1/c0ffee"]
+
+
+async def test_an_event_is_not_published_if_its_lease_runs_out_while_the_sink_connects(server: NatsServer) -> None:
+    """Whether an event may be sent is asked when there is a connection; another process may have published it."""
+    async with administered(server) as stream, sink_at(server.url()) as sink:
+        await stream.add_stream(name="S", subjects=["hr.>"])
+        assert await sink.send([event()], allowed=lambda: sink._connection is None) is NOT_PERMITTED
+        assert (await sink.send([event(2)])).is_delivered
+        assert [name for name, _ in await messages(stream)] == ["e2"]
 
 
 async def test_subscriptions_whose_subjects_are_in_one_stream_do_not_drop_each_others_events(

@@ -24,6 +24,7 @@ from poller.delivery.sinks.connection import SinkProtocol, current, failure_of
 from poller.delivery.sinks.webhook import KEPT, READ, SEND_AGAIN
 from tests.delivery.sinks import TYPE, posted, sink_of
 from tests.harness.clock import StubClock
+from tests.harness.unread import MANY, unread
 from tests.harness.waiting import strain, turns
 from tests.receiver import (
     CLOSE,
@@ -469,3 +470,18 @@ async def test_no_part_of_the_token_comes_back_in_a_complaint(before: bytes) -> 
 def test_what_this_machine_lacks_is_no_failure_of_the_network(number: int) -> None:
     """A lack of local resources is a failure of its own kind, which names the resource."""
     assert failure_of(OSError(number, "?")) == (Failure.LOCAL, os.strerror(number))
+
+
+async def test_a_request_that_is_given_up_does_not_arrive_later() -> None:
+    """What a sink has not received of a request that nothing waits for any more is discarded.
+
+    A network that loses packets for some seconds would else deliver an old event of a record after newer ones: the
+    kernel sends it again, although the connection is closed.
+    """
+    async with unread() as listener, sink_of(f"http://127.0.0.1:{listener.port}/") as sink:
+        sending = asyncio.ensure_future(sink.post((TYPE,), b"x" * MANY))
+        server = await listener.accepted()
+        assert await server.read()
+        sending.cancel()
+        await asyncio.wait([sending])
+        assert await server.rest() < MANY // 2

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from importlib import import_module
-from typing import Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -133,6 +133,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 _OF_THE_SINK = frozenset({OutcomeKind.ENDPOINT_GONE, OutcomeKind.NOT_SENT})
 
+NOT_PERMITTED: Final = Outcome(OutcomeKind.NOT_SENT, error="it was not permitted any more")
+"""The outcome of an attempt that was no longer permitted when it could have been sent. It is no failure."""
+
+
+def always() -> bool:
+    """A permission that does not end."""
+    return True
+
 
 class SinkEvent(NamedTuple):
     """An event on its way to a sink.
@@ -199,8 +207,15 @@ class Sink(ABC):
     """A connection to one endpoint. An async context manager that closes it."""
 
     @abstractmethod
-    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
-        """Make one attempt at these events. Raises nothing."""
+    async def send(self, batch: Sequence[SinkEvent], *, allowed: Callable[[], bool] = always) -> Outcome:
+        """Make one attempt at these events. Raises nothing.
+
+        Args:
+            batch: the events.
+            allowed: whether they may be sent. To be asked after each wait (for a token, for a connection), right before
+                they are written: the lease may run out meanwhile, and the sink may want a pause. False:
+                :data:`NOT_PERMITTED`.
+        """
 
     @abstractmethod
     async def verify(self, request: PermissionRequest | None = None) -> Permission:

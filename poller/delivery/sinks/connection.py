@@ -14,6 +14,8 @@ the first bytes are kept beside the parser, and status and headers are read from
   that must not be there, truncated chunks, data after ``Connection: close``. Interim responses (1xx but 101) are
   skipped. Headers count up to the first malformed one, so ``Retry-After`` before a fault is respected.
 * Names are resolved only by :class:`GuardedResolver`, which checks each address.
+* A request is written only while it is permitted: its lease may run out while a connection is made.
+* A request that is given up without a response does not arrive later, see :func:`poller.lifecycle.abandon`.
 """
 
 from __future__ import annotations
@@ -24,19 +26,21 @@ import os
 import re
 import select
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 
 import aiohttp
 import msgspec
+from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 
-from poller.delivery.sinks.base import Failure
+from poller.delivery.sinks.base import Failure, always
 from poller.errors import AddressRefused, SourceError
 from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses
 from poller.http.transport import NameResolver, OneAnswerConnector, OneAnswerProtocol
+from poller.lifecycle import abandon
 
 _BEGINNING: Final = b"HTTP/"
 
@@ -45,13 +49,15 @@ class ReceivedBytes:
     """The bytes received on the connection of one request.
 
     Attributes:
+        allowed: whether the request may be sent.
         lost: the error that ended the connection; None: it was closed in order.
         new_connection: whether to use a new connection.
     """
 
-    __slots__ = ("_bytes", "_left_behind", "_new_tls", "_reused", "lost", "new_connection")
+    __slots__ = ("_bytes", "_left_behind", "_new_tls", "_reused", "allowed", "lost", "new_connection")
 
-    def __init__(self, *, new_connection: bool = False) -> None:
+    def __init__(self, *, allowed: Callable[[], bool] = always, new_connection: bool = False) -> None:
+        self.allowed = allowed
         self.new_connection = new_connection
         self.lost: BaseException | None = None
         self._bytes = b""
@@ -140,6 +146,12 @@ class SinkProtocol(OneAnswerProtocol):
             self._received.lost = exc
         super().connection_lost(exc)
 
+    def close(self) -> None:
+        """Close the connection; a request without a response is not to arrive behind those that follow it."""
+        if self._final is None and self.transport is not None:
+            abandon(self.transport)
+        super().close()
+
     def is_connected(self) -> bool:
         """Whether a request may be sent over this connection."""
         received = current.get()
@@ -162,6 +174,14 @@ class SinkConnector(OneAnswerConnector):
 
     def __init__(self, *, limit: int, tls: ssl.SSLContext | None, resolver: GuardedResolver) -> None:
         super().__init__(protocol=SinkProtocol, limit=limit, ssl=tls or True, resolver=resolver, ttl_dns_cache=60)
+
+    async def _create_connection(self, *args: Any, **options: Any) -> ResponseHandler:
+        """A new connection, if the request may still be sent. aiohttp has no public interface for this."""
+        connection = await super()._create_connection(*args, **options)
+        if (request := current.get()) is not None and not request.allowed():
+            connection.close()
+            raise NotAllowed
+        return connection
 
 
 class GuardedResolver(NameResolver):
@@ -286,6 +306,10 @@ _CERTIFICATE_REMEDIES: Final = (
 
 class NotHttp(aiohttp.ClientError):
     """A response that the parser accepted is no valid one."""
+
+
+class NotAllowed(aiohttp.ClientError):
+    """The request may not be sent any more; nothing of it was."""
 
 
 def failure_of(error: BaseException, lost: BaseException | None = None) -> tuple[Failure, str]:

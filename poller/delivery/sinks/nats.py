@@ -51,6 +51,7 @@ from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.cloudevent import STRUCTURED_TYPE
 from poller.delivery.sinks.base import (
+    NOT_PERMITTED,
     Failure,
     Outcome,
     OutcomeKind,
@@ -60,6 +61,7 @@ from poller.delivery.sinks.base import (
     Sink,
     SinkEvent,
     SinkParts,
+    always,
 )
 from poller.delivery.sinks.connection import MAY_WANT_A_CERTIFICATE, failure_of
 from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable, SourceError
@@ -256,7 +258,7 @@ class NatsSink(Sink):
         self._connect = SingleFlight(self._connected)
         self._is_closed = False
 
-    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
+    async def send(self, batch: Sequence[SinkEvent], *, allowed: Callable[[], bool] = always) -> Outcome:
         """Publish this event, and wait for the acknowledgement of a stream."""
         (event,) = batch
         span = tracing.current()
@@ -265,9 +267,13 @@ class NatsSink(Sink):
         try:
             async with asyncio.timeout(self._seconds):
                 connection = await self._open()
+                if not allowed():
+                    return NOT_PERMITTED
                 kept = await connection.publish(self._subject, event.data, _headers(event) | dict(span.carried))
                 if kept.duplicate and not await self._is_ours(connection, kept, event):
                     connection = await self._open()  # the server may have ended the other one
+                    if not allowed():
+                        return NOT_PERMITTED
                     await connection.publish(
                         self._subject, event.data, _headers(event, self._subject) | dict(span.carried)
                     )

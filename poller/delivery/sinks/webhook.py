@@ -34,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import io
 import ssl
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Final
@@ -53,6 +53,7 @@ from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.cloudevent import Mode, Request, RequestForm
 from poller.delivery.signing import SIGNATURE_HEADERS, Signer, check_secret
 from poller.delivery.sinks.base import (
+    NOT_PERMITTED,
     Failure,
     Outcome,
     OutcomeKind,
@@ -62,11 +63,13 @@ from poller.delivery.sinks.base import (
     Sink,
     SinkEvent,
     SinkParts,
+    always,
 )
 from poller.delivery.sinks.connection import (
     FAILURES,
     MAY_WANT_A_CERTIFICATE,
     GuardedResolver,
+    NotAllowed,
     NotHttp,
     ReceivedBytes,
     SinkConnector,
@@ -241,7 +244,7 @@ class WebhookSink(Sink):
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
+    async def send(self, batch: Sequence[SinkEvent], *, allowed: Callable[[], bool] = always) -> Outcome:
         """Send these events in one request."""
         try:
             request = self._request_of(batch)
@@ -249,7 +252,7 @@ class WebhookSink(Sink):
             return Outcome(OutcomeKind.NOT_SENT, error=one_line(str(error)), failure=Failure.CREDENTIAL)
         except ValueError as error:
             return Outcome(OutcomeKind.REJECTED, error=str(error), failure=Failure.REQUEST)
-        return await self.post(tuple(request.headers.items()), request.body)
+        return await self.post(tuple(request.headers.items()), request.body, allowed=allowed)
 
     async def verify(self, request: PermissionRequest | None = None) -> Permission:
         """Ask with OPTIONS: for permission, or only whether the sink answers."""
@@ -288,25 +291,29 @@ class WebhookSink(Sink):
             await self._session.close()
         self._session = None
 
-    async def post(self, headers: Headers, body: bytes) -> Outcome:
+    async def post(self, headers: Headers, body: bytes, *, allowed: Callable[[], bool] = always) -> Outcome:
         """Send a request; after a 401, once more with another token if there is one."""
         span = tracing.current()
         span.set_attributes(self._words)
         carried = () if self._traced_otherwise else tuple(span.carried.items())
-        return (await self._attempt("POST", (*headers, *carried), body)).outcome
+        return (await self._attempt("POST", (*headers, *carried), body, allowed)).outcome
 
     async def options(self, headers: Headers) -> SinkResponse:
         """Send an OPTIONS request."""
         return await self._attempt("OPTIONS", headers, None)
 
-    async def _attempt(self, method: str, headers: Headers, body: bytes | None) -> SinkResponse:
+    async def _attempt(
+        self, method: str, headers: Headers, body: bytes | None, allowed: Callable[[], bool] = always
+    ) -> SinkResponse:
         began = self._clock.monotonic()
-        exchange = Exchange()
+        exchange = Exchange(allowed)
         try:
             with self._limit.block():
                 await self._settled(exchange, method, (*self._headers, *headers), body)
         except TimeoutError:
             exchange.failed = self._too_late(exchange)
+        except NotAllowed:
+            return SinkResponse(NOT_PERMITTED)
         except FAILURES as error:
             if isinstance(error, aiohttp.ClientConnectionError):
                 await asyncio.sleep(0)  # the loop may report the reason of a lost connection after it refuses a write
@@ -347,6 +354,8 @@ class WebhookSink(Sink):
     async def _send(
         self, exchange: Exchange, method: str, headers: Headers, body: bytes | None, token: str | None
     ) -> None:
+        if not exchange.allowed():
+            raise NotAllowed
         proof = self._credential.apply(token)
         headers = (*headers, *proof.headers.items())
         exchange.begins(proof.secrets)
@@ -356,7 +365,7 @@ class WebhookSink(Sink):
         except aiohttp.ClientConnectionError:
             if not exchange.received.unanswered or self._clock.monotonic() - began > SEND_AGAIN:
                 raise
-            exchange.received = ReceivedBytes(new_connection=True)
+            exchange.received = ReceivedBytes(allowed=exchange.allowed, new_connection=True)
             response = await self._requested(exchange.received, method, headers, body)
         try:
             exchange.arrived(response)
@@ -457,12 +466,13 @@ def meaning_of(status: int, headers: Mapping[str, str], clock: Clock) -> tuple[O
 class Exchange:
     """The state of a running exchange."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: Callable[[], bool] = always) -> None:
+        self.allowed = allowed
         self.status: int | None = None
         self.body = b""
         self.failed: tuple[Failure, str] | None = None
         self.remark = ""  # on a credential that the sink has not accepted
-        self.received = ReceivedBytes()  # on the connection of the request that was sent last
+        self.received = ReceivedBytes(allowed=allowed)  # on the connection of the request that was sent last
         self._headers: Mapping[str, str] = _NONE
         self.begun = False  # whether a request was sent, or about to be sent
         self._proofs: tuple[str, ...] = ()
@@ -470,7 +480,7 @@ class Exchange:
     def begins(self, secrets: tuple[str, ...]) -> None:
         """Start a request with these secrets; discard earlier results."""
         if self.begun:
-            self.status, self.body, self.received = None, b"", ReceivedBytes()
+            self.status, self.body, self.received = None, b"", ReceivedBytes(allowed=self.allowed)
         self.begun, self._proofs = True, (*self._proofs, *secrets)
 
     def arrived(self, response: aiohttp.ClientResponse) -> None:
