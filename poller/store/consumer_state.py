@@ -260,6 +260,8 @@ class ConsumerStore:
                 )
             except ResponseError as error:
                 if str(error).startswith("NOGROUP"):
+                    if not await self.lease.renew():  # a failover that lost the group may have lost settlements, too
+                        raise Fenced(f"the store lost {self._group} and its settlements; all is read again") from None
                     raise GroupGone(f"{self._events} has no group {self._group}") from None
                 raise
         if answer == 0:

@@ -380,6 +380,22 @@ async def test_a_group_that_is_gone_is_made_again_where_all_before_was_settled(s
     assert await store.read(most=9) == expected
 
 
+async def test_a_group_that_is_gone_together_with_settlements_is_read_from_the_beginning(scene: Scene) -> None:
+    """If the store has lost the group and settlements, as in a failover, the lease counts as lost.
+
+    What was scheduled by such a settlement would else be taken for scheduled when it is read again, and be lost.
+    """
+    store = await scene.opened()
+    one, two = await scene.add(b"1", b"2")
+    await store.read(most=9)
+    await store.settle(Settlement([one, two], {one: b"p"}, place=two), now_ms=1)
+    await scene.client.xgroup_destroy(FEED.events, "sub:s")
+    await scene.client.delete(KEYS.state, KEYS.parked)
+    with pytest.raises(Fenced, match="lost sub:s and its settlements"):
+        await store.read(most=9)
+    assert not store.held
+
+
 async def test_where_a_new_group_begins(scene: Scene) -> None:
     """A new group begins at the end or the start of the stream; lost before any delivery, it begins there again."""
     before = await scene.add(b"1")
