@@ -392,9 +392,12 @@ def plan_restoration(kept: Subscriptions, before: Subscriptions) -> list[Write]:
     """The writes that bring back pauses, secrets and credentials that the store has lost.
 
     Args:
-        kept: what is there; where anything was changed since, nothing is brought back.
+        kept: what is there; where anything was changed since, nothing is brought back. An older registry, as after a
+            failover, gets the pauses of the subscriptions that it has.
         before: what was there.
     """
+    if kept.version < before.version:
+        return [write for name in before.paused for write in _pause_again(kept, before, name)]
     if kept.version != before.version:
         return []
     parts: tuple[tuple[Part, Mapping[str, bytes], Mapping[str, object]], ...] = (
@@ -603,6 +606,13 @@ def _pause_begin(kept: Subscriptions, name: str, pause: Paused) -> list[Write]:
     if one is _UNREADABLE or one.rests or pause.by == "removed":
         return writes
     return [_registration(name, msgspec.structs.replace(one, rests=True)), *writes]
+
+
+def _pause_again(kept: Subscriptions, before: Subscriptions, name: str) -> list[Write]:
+    """The writes that pause a subscription as it was paused before, if it is the same one and is not paused."""
+    one, pause = kept.registered.get(name), before.paused[name]
+    is_same = one is not None and name in before.registered and one.since == before.registered[name].since
+    return _pause_begin(kept, name, pause) if is_same and name not in kept.paused and pause.by != "removed" else []
 
 
 def _pause_end(name: str) -> list[Write]:

@@ -528,6 +528,29 @@ async def test_a_lost_part_is_brought_back_unless_something_has_changed(store_cl
     assert set((await registry.all()).paused) == {"b"}
 
 
+async def test_a_pause_that_a_failover_has_lost_is_brought_back(store_client: Redis) -> None:
+    """An older registry, as after a failover, gets the pauses that were noted since, but not those of removed ones."""
+    registry = Registry(store_client, KEYS)
+    for name in ("active", "paused", "again"):
+        await registry.add(name, SETTINGS, (), NOW)
+    older = {key: await store_client.dump(key) or b"" for key in (KEYS.version, KEYS.registry)}
+    for name in ("active", "paused", "again"):
+        await registry.pause(name, Paused("operator", "maintenance", NOW))
+    await registry.resume("active")
+    before = await registry.all()
+    await store_client.delete(KEYS.paused)
+    for key, value in older.items():
+        await store_client.restore(key, 0, value, replace=True)
+    await registry.remove("again")
+    await registry.add("again", SETTINGS, (), NOW + timedelta(seconds=1))
+    assert (await registry.all()).version < before.version
+    assert (await registry.marks()).is_loss(before)
+    await registry.restore(before)
+    kept = await registry.all()
+    assert (kept.paused, kept.unusable) == ({"paused": before.paused["paused"]}, {})
+    assert kept.registered["paused"].rests
+
+
 async def test_a_lost_secret_makes_a_subscription_unusable(store_client: Redis) -> None:
     """Law: a subscription that had a secret made for it is not delivered without it; one without secrets is."""
     registry = Registry(store_client, KEYS)
