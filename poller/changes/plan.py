@@ -235,7 +235,7 @@ _decode: Final = msgspec.msgpack.Decoder(list).decode
 
 
 class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """One listing as last read. Times are milliseconds of the store's clock, 0 for never.
+    """One listing as last read. Times are milliseconds, moments of the store's clock, 0 for never.
 
     Attributes:
         tried: when the last reading began, whatever became of it.
@@ -247,6 +247,9 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         unidentified: how many of its records had no id that can be read.
         confirmation: what is to be confirmed of its last readings; None: nothing.
         awaits_baseline: whether it could not be read in the first reading of its feed: then its own comes later.
+        copied: for how long a cache had kept the answer of that reading; 0: none had.
+        left: the keys of records that it held before that reading and not in it, packed; copies are no readings.
+        sequence: of the feed's last event after that reading.
     """
 
     tried: int = 0
@@ -258,6 +261,14 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     unidentified: int = 0
     confirmation: Confirmation | None = None
     awaits_baseline: bool = False
+    copied: int = 0
+    left: bytes = b""
+    sequence: int = 0
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its last reading came to its end."""
+        return self.read > 0 and self.tried == self.read
 
     @property
     def confirming(self) -> bool:
@@ -267,7 +278,12 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     @property
     def keys(self) -> Iterator[str]:
         """The keys of its records."""
-        return map(_text, _decode(self.held)) if self.held else iter(())
+        return _unpacked(self.held)
+
+    @property
+    def keys_left(self) -> Iterator[str]:
+        """The keys of records that its last reading was the first to lack."""
+        return _unpacked(self.left)
 
     def after(
         self,
@@ -279,16 +295,32 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         gone: bool = False,
         unidentified: int = 0,
         confirmation: Confirmation | None = None,
+        copied: int = 0,
+        sequence: int = 0,
     ) -> SubstreamSnapshot:
         """The listing once a reading that began then came to its end."""
-        heat = self.heat * _COOLING + changed
+        found = set(keys)
+        before = {*self.keys, *(self.keys_left if copied else ())}
         return SubstreamSnapshot(
-            begun, begun, gone, heat, packed(sorted(keys)), dict(validators), unidentified, confirmation
+            begun,
+            begun,
+            gone,
+            self.heat * _COOLING + changed,
+            packed(sorted(found)),
+            dict(validators),
+            unidentified,
+            confirmation,
+            copied=copied,
+            left=packed(sorted(before - found)),
+            sequence=sequence,
         )
 
-    def unchanged(self, begun: int) -> SubstreamSnapshot:
+    def unchanged(self, begun: int, *, copied: int = 0, sequence: int = 0) -> SubstreamSnapshot:
         """The listing after a reading that found it unchanged."""
-        return msgspec.structs.replace(self, tried=begun, read=begun, heat=self.heat * _COOLING)
+        heat, left = self.heat * _COOLING, self.left if copied else b""
+        return msgspec.structs.replace(
+            self, tried=begun, read=begun, heat=heat, copied=copied, left=left, sequence=sequence
+        )
 
     def failed(self, begun: int, *, keys: Iterable[str] = (), in_baseline: bool = False) -> SubstreamSnapshot:
         """The listing once a reading that began then failed.
@@ -307,6 +339,10 @@ def packed(keys: Iterable[str]) -> bytes:
     """Record keys as one value; :attr:`SubstreamSnapshot.keys` gives them back."""
     found = [_bytes(key) for key in keys]
     return _encode(found) if found else b""
+
+
+def _unpacked(keys: bytes) -> Iterator[str]:
+    return map(_text, _decode(keys)) if keys else iter(())
 
 
 def _bytes(key: str) -> bytes | str:

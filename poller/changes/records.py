@@ -51,7 +51,8 @@ _TOKENS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"|[^\s\[\]
 _COLON: Final = re.compile(rb"\s*+:\s*+")
 _VALUE: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++)\s*+[,}]', re.DOTALL)
 _RFC3339: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,  # other digits than these count in fractions of a second for Python, but not in RFC 3339
 ).fullmatch
 
 

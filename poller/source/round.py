@@ -187,6 +187,7 @@ class _RoundRun:
         self._substreams: SubstreamReader | None = None
         self._has_unread = False  # whether there are qualifications whose listings were never read
         self._unsure: frozenset[str] = frozenset()  # qualifications whose listings could not be read at their last turn
+        self._left: frozenset[str] = frozenset()  # records that these lacked when they were read last
         self._kept = 0  # records that may be in one of these, and are therefore not removed
         self._token_failures: int | None = None  # in a row, this round's the last
         self._doubtful: int | None = None  # the status for which the token was left out
@@ -406,8 +407,10 @@ class _RoundRun:
 
     async def _settle(self, seen: SeenKeys | None) -> None:
         """Remove what a full reading did not hold. A baseline has nothing to compare with."""
+        age = self._answers.age
         if self._substreams is not None:
             self._has_unread, self._unsure = self._substreams.has_unread, self._substreams.unsure
+            self._left, age = self._substreams.left, max(age, self._substreams.age)
         if seen is not None and not self._as_before and self._complete:
             await self._writer.release_unseen(seen)
         if not self._feed.removals:
@@ -425,7 +428,7 @@ class _RoundRun:
                 seen,
                 released=self._state.released,
                 since_marked=self._since_marked,
-                age=self._answers.age,
+                age=age,
                 remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
                 keeps=self._keeps,
@@ -439,7 +442,7 @@ class _RoundRun:
         if not self._unsure:
             return False
         qualification = self._feed.last_seen(key, snapshot).qualification
-        kept = self._has_unread if qualification is None else qualification in self._unsure
+        kept = key in self._left or (self._has_unread if qualification is None else qualification in self._unsure)
         self._kept += kept
         return kept
 

@@ -21,6 +21,9 @@ another for each change that names it meanwhile.
 - The same answer to a later page is an expired page token: the listing is read again from its first page, and fails
   if that fails too.
 - If no qualification has a listing, the API is at fault and nothing is settled.
+- A record that a listing lacked for the first time stays until the listing was read once more, whatever the record
+  says of its qualification. A copy that a cache had kept is the reading that it was made in, also in a later round.
+- A listing is unchanged only if none of its records was published since it was read, because of another listing.
 - A listing that was read is read on, although no feed names its qualification any more.
 - Records of a listing that is read again are committed together with their keys, and without the listing's version. The
   round may end before more is stored: then they still belong to it, although it cannot be read any more, and it is read
@@ -36,6 +39,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -107,8 +111,9 @@ class SubstreamReader:
         self._clock = clock
         self._timer = timer
         self._since = _milliseconds(since)
+        self._begun = _milliseconds(clock.now())
         self._conditional = conditional
-        self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=_milliseconds(clock.now()))
+        self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=self._begun)
         # The feeds that had named a qualification may have forgotten it: a reset, another name, a feed that is gone.
         self._named = dict.fromkeys((*feed.qualifications, *(listings if feed.discover else ())), 0)
         self._named_until = self._refresh_at = 0.0
@@ -124,11 +129,15 @@ class SubstreamReader:
             StoreError: see :meth:`poller.source.writer.RoundStore.commit`.
         """
         clock = self._clock.monotonic
-        ends = clock() + slot.total_seconds() if slot else None
         await self._refresh_named(named)
+        ends, begun = clock() + slot.total_seconds() if slot else None, False
 
         def start() -> _Turn | None:
-            return None if self._given_up or (ends is not None and clock() >= ends) else self._next_turn()
+            nonlocal begun
+            if self._given_up or (begun and ends is not None and clock() >= ends):
+                return None
+            begun = True  # however short the slot is, each round reads a listing
+            return self._next_turn()
 
         try:
             async with aclosing(_turns(start, at_once=self._feed.at_once)) as turns:
@@ -172,10 +181,20 @@ class SubstreamReader:
 
         Such a listing may hold more records than are stored of it: those of a reading that a crash ended.
         """
-        listings = ((name, self.listings.get(name, _NEVER)) for name in self._rotation.names)
-        return frozenset(
-            name.lower() for name, listing in listings if not listing.read or listing.tried != listing.read
-        )
+        return frozenset(name.lower() for name in self._rotation.names if not self.listings.get(name, _NEVER).is_read)
+
+    @property
+    def left(self) -> frozenset[str]:
+        """The keys of records that such a listing lacked when it was read last, and held before."""
+        listings = (self.listings.get(name, _NEVER) for name in self._rotation.names)
+        return frozenset(chain.from_iterable(one.keys_left for one in listings if not one.is_read))
+
+    @property
+    def age(self) -> timedelta:
+        """How long ago the oldest copy was made that a cache gave as a listing of this rotation; 0: none did."""
+        listings = (self.listings.get(name, _NEVER) for name in self._rotation.names)
+        copies = (self._begun - one.read + one.copied for one in listings if one.copied and one.is_read)
+        return timedelta(milliseconds=max(copies, default=0))
 
     @property
     def is_over(self) -> bool:
@@ -262,7 +281,7 @@ class SubstreamReader:
         self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode, keys: set[str]
     ) -> SubstreamSnapshot:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
-        first = _PrefetchedPage(turn.first, self._ask)
+        first = _PrefetchedPage(turn.first, self._ask, partial(self._writer.is_outdated, kept))
         path, pages = self._feed.resource.listing_path(turn.name), self._drain.pages
         with self._writer.with_records(_UnfinishedListing(turn.name, kept, keys)):
             try:
@@ -274,8 +293,9 @@ class SubstreamReader:
                 again = Prefetch(self._drain.query, first.get)
                 reader = await self._drain.read(path, mode=mode, seen=keys, ahead=again)
         self._unavailable = 0
+        copied, sequence = int(first.age.total_seconds() * 1000), self._writer.position[1]
         if not reader.pages:
-            return kept.unchanged(turn.begun)
+            return kept.unchanged(turn.begun, copied=copied, sequence=sequence)
         changes = self._writer.tally.changes - before
         return kept.after(
             turn.begun,
@@ -284,6 +304,8 @@ class SubstreamReader:
             validators=first.validators,
             unidentified=self._writer.unidentified - unidentified,
             confirmation=self._confirmation(kept, reader.pages, changes, mode),
+            copied=copied,
+            sequence=sequence,
         )
 
     def _confirmation(self, kept: SubstreamSnapshot, pages: int, changes: int, mode: RoundMode) -> Confirmation | None:
@@ -350,19 +372,27 @@ def _mode_of(kept: SubstreamSnapshot, mode: RoundMode) -> RoundMode:
 class _PrefetchedPage:
     """Requests of a listing whose first page was requested already."""
 
-    def __init__(self, first: asyncio.Task[ConditionalResponse], ask: ConditionalRequest) -> None:
+    def __init__(
+        self,
+        first: asyncio.Task[ConditionalResponse],
+        ask: ConditionalRequest,
+        is_outdated: Callable[[], Awaitable[bool]],
+    ) -> None:
         self.validators: dict[str, str] = {}
+        self.age = timedelta()  # of the oldest answer
         self._first: asyncio.Task[ConditionalResponse] | None = first
         self._ask = ask
+        self._is_outdated = is_outdated
 
     async def get(self, path: str, params: Params) -> bytes | None:
         first, self._first = self._first, None
-        if first is not None:
-            answer = await first
-            self.validators = answer.validators.headers
-            return answer.body
-        self.validators = {}  # the version of the first page says nothing about the others
-        return (await self._ask(path, params, unless=Validators())).body
+        answer = await (first or self._ask(path, params, unless=Validators()))
+        if answer.body is None and await self._is_outdated():
+            answer = await self._ask(path, params, unless=Validators())
+        # The version of the first page says nothing about the others.
+        self.validators = {} if first is None else answer.validators.headers
+        self.age = max(self.age, timedelta(seconds=answer.age))
+        return answer.body
 
 
 def _milliseconds(moment: datetime) -> int:

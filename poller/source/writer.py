@@ -350,6 +350,13 @@ class RoundWriter:
             marks = {MISSING_AT: str(self._store_ms())}
             await self._store.commit(Commit(self._generation, self._sequence, marked, marks=marks))
 
+    async def is_outdated(self, listing: SubstreamSnapshot) -> bool:
+        """Whether an event of one of its records was published since it was read: another listing has shown it."""
+        if listing.sequence == self._sequence:
+            return False
+        known = await self._store.known(list(listing.keys))
+        return any(one.sequence > listing.sequence for one in known.values())
+
     async def listings(self, listings: Mapping[str, SubstreamSnapshot]) -> None:
         """Commit snapshots of listings."""
         await self._store.commit(Commit(self._generation, self._sequence, listings=listings))
