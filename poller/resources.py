@@ -13,6 +13,8 @@ from urllib.parse import quote, unquote
 
 ACHIEVEMENTS: Final = "achievements"
 PARENT: Final = "{id}"
+# Dots alone between slashes. URL parsers, proxies and servers take them for a step to another path, some of them after
+# they have decoded what was encoded.
 _STEPS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)").search
 # Proxies and servers decode these twice, take them for separators, cut them off or refuse them, escaped or not.
 _MISREAD: Final = re.compile(r"[/\\%+;]|[. ]$").search

@@ -29,10 +29,6 @@ from poller.source.paging import DetectedCapabilities, ListQuery
 from poller.source.retry import PATIENCE
 from poller.store.feed_state import PROGRESS, FeedState, Loss
 
-# Dots alone between slashes. URL parsers, proxies and servers take them for a step to another path, some of them after
-# they have decoded what was encoded.
-
-
 # This many fresh tokens refused in a row mean that the API accepts none.
 REFUSALS: Final = 3
 

@@ -30,7 +30,17 @@ from __future__ import annotations
 
 import asyncio
 from codecs import BOM_UTF8
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import Enum, auto
@@ -48,14 +58,16 @@ from poller.clock import Clock, rfc3339
 from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
 from poller.lifecycle import finished, in_turns
 from poller.source.feed import Feed, RoundMode
-from poller.source.paging import Get, Page, slices
+from poller.source.paging import SLICE_BYTES, SLICE_RECORDS, Get, Page, slices
 from poller.store.commands import FeedPause
 from poller.store.feed import MissingRecords
 from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, SECOND_LOOK, TOMBSTONES, FeedState
 from poller.store.lease import HeldElsewhere
+from poller.store.snapshots import PackedSnapshots
 from poller.telemetry import tracing
 
 _AT_ONCE: Final = 1000  # records that are read without a pause
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # of known records that are compared, removed or marked together
 T = TypeVar("T")
 
 
@@ -74,7 +86,7 @@ class RoundStore(Protocol):
         """Acquire the lease and read the state, unless the feed is paused."""
         ...
 
-    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+    async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         """Read snapshots."""
         ...
 
@@ -265,11 +277,11 @@ class RoundWriter:
             records = await complete_records(records, readable, feed=self._feed, get=self._get)
         rejected: list[Rejected] = []
         async with commits_in_order(self._commit) as put:
-            for part in slices(records):
+            for part, before in _with_snapshots(records, known):
                 await asyncio.sleep(0)
                 commit, tally = plan(
                     part,
-                    known,
+                    before,
                     frame=frame,
                     generation=self._generation,
                     sequence=self._sequence,
@@ -283,9 +295,8 @@ class RoundWriter:
                     self.tally += tally
                     continue
                 await put(
-                    (self._with_tombstones(commit, -sum(_is_back(key, known) for key in commit.snapshots)), tally)
+                    (self._with_tombstones(commit, -sum(_is_back(key, before) for key in commit.snapshots)), tally)
                 )
-                known.update(commit.snapshots)
                 if changed is not None:
                     changed.update(key for key, one in commit.snapshots.items() if one.sequence > self._sequence)
                 self._sequence = commit.next_sequence
@@ -308,16 +319,22 @@ class RoundWriter:
         if seen is None:
             return
         seen.update(keys)
-        known = await self._store.known(keys)
-        back = [(key, msgspec.structs.replace(one, missing=False)) for key, one in known.items() if one.missing]
-        for found_again in _batched(back):  # a script takes some thousand arguments
-            await self._store.commit(Commit(self._generation, self._sequence, dict(found_again)))
+        for asked in _batched(keys):
+            known = await self._store.known(list(asked))
+            for missing in _batches((key, one) for key, one in known.items() if one.missing):
+                back = {key: msgspec.structs.replace(one, missing=False) for key, one in missing.items()}
+                await self._store.commit(Commit(self._generation, self._sequence, back))
 
     async def _readable(self, known: Mapping[str, Snapshot]) -> frozenset[str]:
-        found: set[str] = set()
-        for some in _batched(list(known.items())):
-            found.update(key for key, snapshot in some if not checked(snapshot).unreadable)
-            await asyncio.sleep(0)
+        found, size = set[str](), 0
+        for key in known:
+            snapshot = known[key]
+            if not checked(snapshot).unreadable:
+                found.add(key)
+            size += len(snapshot.raw)
+            if size >= SLICE_BYTES:
+                size = 0
+                await asyncio.sleep(0)
         return frozenset(found)
 
     async def remove(self, gone: Mapping[str, Snapshot], *, mode: RoundMode) -> None:
@@ -388,6 +405,39 @@ def _batched(several: Sequence[T], size: int = _AT_ONCE) -> Iterator[Sequence[T]
     """Parts of this size; of the default one each takes about a millisecond, so that other tasks need not wait."""
     for start in range(0, len(several), size):
         yield several[start : start + size]
+
+
+def _with_snapshots(
+    records: Sequence[Record | Rejected], known: Mapping[str, Snapshot]
+) -> Iterator[tuple[Sequence[Record | Rejected], Mapping[str, Snapshot]]]:
+    """Slices of the records of a page, each with the snapshots of its keys; the page has each key once."""
+    for part in slices(records):
+        if not isinstance(known, PackedSnapshots):
+            yield part, known
+            continue
+        start = size = 0
+        before: dict[str, Snapshot] = {}
+        for end, record in enumerate(part, start=1):
+            if isinstance(record, Record) and record.key in known:
+                before[record.key] = snapshot = known[record.key]
+                size += len(snapshot.raw)
+            if size >= _BATCH_BYTES or end == len(part):
+                yield part[start:end], before
+                start, size, before = end, 0, {}
+
+
+def _batches(snapshots: Iterable[tuple[str, Snapshot]]) -> Iterator[dict[str, Snapshot]]:
+    """Parts that are small enough for one commit."""
+    some: dict[str, Snapshot] = {}
+    size = 0
+    for key, snapshot in snapshots:
+        some[key] = snapshot
+        size += len(snapshot.raw)
+        if len(some) == SLICE_RECORDS or size >= _BATCH_BYTES:
+            yield some
+            some, size = {}, 0
+    if some:
+        yield some
 
 
 def event_frame(
@@ -493,8 +543,7 @@ async def _whole(part: Record, feed: Feed, get: Get) -> Record:
     return found if isinstance(found, Record) and found.key == part.key else part
 
 
-_REMOVED_AT_ONCE: Final = 256  # records requested and removed together
-_LOOKED_FOR_AT_ONCE: Final = 16 * _REMOVED_AT_ONCE  # each time all snapshots are gone through
+_LOOKED_FOR_AT_ONCE: Final = 16 * SLICE_RECORDS  # each time all snapshots are gone through
 _ROUNDED: Final = 1  # second; ``Age`` is a whole number
 
 
@@ -616,15 +665,11 @@ async def _settle_by_readings(
         return await readings.settle(absent.some)
     settled = True
     while absent.some:
-        for some in _batches(absent.some):
+        for some in _batches(absent.some.items()):
             settled = await readings.settle(some) and settled
         seen.update(absent.some)
         absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
     return settled
-
-
-def _batches(absent: Mapping[str, Snapshot]) -> Iterator[dict[str, Snapshot]]:
-    return map(dict, _batched(list(absent.items()), _REMOVED_AT_ONCE))
 
 
 class _AbsenceByRequests:
@@ -653,7 +698,7 @@ class _AbsenceByRequests:
     async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
         settled = True
         while absent.some and self._failure is None:
-            for some in _batches(absent.some):
+            for some in _batches(absent.some.items()):
                 if self._failure is None:
                     settled = await self._asked_once(some) and settled
             seen.update(absent.some)

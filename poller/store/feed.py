@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
@@ -40,7 +40,7 @@ from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere, Lease, LeaseScripts
 from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, lua
-from poller.store.snapshots import SnapshotCodec, UnknownDictionary, kept_versions
+from poller.store.snapshots import UNPACKED, PackedSnapshots, SnapshotCodec, UnknownDictionary, kept_versions
 from poller.telemetry import metrics as costs
 from poller.telemetry import tracing
 from poller.telemetry.metrics import CommitResult, committed
@@ -79,7 +79,7 @@ class MissingRecords(msgspec.Struct, frozen=True):
 
     live: int
     missing: int
-    some: dict[str, Snapshot]
+    some: Mapping[str, Snapshot]
 
 
 class FeedStore:
@@ -200,17 +200,22 @@ class FeedStore:
         await self.lease.release()
         reach("lease.released")
 
-    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+    async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         """The snapshots of these keys, where there are any."""
-        known: dict[str, Snapshot] = {}
+        known, packed = dict[str, Snapshot](), dict[str, bytes]()
+        room = UNPACKED
         for start in range(0, len(record_keys), _READ_AT_ONCE):
             some = record_keys[start : start + _READ_AT_ONCE]
             with translated(self._client):
                 stored = cast("list[bytes | None]", await self._client.hmget(self.keys.snapshots, some))
             found = {key: value for key, value in zip(some, stored, strict=True) if value is not None}
-            known |= await self._decoded(found)
+            read = await self._decoded(found, room=room)
+            known |= read
+            room -= sum(len(one.raw) for one in read.values())
+            if len(read) < len(found):
+                packed |= {key: value for key, value in found.items() if key not in read}
         reach("known.read")
-        return known
+        return PackedSnapshots(known, packed, await self._unpack()) if packed else known
 
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
         """The live snapshots whose keys are not among those seen: how many, and ``most`` of them."""
@@ -230,8 +235,14 @@ class FeedStore:
                     if len(some) < most:
                         some[key] = stored
             if not cursor:
-                read = await self._decoded(some)
-                return MissingRecords(live, missing, {key: checked(snapshot) for key, snapshot in read.items()})
+                return MissingRecords(live, missing, await self._checked(some))
+
+    async def _checked(self, stored: Mapping[str, bytes]) -> Mapping[str, Snapshot]:
+        """The snapshots, also those marked as unreadable whose records are no JSON."""
+        read = {key: checked(snapshot) for key, snapshot in (await self._decoded(stored, room=UNPACKED)).items()}
+        packed = {key: value for key, value in stored.items() if key not in read}
+        unpack = await self._unpack()
+        return PackedSnapshots(read, packed, lambda value: checked(unpack(value))) if packed else read
 
     async def _tombstones(self) -> int:
         """How many snapshots are of removed records: counted once, where an earlier version has not counted them."""
@@ -251,18 +262,31 @@ class FeedStore:
         """The versions held back, by record key."""
         return await kept_versions(self._client, self.keys.held_versions)
 
-    async def _decoded(self, stored: Mapping[str, bytes]) -> dict[str, Snapshot]:
-        """The snapshots, those that cannot be read marked as such.
+    async def _unpack(self) -> Callable[[bytes], Snapshot]:
+        """What unpacks one snapshot, and marks one that cannot be read as such."""
+        codec, sequence = await self._loaded(), self._sequence
+
+        def unpack(stored: bytes) -> Snapshot:
+            try:
+                return codec.decode(stored)
+            except (UnknownDictionary, ValueError, IndexError) as error:
+                return SnapshotCodec.unreadable(stored, str(error), sequence=sequence)
+
+        return unpack
+
+    async def _decoded(self, stored: Mapping[str, bytes], *, room: int) -> dict[str, Snapshot]:
+        """The first snapshots whose records take this many bytes, those that cannot be read marked as such.
 
         Raises:
             StoreError: most of many cannot be read: it is not a few bytes that are lost, and an operator has to look.
         """
-        decode = (await self._loaded()).decode
+        codec = await self._loaded()
         with suppress(UnknownDictionary, ValueError, IndexError):
-            return {key: decode(value) for key, value in stored.items()}
+            return _unpacked(stored, codec.decode, room=room)
         self._codec = None  # another process may have added a dictionary
-        snapshots, failures = _read(stored, await self._loaded())
-        if len(failures) > MANY and len(failures) > len(stored) / 2:
+        failures: dict[str, str] = {}
+        snapshots = _unpacked(stored, (await self._loaded()).decode, room=room, failures=failures)
+        if len(failures) > MANY and len(failures) > (len(snapshots) + len(failures)) / 2:
             raise StoreError(
                 f"{self.keys.snapshots} holds snapshots that cannot be read: {next(iter(failures.values()))}. The "
                 f"store has lost a part of this feed, or another version wrote it; `poller resync {self.keys.feed} "
@@ -332,16 +356,27 @@ class FeedStore:
         return self._codec
 
 
-def _read(stored: Mapping[str, bytes], codec: SnapshotCodec) -> tuple[dict[str, Snapshot], dict[str, str]]:
-    """The snapshots, and why the others cannot be read."""
+def _unpacked(
+    stored: Mapping[str, bytes],
+    decode: Callable[[bytes], Snapshot],
+    *,
+    room: int,
+    failures: dict[str, str] | None = None,
+) -> dict[str, Snapshot]:
+    """The first snapshots whose records take this many bytes; ``failures`` receives why others cannot be read."""
     snapshots: dict[str, Snapshot] = {}
-    failures: dict[str, str] = {}
     for key, value in stored.items():
+        if room <= 0:
+            break
         try:
-            snapshots[key] = codec.decode(value)
+            snapshots[key] = snapshot = decode(value)
         except (UnknownDictionary, ValueError, IndexError) as error:
+            if failures is None:
+                raise
             failures[key] = str(error)
-    return snapshots, failures
+        else:
+            room -= len(snapshot.raw)
+    return snapshots
 
 
 # The span of a commit: how much it writes, and what the store answered.

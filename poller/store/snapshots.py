@@ -10,8 +10,9 @@ Training is deterministic and done once for a feed, as soon as :data:`SAMPLES` r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Final, cast
 
 import msgspec
@@ -146,6 +147,38 @@ class SnapshotCodec:
             return _decompressor(known).decompress(frame)
         except zstandard.ZstdError as error:
             raise ValueError(f"not a snapshot: {error}") from None
+
+
+UNPACKED: Final = 32 * 1024 * 1024
+"""Bytes of records that one reading of snapshots unpacks: 8 MB of a record may be packed into some hundred bytes."""
+
+
+class PackedSnapshots(Mapping[str, Snapshot]):
+    """Snapshots by key, of which some are unpacked whenever they are asked for."""
+
+    def __init__(
+        self, unpacked: Mapping[str, Snapshot], packed: Mapping[str, bytes], unpack: Callable[[bytes], Snapshot]
+    ) -> None:
+        """Join the two; ``unpack`` raises nothing."""
+        self._unpacked = unpacked
+        self._packed = packed
+        self._unpack = unpack
+
+    def __getitem__(self, key: str) -> Snapshot:
+        """The snapshot of a key."""
+        return self._unpacked[key] if key in self._unpacked else self._unpack(self._packed[key])
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is one; nothing is unpacked."""
+        return key in self._unpacked or key in self._packed
+
+    def __iter__(self) -> Iterator[str]:
+        """Their keys."""
+        return chain(self._unpacked, self._packed)
+
+    def __len__(self) -> int:
+        """Their number."""
+        return len(self._unpacked) + len(self._packed)
 
 
 # What zstd needs to work with a dictionary is some 250 KiB, and 100 KiB without one. A process may have thousands of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -81,7 +81,7 @@ class MemoryStore:
             raise self.unreachable
         return self.held_elsewhere or self.state
 
-    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+    async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         if self.unreadable:
             raise self.unreadable
         assert all(key.encode() for key in record_keys), "a store is asked for bytes"

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 import pytest
 
 from poller.changes.diff import Snapshot
-from poller.changes.plan import SeenKeys
+from poller.changes.plan import RemovalGuard, SeenKeys
 from poller.changes.records import MAX_ID_LENGTH
 from poller.errors import SourceRefused
 from poller.lifecycle import at_once
 from poller.source.feed import RoundMode
 from poller.source.paging import SLICE_RECORDS, Params, decode_page
 from poller.source.writer import RoundWriter
+from poller.store.feed import MissingRecords
+from poller.store.snapshots import PackedSnapshots
 from tests.harness.clock import StubClock
-from tests.source.round_sides import FEED, NOON, MemoryStore
+from tests.source.round_sides import FEED, NOON, MemoryStore, Round, Script
 
 PARTIAL = msgspec.structs.replace(FEED, partial=True)
 GOOD = b'{"id":"good"}'
@@ -137,7 +139,7 @@ class Turns(MemoryStore):
         self.turns = 0
         self.before_asked: int | None = None
 
-    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+    async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         if self.before_asked is None:
             self.before_asked = self.turns
         return await super().known(record_keys)
@@ -149,6 +151,40 @@ class Turns(MemoryStore):
         while True:
             await asyncio.sleep(0)
             self.turns += 1
+
+
+class Packed(MemoryStore):
+    """A store that unpacks each snapshot when it is asked for."""
+
+    async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
+        return self._packed(await super().known(record_keys))
+
+    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
+        absent = await super().absent(seen, most=most)
+        return msgspec.structs.replace(absent, some=self._packed(absent.some))
+
+    def _packed(self, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Snapshot]:
+        return PackedSnapshots({}, {key: key.encode() for key in snapshots}, lambda key: self.snapshots[key.decode()])
+
+
+async def test_large_known_records_are_compared_and_removed_a_few_at_a_time() -> None:
+    """However small the records of a page, and however many are gone, few large known ones are in one commit."""
+    store, size = Packed(), 3 * 1024 * 1024
+    large = [b'{"id":"r%d","x":"%b"}' % (number, b" " * size) for number in range(9)]
+    store.snapshots = {f"r{number}": Snapshot(1, 0, raw) for number, raw in enumerate(large)}
+    await write(store, GOOD, *(b'{"id":"r%d"}' % number for number in range(4)), b'{"id":"r4","x":1,"x":2}')
+    assert [(len(commit.events), len(commit.rejected)) for commit in store.commits] == [(3, 0), (2, 0), (0, 1)]
+    assert [event["type"].split(".")[-2] for event in store.events] == ["created", *["modified"] * 4]
+    listing = Script().page(GOOD)
+    for number in range(9):
+        listing.on(SourceRefused("not there", status=404), path=f"/contractTypes/r{number}")
+    read = Round(msgspec.structs.replace(FEED, delta=False, breaker=RemovalGuard(None)))
+    read.store = store
+    store.commits.clear()
+    store.mark("read_at", NOON.isoformat())
+    store.mark("query", read.feed.fingerprint)
+    assert (await read(listing)).removed == 9
+    assert max(sum(len(one.raw) for one in commit.snapshots.values()) for commit in store.commits) <= 2 * size + 100
 
 
 @pytest.mark.parametrize("raw", [b"0", b'{"id":%d,"x":NaN}', b'{"id":%d}', b'{"id":1,"k%d":0}'])

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import time
+import tracemalloc
 from collections.abc import Callable
 from datetime import timedelta
 from typing import cast
@@ -18,16 +19,16 @@ from redis.asyncio import Redis
 from poller.changes.diff import Snapshot
 from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion
-from poller.changes.plan import Commit, PublishRules, SubstreamSnapshot, packed, plan
+from poller.changes.plan import Commit, PublishRules, SeenKeys, SubstreamSnapshot, packed, plan
 from poller.changes.records import Rejected, record_reader
 from poller.clock import Clock, moment_of
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
-from poller.store.feed import FeedScripts, FeedStore, named_qualifications, rejected_digest
+from poller.store.feed import FeedScripts, FeedStore, MissingRecords, named_qualifications, rejected_digest
 from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere
-from poller.store.snapshots import SAMPLES
+from poller.store.snapshots import SAMPLES, UNPACKED
 from poller.telemetry import tracing
 from tests.harness.clock import StubClock
 from tests.store.records import unavailability
@@ -121,6 +122,40 @@ async def test_a_new_feed_starts_empty_and_keeps_its_generation(opened: Open) ->
     first = await begun(opened("a"))
     assert (first.sequence, first.delta_token) == (0, None)
     assert await begun(opened("a")) == first
+
+
+async def test_large_records_are_not_in_memory_together(opened: Open) -> None:
+    """Law: a reading of snapshots unpacks a bounded number of bytes; the rest is unpacked when it is asked for."""
+    store, size = opened("a"), 4 * 1024 * 1024
+    state = await begun(store)
+    large = {f"r{number}": b'{"id":"r%d","x":"%b"}' % (number, b" " * size) for number in range(14)}
+    for key, raw in large.items():
+        await store.commit(Commit(state.generation, state.sequence, {key: Snapshot(1, 0, raw)}))
+    for reading in (lambda: store.known([*large, "other"]), lambda: store.absent(SeenKeys(), most=100)):
+        tracemalloc.start()
+        found = await reading()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < UNPACKED + 3 * size
+        known = found.some if isinstance(found, MissingRecords) else found
+        assert (sorted(known), "other" in known) == (sorted(large), False)
+        assert all(known[key] == Snapshot(1, 0, raw) for key, raw in large.items())
+
+
+async def test_a_large_snapshot_that_cannot_be_read_is_marked_as_such(opened: Open, store_client: Redis) -> None:
+    """Law: what is unpacked later is quarantined if it cannot be read, as what is unpacked at once."""
+    store, size = opened("a"), UNPACKED // 2
+    state = await begun(store)
+    for key in "abc":
+        await store.commit(Commit(state.generation, state.sequence, {key: Snapshot(1, 0, b" " * size)}))
+    await store_client.hset(KEYS.snapshots, "c", b"\x02\x01\x00 no frame")
+    known = await store.known(["a", "b", "c"])
+    assert [bool(known[key].unreadable) for key in "abc"] == [False, False, True]
+    absent = await store.absent(SeenKeys(), most=100)
+    assert sorted(snapshot.unreadable.partition(":")[0] for snapshot in absent.some.values()) == [
+        *["not JSON"] * 2,
+        "not a snapshot",
+    ]
 
 
 async def test_what_is_held_back_is_written_and_goes_with_the_commit(opened: Open, store_client: Redis) -> None:
