@@ -28,7 +28,16 @@ from poller.changes.confirmation import Confirmation
 from poller.changes.diff import EVERYTHING, Change, ChangeKind, Snapshot, checked, compare, lost_snapshot
 from poller.changes.events import EventFrame
 from poller.changes.held_versions import HeldVersion, VersionPolicy
-from poller.changes.records import Record, RecordShape, Rejected, is_older, merged, modified_of, overlaid
+from poller.changes.records import (
+    MAX_RECORD_BYTES,
+    Record,
+    RecordShape,
+    Rejected,
+    is_older,
+    merged,
+    modified_of,
+    overlaid,
+)
 
 
 class PublishRules(msgspec.Struct, frozen=True):
@@ -56,10 +65,17 @@ class PublishRules(msgspec.Struct, frozen=True):
     again: EventFrame | None = None
 
     def whole(self, record: Record, snapshot: Snapshot | None) -> Record:
-        """The record, merged with its snapshot if it may be a part."""
-        if snapshot is None or not self.partial or checked(snapshot).unreadable:
+        """The record, merged with its snapshot if it may be a part.
+
+        Raises:
+            ValueError: the part is not usable, or the parts make up a record that is too large.
+        """
+        if not self.partial:
             return record
-        return merged(record, snapshot.raw)
+        whole = record if snapshot is None or checked(snapshot).unreadable else merged(record, snapshot.raw)
+        if len(whole.raw) > MAX_RECORD_BYTES:
+            raise ValueError(f"parts of a record of {len(whole.raw)} bytes; at most {MAX_RECORD_BYTES} are usable")
+        return whole
 
     def kept(self, raw: bytes, snapshot: Snapshot | None) -> bytes:
         """The bytes to store: the record's, over those of fields that were not requested.
@@ -69,7 +85,8 @@ class PublishRules(msgspec.Struct, frozen=True):
         asked = self.shape.asked if self.shape else None
         if asked is None or snapshot is None or snapshot.removed or snapshot.unreadable:
             return raw
-        return overlaid(snapshot.raw, raw, without=asked)
+        both = overlaid(snapshot.raw, raw, without=asked)
+        return both if len(both) <= MAX_RECORD_BYTES else raw
 
 
 class _CommitBuilder:

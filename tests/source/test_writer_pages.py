@@ -14,7 +14,7 @@ import pytest
 
 from poller.changes.diff import Snapshot
 from poller.changes.plan import RemovalGuard, SeenKeys
-from poller.changes.records import MAX_ID_LENGTH
+from poller.changes.records import MAX_ID_LENGTH, MAX_RECORD_BYTES
 from poller.errors import SourceRefused
 from poller.lifecycle import at_once
 from poller.source.feed import RoundMode
@@ -282,6 +282,19 @@ async def test_a_part_of_a_removed_record_is_laid_over_its_last_version() -> Non
     store.snapshots["a"] = msgspec.structs.replace(store.snapshots["a"], removed=True)
     assert (await write(store, b'{"id":"a","y":2}', partial=True)).tally.created == 1
     assert published(store)[-1] == {"id": "a", "x": 1, "y": 2}
+
+
+@pytest.mark.thorough
+async def test_parts_make_up_no_record_beyond_the_bound() -> None:
+    """A part that would make its record too large is quarantined, whether the others came before it or with it."""
+    store = MemoryStore()
+    part = b'{"id":"a","k%d":"%b"}'
+    large = [part % (number, b" " * (MAX_RECORD_BYTES // 2)) for number in range(2)]
+    await write(store, large[0], partial=True)
+    writer = await write(store, large[1], partial=True)
+    assert (writer.tally.quarantined, writer.tally.modified, len(store.events)) == (1, 0, 1)
+    assert store.quarantine[0][1].startswith("parts of a record of 8388")
+    assert (await write(MemoryStore(), *large, partial=True)).tally.quarantined == 1
 
 
 async def test_the_time_of_a_part_without_one_is_that_of_the_record() -> None:
