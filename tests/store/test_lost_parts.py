@@ -79,6 +79,20 @@ async def test_all_of_it_gone_while_it_runs(store_client: Redis) -> None:
     assert state.lost_at is not None
 
 
+@pytest.mark.parametrize("published", [False, True])
+async def test_what_an_operator_has_begin_again_repeats_only_what_was_published(
+    store_client: Redis, published: bool
+) -> None:
+    """Law: a feed of which nothing was published is no reset one: subscriptions would not get its first events."""
+    one = Process(store_client, "a")
+    await one.round(*[1] * published)
+    assert await request_round(store_client, KEYS, RoundRequest.ANEW)
+    assert await one.round(1, 2) is None
+    state = await begun(one.store)
+    assert (state.formers, state.anew_at is not None) == (("a0",), published)
+    assert await one.round(3) is None
+
+
 async def test_one_shard_gone_while_nobody_ran(store_client: Redis) -> None:
     """Law: the loss of a shard while no process ran is found by the note in another slot."""
     await Process(store_client, "a").round(1, 2)

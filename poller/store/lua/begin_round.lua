@@ -10,6 +10,8 @@
 --   the feed starts with nothing left of what was known, and never with a half of it.
 -- What comes after a loss of the stream alone has later ids than what was in it, whatever the clock: readers that
 --   are past that would not see it.
+-- A feed of which nothing was published yet is like a new one where an operator wants it to begin again: what comes
+--   repeats nothing.
 -- The stream stays, for others may still need what is in it; and the sequence goes on from its last event,
 --   or, where it has none, from the highest number that is known: a reader that compares numbers would take
 --   what comes for old.
@@ -60,5 +62,6 @@ redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[9])
 redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', sequence, 'kept', '0 0 0',
   'begun_at', now, 'begun_after', newest and newest[1] or '0-0')
 if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new', now} end
-redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200), 'anew_at', now)
+redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200))
+if found ~= 'order' or sequence ~= '0' then redis.call('HSET', KEYS[2], 'anew_at', now) end
 return {redis.call('HGETALL', KEYS[2]), found, now}
