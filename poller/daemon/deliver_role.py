@@ -392,8 +392,7 @@ class DeliverRole:
             name: _feeds_of(name, one.outline.feeds, settings.feed_ids, self._configurations, waiting)
             for name, one in kept.registered.items()
         }
-        delivered = set(chain.from_iterable(feeds.values())).difference(self._configurations.orphans)
-        self._streams = self._streams_of((*settings.feed_ids, *sorted(delivered)))
+        self._streams = self._streams_of((*settings.feed_ids, *sorted(set(chain.from_iterable(feeds.values())))))
         changed = feeds != self._feeds
         self._feeds, self._compared = feeds, compared
         return changed

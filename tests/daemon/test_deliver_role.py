@@ -762,6 +762,21 @@ async def test_a_key_that_stops_a_subscription_is_its_failure(scene: Scene, part
     await until(lambda: not scene.roles[0].failing(), "the end of the failure")
 
 
+async def test_what_comes_at_an_orphaned_feed_while_it_is_delivered_is_delivered_too(scene: Scene) -> None:
+    """Events that a command publishes at a feed that no process has do not wait once its backlog was read."""
+    await scene.client.hset(remembered_key("poller"), FEED, b"{}")
+    scene.settings("one")
+    file = scene.directory / "poller.toml"
+    file.write_text(file.read_text("utf-8").replace("contractTypes", "evidenceVariants"), "utf-8")
+    await scene.add("e1")
+    scene.deliver(load(file, {}))
+    await scene.arrives("one", "e1")
+    await scene.add("e2")
+    await scene.arrives("one", "e1", "e2")
+    await scene.add("e3")
+    await scene.arrives("one", "e1", "e2", "e3")
+
+
 async def test_an_unusable_stream_stops_no_other_feed(scene: Scene) -> None:
     """While one stream's key has another type, the events of the other feeds are delivered."""
     scene.settings("file")
