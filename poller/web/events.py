@@ -188,8 +188,11 @@ class StreamNotifier:
                 pass  # the readers log it
             except StoreError as error:
                 self._failure.failed(str(error))
+            except Exception:  # noqa: BLE001 -- without this task all readers would get nothing, silently
+                _log.exception("streams cannot be followed")
             finally:
-                await client.aclose()
+                with suppress(Exception):  # the next look has a client of its own
+                    await client.aclose()
             await self._clock.sleep(_NEWS_AGAIN)
 
     def _publish(self, fresh: Collection[str]) -> None:

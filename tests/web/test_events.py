@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -610,6 +611,25 @@ async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: Non
         with capture_logs() as lines:
             async with StreamNotifier(KEYS, block=BLOCK, clock=StubClock(sleep=sleep)).followed(store_url):
                 await until(lambda: asked >= 3, "the third read")
+    assert [line["event"] for line in lines] == ["streams cannot be followed"]
+
+
+async def test_a_fault_of_the_shared_read_leaves_no_reader_without_news(store_url: str, one_server: None) -> None:
+    """The shared read goes on after an error of the program, which is logged: readers would wait in vain, silently."""
+    faults = [RuntimeError("a fault")]
+
+    def monotonic() -> float:
+        if faults:
+            raise faults.pop()
+        return time.monotonic()
+
+    news = StreamNotifier(KEYS, block=BLOCK, clock=StubClock(monotonic=monotonic))
+    with capture_logs() as lines:
+        async with commands(store_url) as client, news.followed(store_url):
+            await until(lambda: news.mark, "the first look after the fault")
+            mark = news.mark
+            await client.xadd(KEYS[0], {"data": b"{}"})
+            await until(lambda: news.since(mark, KEYS), "the stream to be told")
     assert [line["event"] for line in lines] == ["streams cannot be followed"]
 
 
