@@ -7,9 +7,9 @@ delta and not otherwise; each further one carries the ``pageToken`` of the page 
 is the last. Each page is requested while the one before it is being committed.
 
 A listing that is refused (:data:`REFUSING`) may be refused because of its ``limit``, of its ``fields``, or of neither.
-The same request without both decides whether they are to blame; if so, each is left out by itself, and a limit that is
-too large is halved until it is accepted. The result holds for this configured query only, until
-``poller resync``.
+The same request without both, and once more with both, decides whether they are to blame; if so, each is left out by
+itself, and a limit that is too large is halved until it is accepted. The result holds for this configured query only,
+until ``poller resync``.
 
 A page is read as one JSON text with its records as received. If that fails, it is cut along its brackets, commas and
 strings, and each record is judged later. The envelope around the records has to be JSON; a page that was cut off is
@@ -308,7 +308,11 @@ async def accepted_query(query: ListQuery, takes: Callable[[ListQuery], Awaitabl
         return candidate if await takes(candidate) else None
 
     bare = await without(None, ()) if limit is not None or fields else None
-    if bare is None or limit is None:
+    if bare is None:
+        return None
+    if await takes(query):
+        return query  # it was refused for a reason that has passed
+    if limit is None:
         return bare
     if fields and not await without(None, fields):
         fields = ()  # they are refused whatever the limit is

@@ -182,6 +182,26 @@ async def test_a_refusal_for_another_reason_is_an_error_and_teaches_nothing() ->
     assert len(api.asked) == 2
 
 
+@pytest.mark.parametrize("query", [ASKED, ListQuery(fields=("id", "n")), ListQuery(limit=1_000)])
+async def test_a_refusal_that_passes_leaves_no_parameter_out(query: ListQuery) -> None:
+    """A single refusal takes nothing from the query: without ``fields``, whole records would be published."""
+    api, store = Picky(most=5_000, fields=True), MemoryStore()
+
+    async def get(path: str, params: Params) -> bytes:
+        if not api.asked:
+            api.asked.append(dict(params))
+            raise SourceRefused(f"GET {path}: no", status=400)
+        return await api.get(path, params)
+
+    async def none(_: int) -> dict[str, int]:
+        return {}
+
+    feed = msgspec.structs.replace(FEED, query=query)
+    result = await run_round(feed, store, get, clock=WallClock(), qualifications=none)
+    assert (result.ok, result.created, result.learnt and result.learnt.refused) == (True, 1, ())
+    assert api.asked[-1] == api.asked[0]
+
+
 async def test_an_api_that_goes_away_during_the_search_fails_the_round() -> None:
     """An API that fails during the search fails the round, and no parameter counts as refused."""
     api, store = Picky(most=300), MemoryStore()
@@ -196,7 +216,7 @@ async def test_all_listings_of_a_feed_share_what_one_has_taught() -> None:
     names = tuple(f"q{number}" for number in range(9))
     result = await rounds(api, store, achievements=True, query=ASKED, qualifications=names, at_once=3)
     assert (result.ok, result.created) == (True, 9)
-    assert len(api.asked) == 3 + 5 + 9
+    assert len(api.asked) == 3 + 6 + 9
     assert result.learnt.refused == ("limit (taken: 250)", "fields")
 
 
