@@ -126,7 +126,7 @@ class LeaseBalancer:
         lots, seen = self._lots, self._membership.seen
         for _ in range(lots.notice_lost()):
             lease_changed(self._kind, "lost")
-        among = self._membership.among(self._role)
+        among = self._membership.steady(self._role)
         if among is None:
             return
         if among.names != self._names:

@@ -4,11 +4,17 @@ The list is read four times a second; listeners are called when it has changed. 
 every third of a lease's lifetime. While the store is unavailable, the list stays as it was read last.
 
 Whatever else a process reads again and again goes with that reading (:meth:`Membership.ask`): all of it is one request.
+
+**Invariants**
+
+- A process that crashes again and again takes no work from the others: when one has gone soon after it came, those that
+  come are given no leases before they have been there for longer than such a one is (:meth:`Membership.steady`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -33,6 +39,8 @@ from poller.telemetry.logs import LogOnce
 LOOK_SECONDS: Final = 0.25
 _AFTER_FAULT: Final = 5.0  # seconds
 _WHO: Final = "the list of processes"
+_PROBATION: Final = 2  # terms; one that crashes within its first term is listed for so long
+_SOON: Final = 3  # terms; one that has gone sooner after it came may do so again
 
 _SEARCH_SECONDS: Final = 5.0  # between two reads of the known feeds, while the list of processes stays the same
 ADVICE: Final = (
@@ -97,7 +105,10 @@ class Membership:
         self.name = members.name
         self.seen = MemberList()
         self._members = members
-        self._beat_seconds = ttl.total_seconds() / 3
+        self._ttl = ttl.total_seconds()
+        self._beat_seconds = self._ttl / 3
+        self._came: dict[str, float] = {}
+        self._unsteady_since = self._unsteady_until = -math.inf
         self._watch = watch
         self._clock = clock
         self._look_seconds = look_seconds
@@ -156,6 +167,14 @@ class Membership:
         names = self.seen.doing(role)
         return MemberRank(names, names.index(self.name)) if self.name in names else None
 
+    def steady(self, role: str) -> MemberRank | None:
+        """As :meth:`among`, for assigning leases: without processes on probation, see the invariants."""
+        names, now = self.seen.doing(role), self._clock.monotonic()
+        if now < self._unsteady_until:
+            since, before = self._unsteady_since, now - _PROBATION * self._ttl
+            names = tuple(one for one in names if one == self.name or self._came[one] < max(since, before))
+        return MemberRank(names, names.index(self.name)) if self.name in names else None
+
     def listed(self, role: str) -> frozenset[str] | None:
         """The feeds of all other processes with this role; None: unknown, one of them does not list its feeds."""
         return self.seen.listed(name for name in self.seen.doing(role) if name != self.name)
@@ -208,9 +227,20 @@ class Membership:
             for one in questions:  # without effect on what is settled
                 one.answer.cancel()
         if fresh is not self.seen:
+            self._compare(fresh)
             self.seen = fresh
             for changed in self._listeners:
                 changed()
+
+    def _compare(self, fresh: MemberList) -> None:
+        """Note who has come, and whether one has gone soon after that."""
+        now = self._clock.monotonic()
+        for name in self._came.keys() - fresh.roles.keys():
+            if now - self._came.pop(name) < _SOON * self._ttl and name != self.name:
+                self._unsteady_since = now if now > self._unsteady_until else self._unsteady_since
+                self._unsteady_until = now + _SOON * self._ttl
+        for name in fresh.roles:  # those of the first list may have been there for long
+            self._came.setdefault(name, now if self.seen.version else -math.inf)
 
     async def _asked(self, roles: frozenset[str], *, tell: bool, besides: Sequence[ScriptQuestion]) -> MemberList:
         missing = bool(roles) and self.name not in self.seen.roles

@@ -433,6 +433,10 @@ async def there(client: Redis, name: str) -> bool:
     return bool(await client.hexists(MemberKeys.of("poller").roles, name))
 
 
+async def there_no_more(client: Redis, name: str) -> bool:
+    return not await there(client, name)
+
+
 async def _silent(*_: object, **__: object) -> None: ...
 
 
@@ -483,6 +487,24 @@ async def test_of_one_that_dies_the_leases_are_taken_when_they_end(world: World)
         at = clock()
         await world.until(4, 3)
         assert clock() - at < 2 * term.total_seconds() + 2 * strain()
+
+
+async def test_a_process_that_may_crash_again_is_given_no_leases_at_first(world: World) -> None:
+    """When a process has crashed soon after its start, those that start are given leases after two lifetimes.
+
+    One that crashes again and again would else take the leases of the others each time, and let them run out.
+    """
+    crash, clock, term = asyncio.Event(), asyncio.get_running_loop().time, short()
+    async with world.process("m", term):
+        async with world.process("a", term, crash=crash):
+            await world.until(4, 3)
+            crash.set()
+        await world.until(7)
+        await until(lambda: there_no_more(world.client, "a"), "the crashed process to leave the list")
+        at = clock()
+        async with world.process("b", term):
+            await world.until(4, 3)
+            assert clock() - at > 2 * term.total_seconds()
 
 
 async def test_a_lease_that_is_lost_is_taken_again(world: World) -> None:
