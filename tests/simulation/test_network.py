@@ -21,6 +21,7 @@ from starlette.routing import Route
 from poller.delivery.sinks.connection import GuardedResolver, SinkConnector
 from poller.http.ssrf import AddressPolicy
 from poller.http.transport import Transport, http_client
+from poller.lifecycle import abandon
 from tests.receiver import RESET, Flood, Receiver, Reply, receiving
 from tests.simulation.asgi import serve
 from tests.simulation.loop import Host, SimulatedLoop
@@ -211,6 +212,27 @@ def test_a_partition_only_delays() -> None:
             assert await reader.readexactly(2) == b"ab"
             assert loop.time() > 20
             await connecting
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("lingers", [True, False])
+def test_what_was_written_before_a_close_arrives_after_a_partition(lingers: bool) -> None:
+    """What a partition has held up is sent again, though the connection is closed, unless it was to be discarded."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        async with paired(loop) as pair:
+            _, writer = await pair.connect()
+            pair.network.partition("client", "server", 20)
+            writer.write(b"a")
+            await asyncio.sleep(1)
+            if not lingers:
+                abandon(writer.transport)
+            writer.close()
+            await asyncio.sleep(10)
+            assert pair.happened == ["made"]
+            await asyncio.sleep(20)
+            assert pair.happened[1:] == (["a", "lost in order"] if lingers else ["lost ConnectionResetError"])
 
     simulated(main)
 

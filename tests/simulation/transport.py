@@ -12,6 +12,7 @@ once if it runs and wants to read, or later. Chunks that wait are read as one.
 - At most :data:`KERNEL` bytes are on their way or wait in the kernel; more stay in the buffer of the transport, which
   tells its protocol to pause as in asyncio.
 - After a reset or an abort nothing is delivered in either direction.
+- What a partition holds up is sent again when it ends, also after a close; a close without lingering discards it.
 - What a dead process writes goes nowhere.
 """
 
@@ -49,6 +50,7 @@ Address = tuple[str, int]
 class _Sign(Enum):
     END = "end"
     RESET = "reset"
+    DISCARDED = "discarded"
 
 
 class SimulatedSocket:
@@ -237,6 +239,8 @@ class SimulatedTransport(asyncio.Transport):
         if self._is_dead():
             self._lose(None)
             return
+        if not self.socket.lingers and self._link.closed_until > self._loop._now:
+            self._flying = deque(_Sign.DISCARDED for _ in self._flying)
         if unread or not self.socket.lingers:
             self._send(_Sign.RESET)
         elif not self._ended:
@@ -334,6 +338,8 @@ class SimulatedTransport(asyncio.Transport):
         chunk = peer._flying.popleft()
         if peer._open is chunk:
             peer._open = None
+        if chunk is _Sign.DISCARDED:
+            return
         if isinstance(chunk, list):
             if self.silent or self._closing or (self._deaf_after is not None and loop._now > self._deaf_after):
                 self._refuse()
