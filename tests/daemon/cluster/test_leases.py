@@ -496,6 +496,7 @@ async def test_a_process_that_may_crash_again_is_given_no_leases_at_first(world:
     """
     crash, clock, term = asyncio.Event(), asyncio.get_running_loop().time, short()
     async with world.process("m", term):
+        await world.until(7)
         async with world.process("a", term, crash=crash):
             await world.until(4, 3)
             crash.set()
