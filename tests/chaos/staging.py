@@ -64,6 +64,8 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         wires: dict[str, Wire] = {
             name: await stack.enter_async_context(wired(end)) for name, end in ends.items() if name in setting.between
         }
+        if "sinks" in wires:
+            scene.losses = wires["sinks"].losses
         proxy = await stack.enter_async_context(proxied(url)) if "commands" in setting.between else None
         ways = {name: wire.url for name, wire in wires.items()} | ({"store": proxy.url} if proxy else {})
         config = scene.config(**_CONFIG | ways)

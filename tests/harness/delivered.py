@@ -100,6 +100,7 @@ class Asked:
         secret: the signing secret of its requests.
         due: how many entries of each feed have to be accepted by now; all of a feed that is not named.
         kills: the moments at which processes were killed.
+        losses: the moments at which answers may have been lost on their way.
         resumed: the moments at which the subscription was resumed.
         on_record: what was settled, at moments in order.
         heard: seconds after which all processes know of a pause or stop that the sink asks for.
@@ -111,6 +112,7 @@ class Asked:
     secret: str | None = None
     due: Mapping[str, int] = field(default_factory=dict)
     kills: Sequence[float] = ()
+    losses: Sequence[float] = ()
     resumed: Sequence[float] = ()
     on_record: Sequence[OnRecord] = ()
     heard: float = GRACE

@@ -14,9 +14,9 @@ Law: it trusts the sink's own log and the stream, and no state of the program. F
 
 Two things cannot be avoided, and are allowed and counted. A request that arrives within ``GRACE`` of the answer that
 asks for a pause was already on its way (``underway``; with several processes ``heard`` says when all know of it). A
-process killed within ``GRACE`` of an answer may not have read it (``unheard``). A process that was suspended and
-replaced may resume in the middle of a request: :meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows the
-effects of that.
+process killed within ``GRACE`` of an answer may not have read it (``unheard``), nor may any where the network lost
+answers then. A process that was suspended and replaced may resume in the middle of a request:
+:meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows the effects of that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tests.harness.delivered import Asked, Deliveries, Fault, order
@@ -165,9 +166,10 @@ class _Judge:
             self._too_soon(self._gone, at, self._found.uncalled, f"{where}: {at - self._gone:.3f} s after 410 or 415")
 
     def _too_soon(self, since: float, at: float, faults: list[Fault], text: str) -> None:
-        killed = next((kill for kill in self._asked.kills if since <= kill <= min(at, since + self._asked.grace)), None)
-        if killed is not None:
-            self._found.unheard.append(killed - since)
+        ends = chain(self._asked.kills, self._asked.losses)
+        ended = next((moment for moment in ends if since <= moment <= min(at, since + self._asked.grace)), None)
+        if ended is not None:
+            self._found.unheard.append(ended - since)
         elif at - since <= self._asked.heard:
             self._found.underway.append(at - since)
         else:

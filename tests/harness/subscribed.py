@@ -46,6 +46,7 @@ class Subscribed:
     wishes: Sequence[Wish]
     feeds: Sequence[str] = FEEDS
     kills: list[float] = field(default_factory=list)
+    losses: Sequence[float] = ()
     heard: float | None = None
     ttl: str = field(default_factory=lambda: lasting(1))
     resumed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -139,6 +140,7 @@ class Subscribed:
             SECRET if wish.signed else None,
             {} if due is None else due,
             self.kills,
+            self.losses,
             self.resumed[wish.sink],
             self.on_record[wish.sink],
             self.heard or grace,

@@ -145,15 +145,16 @@ def test_what_nobody_wants_is_unwanted() -> None:
 
 
 def test_inside_a_pause_is_early() -> None:
-    """A request inside a pause is early, unless the answer was just written or its reader was killed."""
+    """A request inside a pause is early, unless the answer was just written, or was lost, or its reader was killed."""
     log = _Log().request(1, at=1, status=429, pause=2.0).request(2, at=1.1).request(2, at=2.0).request(1, at=3.02)
     found = log.request(3, at=4).request(4, at=5).judged()
     assert _kinds(found) == {"early"}
     assert len(found.early) == len(found.underway) == 1
-    found = log.judged(Asked(kills=[1.2]))
-    assert found.clean, found
-    assert len(found.unheard) == 1
-    assert _kinds(log.judged(Asked(kills=[1.9]))) == {"early"}
+    for unheard, late in ((Asked(kills=[1.2]), Asked(kills=[1.9])), (Asked(losses=[1.2]), Asked(losses=[0.9, 1.9]))):
+        found = log.judged(unheard)
+        assert found.clean, found
+        assert len(found.unheard) == 1
+        assert _kinds(log.judged(late)) == {"early"}
 
 
 @pytest.mark.parametrize("status", [410, 415])

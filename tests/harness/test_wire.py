@@ -93,12 +93,14 @@ async def test_what_was_silenced_stays_silent() -> None:
 
 
 async def test_it_cuts_answers_after_so_many_bytes() -> None:
-    """The bytes before the cut arrive, then the connection is reset; after mending all is well."""
+    """The bytes before the cut arrive, then the connection is reset, and the loss noted; after mending all is well."""
     async with _echo() as wire, _client(wire) as client:
         await client.said(b"one")
         wire.cut(2)
+        assert not wire.losses
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await client.said(b"two")
+        assert len(wire.losses) == 1
         wire.mend()
         async with _client(wire) as new:
             assert await new.said(b"three") == b"three"
@@ -111,6 +113,7 @@ async def test_it_resets_and_refuses() -> None:
         wire.refuse()
         with pytest.raises(ConnectionResetError):
             await client.rest()
+        assert len(wire.losses) == 1
         async with _client(wire) as refused:
             assert await refused.rest() == b""
         wire.mend()

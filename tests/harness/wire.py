@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,10 +44,16 @@ class _Weather:
 
 
 class Wire:
-    """Made by :func:`wired`; ``url`` is the address to connect to."""
+    """Made by :func:`wired`.
+
+    Attributes:
+        url: the address to connect to.
+        losses: the moments (monotonic) at which answers of the peer may have been lost.
+    """
 
     def __init__(self, end: str) -> None:
         self.url = ""
+        self.losses: list[float] = []
         self._end = urlsplit(end)
         self._weather = _Weather()
         self._lines: set[_Line] = set()
@@ -85,7 +92,7 @@ class Wire:
     def reset(self) -> None:
         """Reset all connections; new ones work."""
         for line in self._lines:
-            _reset(line)
+            self._reset(line)
 
     def mend(self) -> None:
         """Remove the faults: new connections work, and old ones that have lost nothing."""
@@ -137,14 +144,24 @@ class Wire:
                 # The delay is the fault.
                 await asyncio.sleep(weather.delay + (len(some) / weather.rate if weather.rate else 0.0))
             if line.silent:
+                self.losses.append(time.monotonic())
                 continue  # these bytes are lost, and so are all later ones
             if not asked and line.answers_left is not None:
                 some, line.answers_left = some[: line.answers_left], line.answers_left - len(some)
             writer.write(some)
             await writer.drain()
             if not asked and line.answers_left is not None and line.answers_left <= 0:
-                _reset(line)
+                self._reset(line)
                 return
+
+    def _reset(self, line: _Line) -> None:
+        """RST to the client, an end to the server."""
+        self.losses.append(time.monotonic())
+        raw: socket.socket = line.client.get_extra_info("socket")
+        with suppress(OSError):  # it may be gone already
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.client.transport.abort()
+        line.server.transport.abort()
 
     async def close(self) -> None:
         """End every connection."""
@@ -183,15 +200,6 @@ async def _whole(
         with suppress(OSError):
             await _closed((await connecting)[1])
         raise
-
-
-def _reset(line: _Line) -> None:
-    """RST to the client, an end to the server."""
-    raw: socket.socket = line.client.get_extra_info("socket")
-    with suppress(OSError):  # it may be gone already
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    line.client.transport.abort()
-    line.server.transport.abort()
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
