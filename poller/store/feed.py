@@ -240,9 +240,11 @@ class FeedStore:
     async def _checked(self, stored: Mapping[str, bytes]) -> Mapping[str, Snapshot]:
         """The snapshots, also those marked as unreadable whose records are no JSON."""
         read = {key: checked(snapshot) for key, snapshot in (await self._decoded(stored, room=UNPACKED)).items()}
+        if len(read) == len(stored):
+            return read
         packed = {key: value for key, value in stored.items() if key not in read}
         unpack = await self._unpack()
-        return PackedSnapshots(read, packed, lambda value: checked(unpack(value))) if packed else read
+        return PackedSnapshots(read, packed, lambda value: checked(unpack(value)))
 
     async def _tombstones(self) -> int:
         """How many snapshots are of removed records: counted once, where an earlier version has not counted them."""
