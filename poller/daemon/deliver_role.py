@@ -233,7 +233,7 @@ class DeliverRole:
         self._streams = self._streams_of(settings.feed_ids)
         self._running: dict[str, SubscriptionRunner] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[SubscriptionRunner] = set()
+        self._ending: list[SubscriptionRunner] = []
         self._seen: RegistryVersions | None = None
         self._kept: Subscriptions | None = None
         self._feeds: dict[str, tuple[str, ...]] = {}
@@ -443,11 +443,11 @@ class DeliverRole:
         running, before = self._running.pop(name), self._leaving.get(name)
         leaving = asyncio.create_task(_stopped(running, before), name=f"end of subscription {name}")
         self._leaving[name] = leaving
-        self._ending.add(running)
+        self._ending.append(running)
         leaving.add_done_callback(lambda _: self._left(name, leaving, running))
 
     def _left(self, name: str, leaving: asyncio.Task[None], running: SubscriptionRunner) -> None:
-        self._ending.discard(running)
+        self._ending.remove(running)
         if self._leaving.get(name) is leaving:
             del self._leaving[name]
 

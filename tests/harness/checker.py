@@ -29,9 +29,15 @@ _LISTED = "achievements"
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found, one line each; all four lists are empty where nothing is wrong."""
+    """What was found, one line each; the last four lists are empty where nothing is wrong.
+
+    Attributes:
+        events: how many there are.
+        hidden: the ids of records that were never published, for nothing leads to them.
+    """
 
     events: int = 0
+    hidden: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     misclassified: list[str] = field(default_factory=list)
@@ -76,8 +82,10 @@ def judge(
         log: the lines of the source's log, from its first version to one after the streams were read.
         streams: for each resource its events in order, as in the field ``data``.
         upto: the version number up to which everything must be published.
-        begun_anew: the resources whose data the store has lost. Their streams' first numbers are not 1, and
-            achievements of a qualification that nothing published names cannot be found again.
+        begun_anew: the resources whose data the store has lost. Their streams' first numbers are not 1.
+
+    Achievements of a qualification that nothing published names cannot be found: the record that named it was removed
+    before it was read, or the store has lost it.
     """
     verdict = Verdict()
     known = pasts(log)
@@ -86,8 +94,7 @@ def judge(
         published = _Stream(resource, records, verdict, from_one=resource not in begun_anew)
         for entry in streams.get(resource, ()):
             published.take(read(entry))
-        forgotten = resource == _LISTED and resource in begun_anew
-        published.settle(upto, _nameless(records, streams, upto) if forgotten else ())
+        published.settle(upto, _nameless(records, streams, upto) if resource == _LISTED else ())
     return verdict
 
 
@@ -144,8 +151,11 @@ class _Stream:
             if due is None:
                 continue
             said = self._said.get(key)
-            if said is None and past.versions[due].record is not None and key not in besides:
-                self._verdict.lost.append(f"{self._resource} {key}: never published")
+            if said is None and past.versions[due].record is not None:
+                if key in besides:
+                    self._verdict.hidden.append(key)
+                else:
+                    self._verdict.lost.append(f"{self._resource} {key}: never published")
             elif said is not None and past.after(due, said.record) is None:
                 self._verdict.lost.append(f"{self._resource} {key}: version {past.versions[due].number} not published")
 

@@ -151,6 +151,11 @@ def unpublished(evidence: Evidence) -> list[str]:
     return _streams(evidence).lost
 
 
+def hidden(evidence: Evidence) -> int:
+    """How many records of the source nothing leads to."""
+    return len(_streams(evidence).hidden)
+
+
 def undelivered(evidence: Evidence) -> dict[str, list[str]]:
     """For each subscription the ids of events that its sink has still to take."""
     left = {one.id: evidence.owed(one) - evidence.taken(one.id) for one in evidence.plan.subscriptions}
@@ -188,7 +193,7 @@ def _compared(evidence: Evidence, streams: Mapping[str, Sequence[bytes]]) -> Ver
         upto = 0 if feed in retired else evidence.upto
         anew = {resource} if feed in evidence.begun_anew else set()
         one = judge(history, {resource: streams[feed]}, upto=upto, begun_anew=anew)
-        for name in ("lost", "doubled", "misclassified", "gaps"):
+        for name in ("hidden", "lost", "doubled", "misclassified", "gaps"):
             getattr(found, name).extend(getattr(one, name))
     return found
 

@@ -35,13 +35,22 @@ from poller.app import run as run_daemon
 from tests.harness.delivered import OnRecord
 from tests.harness.json_values import read as read_json
 from tests.harness.requests import Arrived, Ended, ids_of
-from tests.harness.scene import stream
+from tests.harness.scene import RESOURCES, stream
 from tests.harness.sinks import Sinks
 from tests.simulation import asgi
 from tests.simulation.counters import Counters, DaemonMetrics
 from tests.simulation.faults import strike
 from tests.simulation.host import HOST, Host, HostState
-from tests.simulation.judge import REPLACES, Evidence, heard, held_from_releasing, judged, undelivered, unpublished
+from tests.simulation.judge import (
+    REPLACES,
+    Evidence,
+    heard,
+    held_from_releasing,
+    hidden,
+    judged,
+    undelivered,
+    unpublished,
+)
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
 from tests.simulation.plan import GONE, Deed, going_on, slowed, until_rest
@@ -53,7 +62,7 @@ from tests.simulation.system import system_of_hosts
 from tests.simulation.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from poller.control.status import FeedStatus, SubscriptionStatus
     from tests.harness.requests import Line
@@ -364,8 +373,9 @@ class World:
         A run that has failed already waits only for what is under way.
         """
         began, look = self.now(), 0.5
+        left: Collection[str] = ()
         while True:
-            if self.purged:
+            if self.purged or (left and self.plan.removals):
                 await self.operator.start(self._acts.release_all())
             if self.watch.given_up:
                 await self.operator.start(self._acts.redeliver_all())
@@ -387,7 +397,7 @@ class World:
         longest = max([feed.interval + feed.jitter for feed in self.plan.feeds])
         reconcile = max([feed.reconcile or 0.0 for feed in self.plan.feeds])
         cron = 60.0 if any(feed.cron for feed in self.plan.feeds) else 0.0
-        readings = 6 if self.purged else 2
+        readings = 6 if self.purged or self.plan.removals else 2
         return _BOUND + 3 * self.plan.ttl + 3 * longest + readings * reconcile + 3 * cron
 
     def _evidence(self) -> Evidence:
@@ -439,6 +449,8 @@ class World:
     def _seen(self, feeds: Sequence[FeedStatus], subscriptions: Sequence[SubscriptionStatus]) -> Seen:
         subscribed = [one.id for one in self.plan.subscriptions if one.id not in self.removed]
         live = {feed.feed: self.api.history.count(feed.resource) for feed in self.feeds}
+        if RESOURCES[3] in live:
+            live[RESOURCES[3]] -= hidden(self._evidence())
         daemons = sorted(self._running)
         kept = self._retired if self._lossy or self._belated else self._retired - self._forgotten
         return Seen(feeds, subscriptions, live, subscribed, daemons, self._retired, kept, self._lossy, self.store.read)
