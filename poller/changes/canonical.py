@@ -147,7 +147,7 @@ def parse_received(raw: bytes) -> tuple[Any, bytes]:
     except RecursionError:  # reading succeeded with hardly a level to spare, writing needs more
         raise ValueError(TOO_DEEP) from None
     refuse_ambiguous(raw, form)
-    if _has_long_integer(raw):
+    if len(raw) > _INT_DIGITS and _has_long_integer(raw):
         json.loads(raw, parse_int=_refuse_long, parse_float=str)
     return value, form
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -65,13 +65,11 @@ class PublishRules(msgspec.Struct, frozen=True):
     again: EventFrame | None = None
 
     def whole(self, record: Record, snapshot: Snapshot | None) -> Record:
-        """The record, merged with its snapshot if it may be a part.
+        """The record, which may be a part, merged with its snapshot.
 
         Raises:
             ValueError: the part is not usable, or the parts make up a record that is too large.
         """
-        if not self.partial:
-            return record
         whole = record if snapshot is None or checked(snapshot).unreadable else merged(record, snapshot.raw)
         if len(whole.raw) > MAX_RECORD_BYTES:
             raise ValueError(f"parts of a record of {len(whole.raw)} bytes; at most {MAX_RECORD_BYTES} are usable")
@@ -151,9 +149,9 @@ class _CommitBuilder:
         self.rejected.append(rejected)
         self.tally.quarantined += 1
 
-    def readable(self, snapshot: Snapshot | None, change: Change) -> Snapshot | None:
+    def readable(self, snapshot: Snapshot, change: Change) -> Snapshot | None:
         """The snapshot; None: it is unreadable, goes to the quarantine and is replaced."""
-        if snapshot is None or not (snapshot.unreadable or change.changed == EVERYTHING):
+        if not (snapshot.unreadable or change.changed == EVERYTHING):
             return snapshot
         self._digest.update(snapshot.raw)
         self.rejected.append(lost_snapshot(snapshot))
@@ -174,7 +172,7 @@ class _CommitBuilder:
 
 
 def plan(
-    records: Iterable[Record | Rejected],
+    records: Collection[Record | Rejected],
     known: Mapping[str, Snapshot],
     *,
     frame: EventFrame,
@@ -195,8 +193,8 @@ def plan(
         rules: how to compare.
     """
     draft = _CommitBuilder(frame, sequence, recorded)
+    draft.tally.records = len(records)
     for record in records:
-        draft.tally.records += 1
         if isinstance(record, Rejected):
             draft.reject(record)
             continue
@@ -205,7 +203,7 @@ def plan(
             draft.tally.unchanged += 1
             continue
         try:
-            whole = rules.whole(record, snapshot)
+            whole = rules.whole(record, snapshot) if rules.partial else record
             change = compare(whole, snapshot, rules.strip, rules.shape)
         except ValueError as error:
             draft.reject(Rejected(record.raw, str(error)))
@@ -216,12 +214,14 @@ def plan(
             if snapshot is not None and (snapshot.missing or (rules.shape and snapshot.raw != whole.raw)):
                 draft.keep_as_it_is(whole.key, rules.kept(whole.raw, snapshot), snapshot)
             continue
-        snapshot = draft.readable(snapshot, change)
+        if snapshot is not None:
+            snapshot = draft.readable(snapshot, change)
         if snapshot is not None and _goes_back(whole, change, snapshot) and draft.holds(change, rules.holding):
             draft.tally.unchanged += 1
             draft.keep_as_it_is(change.key, snapshot.raw, snapshot)  # it was not missing
             continue
-        draft.release(record.key, rules.holding)
+        if draft.held or rules.holding.kept:
+            draft.release(record.key, rules.holding)
         draft.tally.count(change.kind)
         if whole.qualification:
             draft.qualifications[whole.qualification] = None
@@ -460,7 +460,6 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 _SHELVES: Final = 256
-_MASK: Final = 2**64 - 1
 # A share of fewer records than this is not significant: one missing record of five is no sign of an API fault.
 FEW: Final = 50
 
@@ -473,21 +472,21 @@ class SeenKeys:
     """
 
     def __init__(self) -> None:
-        self._shelves = [array("Q") for _ in range(_SHELVES)]
+        self._shelves = [array("q") for _ in range(_SHELVES)]
         self._sorted = True
 
     def update(self, keys: Iterable[str]) -> None:
         """Add keys."""
-        for number in map(_number, keys):
+        for number in map(hash, keys):
             self._shelves[number % _SHELVES].append(number)
         self._sorted = False
 
     def __contains__(self, key: object) -> bool:
         """Whether the key was added."""
         if not self._sorted:
-            self._shelves = [array("Q", sorted(shelf)) for shelf in self._shelves]
+            self._shelves = [array("q", sorted(shelf)) for shelf in self._shelves]
             self._sorted = True
-        number = _number(key)
+        number = hash(key)
         shelf = self._shelves[number % _SHELVES]
         place = bisect_left(shelf, number)
         return place < len(shelf) and shelf[place] == number
@@ -495,10 +494,6 @@ class SeenKeys:
     def __bool__(self) -> bool:
         """Whether any key was added."""
         return any(self._shelves)
-
-
-def _number(key: object) -> int:
-    return hash(key) & _MASK
 
 
 class RemovalGuard(msgspec.Struct, frozen=True):

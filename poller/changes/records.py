@@ -123,7 +123,7 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
             return Rejected(raw, "not UTF-8")
         except RecursionError:
             return Rejected(raw, TOO_DEEP)
-        subject = _identity(found.id)
+        subject = found.id if isinstance(found.id, str) else _identity(found.id)
         if _UUID(subject):
             key = subject.lower()
         elif reason := _unusable(subject, id_field):
@@ -249,9 +249,7 @@ def with_bytes(record: Record, raw: bytes) -> Record:
 
 
 def _identity(value: Any) -> str:
-    """The id as text. Integers are ids to some APIs; nothing else that is not text can be one."""
-    if isinstance(value, str):
-        return value
+    """The text of an id that is not text: integers are ids to some APIs, and nothing else can be one."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return ""

@@ -294,9 +294,8 @@ class RoundWriter:
                 if commit.empty:
                     self.tally += tally
                     continue
-                await put(
-                    (self._with_tombstones(commit, -sum(_is_back(key, before) for key in commit.snapshots)), tally)
-                )
+                back = sum(_is_back(key, before) for key in commit.snapshots) if before else 0
+                await put((self._with_tombstones(commit, -back), tally))
                 if changed is not None:
                     changed.update(key for key, one in commit.snapshots.items() if one.sequence > self._sequence)
                 self._sequence = commit.next_sequence

@@ -198,12 +198,9 @@ def _decompressor(dictionary: bytes | None) -> zstandard.ZstdDecompressor:
 def _varint(number: int) -> bytes:
     if number < 0x80:  # noqa: PLR2004 -- seven bits a byte, the eighth says that more follow
         return bytes((number,))
-    out = bytearray()
-    while number >= 0x80:  # noqa: PLR2004 -- as above
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    if number < 0x4000:  # noqa: PLR2004 -- two bytes, which most sequence numbers of a feed need
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)
 
 
 def _read_varint(stored: bytes, at: int) -> tuple[int, int]:
