@@ -112,6 +112,13 @@ class _CommitBuilder:
         self.events.append(event)
         self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw)
 
+    def pass_over(self, record: Record, snapshot: Snapshot | None, rules: PublishRules) -> None:
+        """Count a record that is as it was."""
+        self.release(record.key, rules.holding)
+        self.tally.unchanged += 1
+        if snapshot is not None and (snapshot.missing or (rules.shape and snapshot.raw != record.raw)):
+            self.keep_as_it_is(record.key, rules.kept(record.raw, snapshot), snapshot)
+
     def keep_as_it_is(self, key: str, raw: bytes, snapshot: Snapshot) -> None:
         if snapshot.missing or raw != snapshot.raw:
             self._digest.update(raw)
@@ -136,7 +143,7 @@ class _CommitBuilder:
 
     def release(self, key: str, holding: VersionPolicy) -> None:
         """Forget the held version of this record."""
-        if self.held_of(key, holding) is not None:
+        if (self.held or holding.kept) and self.held_of(key, holding) is not None:
             self._digest.update(b"%b -" % key.encode())
             self.held[key] = None
 
@@ -209,10 +216,7 @@ def plan(
             draft.reject(Rejected(record.raw, str(error)))
             continue
         if change is None:
-            draft.release(record.key, rules.holding)
-            draft.tally.unchanged += 1
-            if snapshot is not None and (snapshot.missing or (rules.shape and snapshot.raw != whole.raw)):
-                draft.keep_as_it_is(whole.key, rules.kept(whole.raw, snapshot), snapshot)
+            draft.pass_over(whole, snapshot, rules)
             continue
         if snapshot is not None:
             snapshot = draft.readable(snapshot, change)
@@ -220,8 +224,7 @@ def plan(
             draft.tally.unchanged += 1
             draft.keep_as_it_is(change.key, snapshot.raw, snapshot)  # it was not missing
             continue
-        if draft.held or rules.holding.kept:
-            draft.release(record.key, rules.holding)
+        draft.release(record.key, rules.holding)
         draft.tally.count(change.kind)
         if whole.qualification:
             draft.qualifications[whole.qualification] = None

@@ -689,6 +689,7 @@ class World:
         found: Any = self.store.read("KEYS", f"poller:{{acme/{feed}}}:*")
         for key in found:
             self.store.evict(bytes(key))
+        self.watch.archive.pop(feed, None)  # nothing goes on from there
         self.begun_anew.add(feed)
         self._forgot()
 
@@ -729,6 +730,7 @@ class World:
     def forget_all(self) -> None:
         """Delete everything."""
         self.store.flush_all()
+        self.watch.archive.clear()
         self.begun_anew.update(self.watch.feeds)
         self._forgot()
 
