@@ -24,7 +24,7 @@ from poller.control.subscriptions import registered, registry_of
 from poller.delivery.cloudevent import envelope_of
 from poller.errors import ConfigurationError, PollerError
 from poller.store import replay as replays
-from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.registry import Registry
 from poller.store.replay import ReplayedEntry, ReplaySpan
 from poller.store.stream import EntryId, before
@@ -133,6 +133,7 @@ class ReplayControl:
 
         Raises:
             Stale: the first entry of a replay was trimmed meanwhile; this replay and those after it were not started.
+            GroupGone: the subscription was removed meanwhile; likewise.
         """
         try:
             return [one.feed for one in wanted if not await self._start(one)]
@@ -140,8 +141,9 @@ class ReplayControl:
             await self._announce()
 
     async def _start(self, one: PlannedReplay) -> bool:
-        events = FeedKeys.of(self._prefix, one.feed).events
-        return await replays.start_replay(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
+        events, group = FeedKeys.of(self._prefix, one.feed).events, group_of(self._subscription)
+        pair = self._pair(one.feed)
+        return await replays.start_replay(self._client, pair, one.span, events=events, first=one.entry, group=group)
 
     async def under_way(self, feed: str) -> PlannedReplay | None:
         """The remaining span of a feed's replay; None: no replay is under way."""

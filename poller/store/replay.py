@@ -24,7 +24,7 @@ from typing import Final, cast
 import msgspec
 from redis.asyncio import Redis
 
-from poller.errors import Stale
+from poller.errors import GroupGone, Stale
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, group_of
 from poller.store.scripts import lua
@@ -32,6 +32,7 @@ from poller.store.stream import consumer_groups
 
 _BEGIN: Final = lua("begin_replay")
 _GONE: Final = 2
+_NO_GROUP: Final = 3
 _FIELDS: Final = ("replay", "replay_after", "replay_to")
 
 ReplayedEntry = tuple[str, bytes]
@@ -77,9 +78,11 @@ async def replay_of(client: Redis, keys: ConsumerKeys) -> ReplaySpan | None:
 
 
 async def start_replay(
-    client: Redis, keys: ConsumerKeys, span: ReplaySpan, *, events: str = "", first: str = ""
+    client: Redis, keys: ConsumerKeys, span: ReplaySpan, *, events: str = "", first: str = "", group: str = ""
 ) -> bool:
     """Begin a replay. False: another one is under way, and stays.
+
+    A subscription that is removed loses its group together with its state: a replay must not bring that back.
 
     Args:
         client: of the store.
@@ -87,15 +90,20 @@ async def start_replay(
         span: of the replay.
         events: the stream's key.
         first: the first entry of the span, which must still exist; empty: not checked.
+        group: the subscription's, which must still exist; empty: not checked.
 
     Raises:
         Stale: that entry is gone; nothing was changed.
+        GroupGone: the group is gone; likewise.
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     with translated(client):
-        begun = await client.eval(_BEGIN, 2, keys.state, events or keys.state, span.id, span.after, span.to, first)
+        wanted = (span.id, span.after, span.to, first, group)
+        begun = await client.eval(_BEGIN, 2, keys.state, events or keys.state, *wanted)
     if begun == _GONE:
         raise Stale(f"{events} was trimmed meanwhile: {first} is gone; ask again")
+    if begun == _NO_GROUP:
+        raise GroupGone(f"{events} has no group {group} any more: the subscription was removed meanwhile")
     return bool(begun)
 
 

@@ -157,9 +157,10 @@ class _Judge:
             self._newest[key] = max(self._newest.get(key, 0), first)
 
     def _in_silence(self, at: float, where: str) -> None:
-        """A requested pause lasts up to its end, whichever process knows of it."""
+        """A requested pause lasts to its end, whichever process knows of it, or until the subscription is resumed."""
         for since, until in self._silences:
-            if at < until - _ROUNDING:
+            resumed = any(since - self._asked.heard < moment < at for moment in self._asked.resumed)
+            if at < until - _ROUNDING and not resumed:
                 self._too_soon(since, at, self._found.early, f"{where}: {at - since:.3f} s into {until - since:.1f} s")
         self._silences = [(since, until) for since, until in self._silences if at < until]
         if self._gone is not None and not any(self._gone < moment < at for moment in self._asked.resumed):

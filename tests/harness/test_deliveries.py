@@ -155,6 +155,8 @@ def test_inside_a_pause_is_early() -> None:
         assert found.clean, found
         assert len(found.unheard) == 1
         assert _kinds(log.judged(late)) == {"early"}
+    assert log.judged(Asked(resumed=[1.9])).clean  # to resume a subscription ends what its sink has asked for
+    assert _kinds(log.judged(Asked(resumed=[0.1, 2.1]))) == {"early"}
 
 
 @pytest.mark.parametrize("status", [410, 415])

@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.clock import Clock
-from poller.errors import Stale
+from poller.errors import GroupGone, Stale
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement, forget
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.registry import Registry, RegistryVersions
 from poller.store.replay import (
@@ -105,3 +105,18 @@ async def test_what_it_begins_with_has_to_be_there(any_store: str) -> None:
             await start_replay(client, KEYS, SPAN, events=EVENTS, first="4-0")
         assert await replay_of(client, KEYS) is None
         assert await start_replay(client, KEYS, SPAN, events=EVENTS, first="5-0")
+
+
+async def test_no_replay_of_a_subscription_that_is_removed_meanwhile(any_store: str) -> None:
+    """Law: a replay that was planned before its subscription was removed leaves nothing behind."""
+    async with commands(any_store) as client:
+        for group in ("sub:b", "sub:a"):
+            await client.xgroup_create(EVENTS, group, id="0", mkstream=True)
+        assert await start_replay(client, KEYS, ReplaySpan("s", "0-0", "2-0"), events=EVENTS, group="sub:a")
+        await forget(client, FeedKeys.of("poller", FEED), KEYS, "a")
+        with pytest.raises(GroupGone, match="has no group sub:a any more"):
+            await start_replay(client, KEYS, SPAN, events=EVENTS, group="sub:a")
+        await client.delete(EVENTS)
+        with pytest.raises(GroupGone):
+            await start_replay(client, KEYS, SPAN, events=EVENTS, group="sub:a")
+        assert not await client.keys("*")
