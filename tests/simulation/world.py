@@ -76,6 +76,7 @@ _UNDER_WAY: Final = 1.0  # seconds
 _ADDED: Final = 2.0  # seconds after the start, subscriptions that the file does not have are added
 _BELATES: Final = frozenset({"freeze", "half_open", "partition", "slow"})
 _MOST_LOOKS: Final = 8.0  # seconds between two looks whether all is done
+_LEARNS: Final = 2.0  # seconds within which a process that starts knows the subscriptions, on a quick network
 _PROMPT: Final = 0.05  # seconds; on a slower network a process that ends may run out of time before all is released
 _REDIRECTED: Final = 300
 _COUNTED: Final = frozenset({"sink_mood", "api_blank", "api_expire", "clock_jump", "noscript"})
@@ -526,7 +527,7 @@ class World:
         daemon = self._daemons[name]
         skew = timedelta(seconds=self.skews[name])
         host = self.loop.host(name, address_of(name), skew=skew, drift=daemon.drift)
-        process = self._running[name] = _Process(host, self._counters.started(name, host.pid))
+        process = self._running[name] = _Process(host, self._counters.started(name, host.pid), self.now())
         process.task = host.start(self._daemon(process), name=name)
         self.chronicle.tell(name, "started")
 
@@ -729,10 +730,14 @@ class World:
 
     def forget_all(self) -> None:
         """Delete everything."""
+        learns = _LEARNS + 10 * self.plan.latency
+        starting = any(self.now() - process.began < learns for process in self._running.values())
         self.store.flush_all()
         self.watch.archive.clear()
         self.begun_anew.update(self.watch.feeds)
         self._forgot()
+        if starting:  # such a process does not know yet how old subscriptions are, and may register them first
+            self._emptied |= self.begun_anew
 
     def _forgot(self) -> None:
         self._lossy = self._forgets = True
@@ -773,8 +778,9 @@ def address_of(daemon: str) -> str:
 class _Process:
     """A daemon that runs."""
 
-    def __init__(self, host: Host, metrics: DaemonMetrics) -> None:
+    def __init__(self, host: Host, metrics: DaemonMetrics, began: float) -> None:
         self.host = host
         self.metrics = metrics
+        self.began = began
         self.stop = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
