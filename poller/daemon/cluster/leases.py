@@ -370,6 +370,13 @@ class LeaseKeeper:
         if not self._stop.is_set():
             self._turn.clear()
         self._pair.stop()
+        if self._idle.is_set():
+            self._forget_failure()
+
+    def _forget_failure(self) -> None:
+        """What failed here is no concern of this process any more: another one has the lease, or acquires it."""
+        self.error = None
+        self._watch.worked(self.name)
 
     async def hand_back(self) -> None:
         """Stop delivering, and release the lease when the requests in flight have ended, or soon."""
@@ -414,6 +421,8 @@ class LeaseKeeper:
             self._pausing = False
             if not self._held.held and not self._stop.is_set():
                 self._turn.clear()
+        if not self._turn.is_set():
+            self._forget_failure()
         self._changed()
 
     async def _ended(self) -> float:

@@ -54,6 +54,7 @@ class Script:
         self.log: list[str] = []
         self.waits: list[float] = []
         self.held = self.claimed = False
+        self.takes_lease = False  # whether the lease has run out when a turn fails
         self.watch = Watch()
         self._stopped = False
         self._changed = asyncio.Event()
@@ -80,7 +81,7 @@ class Script:
         self._say("run")
         if self.turns:
             turn = self.turns.pop(0)
-            self.held = self.held and not isinstance(turn, Fenced)
+            self.held = self.held and not (self.takes_lease or isinstance(turn, Fenced))
             raise turn
         await self._until(lambda: self._stopped)
         self._say("end")
@@ -202,6 +203,46 @@ async def test_handed_back_before_it_began() -> None:
         await turns(5)
         assert script.log == ["release"]
     assert script.log == ["release"]
+
+
+async def test_what_failed_is_forgotten_when_another_process_has_the_lease() -> None:
+    """A lease that ran out with its store away is no reason any more not to be ready; nor is one that was refused."""
+    for fault in (StoreUnavailable("away"), StoreRefused("refused")):
+        script = Script(fault)
+        script.takes_lease = True
+        async with owned(script) as one:
+            await taken(one)
+            await script.said("run")
+            await until(lambda: script.waits, "the pause")  # noqa: B023 -- waited for within the turn
+            await turns()
+            assert not one.is_active
+            assert one.error is None
+            assert script.watch.told[-1] == f"{one.name} worked"
+
+
+async def test_what_failed_before_the_lease_went_is_forgotten_with_it() -> None:
+    """The same for a lease that is found to be another process's while its keeper pauses after a failure."""
+    script, go_on = Script(StoreUnavailable("away")), asyncio.Event()
+
+    async def wait(_: asyncio.Event, __: float) -> None:
+        await go_on.wait()
+
+    one = LeaseKeeper(
+        script,
+        script,
+        subscription="s",
+        watch=script.watch,
+        changed=lambda: None,
+        let_go=script.let_go,
+        clock=StubClock(wait=wait),
+    )
+    task = asyncio.create_task(one.run())
+    await taken(one)
+    await until(lambda: script.watch.told[-1:] == [f"{one.name}: away"], "the failure")
+    one.lost()
+    assert script.watch.told[-1] == f"{one.name} worked"
+    go_on.set()
+    await ended(task)
 
 
 async def test_told_to_stop_it_waits_no_longer() -> None:
