@@ -193,6 +193,7 @@ class StreamNotifier:
             finally:
                 with suppress(Exception):  # the next look has a client of its own
                     await client.aclose()
+            self._publish(self._keys)  # one stream may be to blame: each reader finds its entries, or its own error
             await self._clock.sleep(_NEWS_AGAIN)
 
     def _publish(self, fresh: Collection[str]) -> None:

@@ -614,6 +614,17 @@ async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: Non
     assert [line["event"] for line in lines] == ["streams cannot be followed"]
 
 
+async def test_a_stream_that_cannot_be_read_keeps_no_news_of_the_others(store_url: str, one_server: None) -> None:
+    """After a failed read all streams count as fresh, so that each reader finds its own entries, or its own error."""
+    news = StreamNotifier(KEYS, block=BLOCK, clock=StubClock(sleep=lambda _: turns()))
+    async with commands(store_url) as client:
+        await client.set(KEYS[0], "no stream")
+        async with news.followed(store_url):
+            await until(lambda: news.mark, "the first failed read")
+            mark = news.mark
+            await until(lambda: news.since(mark, KEYS[1:]), "the other stream to be told")
+
+
 async def test_a_fault_of_the_shared_read_leaves_no_reader_without_news(store_url: str, one_server: None) -> None:
     """The shared read goes on after an error of the program, which is logged: readers would wait in vain, silently."""
     faults = [RuntimeError("a fault")]
