@@ -188,18 +188,21 @@ class OurConnection(AbstractConnection):
         return self._pack(*args)
 
     async def _connect(self) -> None:
-        """Connect to the addresses of a name in turn, until one answers."""
+        """Connect to the addresses of a name in turn, until one answers; each gets its share of the time."""
         connect = super()._connect  # type: ignore[safe-super]  # that of the class it is mixed into
         host: str | None = getattr(self, "host", None)  # a unix socket has none
         self._address = None
         if host is None or address_of(host):
             await connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
             return
-        async with asyncio.timeout(self.socket_connect_timeout):
+        limit = self.socket_connect_timeout
+        async with asyncio.timeout(limit):
             *others, last = await self.lookup(host)
+            share = None if limit is None else limit / (len(others) + 1)
             for self._address in others:
                 with suppress(OSError):  # a timeout is one
-                    await connect()  # type: ignore[no-untyped-call]  # as above
+                    async with asyncio.timeout(share):
+                        await connect()  # type: ignore[no-untyped-call]  # as above
                     return
             self._address = last
             await connect()  # type: ignore[no-untyped-call]  # as above

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from typing import Any
 
 import pytest
@@ -103,6 +103,33 @@ async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
             assert await client.execute_command("ECHO", "x") == b"OK"
         assert len(made) == 2
         made[1].close()
+
+
+async def test_an_address_that_answers_nothing_does_not_keep_from_the_next() -> None:
+    """Each address of a name has its share of the time to connect, so that the last one is tried, too."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            writer.write(b"+OK\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with closing(socket.socket()) as deaf, ExitStack() as waiting:
+        deaf.bind(("127.0.0.2", port))
+        deaf.listen(0)
+        for _ in range(4):  # its queue is full: what comes now is dropped
+            one = waiting.enter_context(closing(socket.socket()))
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.2", port))
+
+        async def lookup(_: str) -> list[str]:
+            return ["127.0.0.2", "127.0.0.1"]
+
+        async with server, commands(f"redis://store.example:{port}/0") as opened:
+            client: Any = opened  # as above
+            client.connection_pool.connection_class.lookup = staticmethod(lookup)
+            assert await client.execute_command("ECHO", "x") == b"OK"
 
 
 async def test_a_command_that_is_given_up_does_not_arrive_later() -> None:
