@@ -178,12 +178,15 @@ class SubscriptionRunner:
             self._resumed, self.paused_until = resumed, None
             if self._subscriber:
                 self._subscriber.resume()
-        self.pause_until(pauses.until.get(self._name))
+        self.pause_until(pauses.until.get(self._name), pauses.since.get(self._name))
 
-    def pause_until(self, until: datetime | None) -> None:
-        """Pause the sink until this moment of the store's clock; None: no pause."""
+    def pause_until(self, until: datetime | None, since: datetime | None = None) -> None:
+        """Pause the sink until this moment of the store's clock; None: no pause.
+
+        No longer than from ``since``, where that is known: the store's clock may have been set a moment ago.
+        """
         if until is not None and until != self.paused_until and self._subscriber:
-            self._subscriber.paused_elsewhere(until)
+            self._subscriber.paused_elsewhere(until, since)
         self.paused_until = until
 
     @property
@@ -422,13 +425,15 @@ class RegistryWriter:
         self._registry = shared.registry
         self._beside = shared.beside
         self._client = shared.store.client
+        self._clock = shared.clock
         self._prefix = shared.settings.redis.prefix
         self._sink = sink
 
     async def until(self, subscription: str, moment: datetime) -> None:
         """Store a pause requested by the sink, for all its subscriptions."""
+        span = moment - self._clock.now()  # before it is asked, for then its clock may turn out to have been set
         for name in (*self._beside(self._sink, subscription, moment), subscription):
-            await self._registry.note_until(name, moment, sink=self._sink)
+            await self._registry.note_pause(name, span, sink=self._sink)
 
     async def health(self, subscription: str, feed: str, health: Health) -> None:
         """Store the health at a feed."""

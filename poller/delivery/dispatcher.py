@@ -222,7 +222,7 @@ class Dispatcher:
             self._until = None
             return
         try:
-            await self._endpoint.paused(noting)
+            await self._endpoint.paused()
         except StoreUnavailable as error:
             _log.debug("not noted", **self._where, error=str(error))
         else:

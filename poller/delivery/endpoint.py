@@ -285,9 +285,10 @@ class EndpointState:
         self._paused_until = max(self._paused_until, self._clock.monotonic() + span.total_seconds())
         return self._clock.now() + timedelta(seconds=self._paused_until - self._clock.monotonic())
 
-    def paused_elsewhere(self, until: datetime) -> None:
-        """Adopt a pause that another process has stored."""
-        self.pause(until - self._clock.now())
+    def paused_elsewhere(self, until: datetime, since: datetime | None = None) -> None:
+        """Adopt a pause that another process has stored, of the length that it has since then at most."""
+        left = until - self._clock.now()
+        self.pause(left if since is None else min(left, until - since))
 
     def learn(self, feed: str, outcome: Outcome, now: datetime) -> Awaitable[None] | None:
         """Record the outcome of an attempt that ended now, by the store's clock, UTC.
@@ -349,9 +350,9 @@ class EndpointState:
         lasted = self._standing.failing_for
         return lasted is not None and lasted >= self.subscription.disable_after
 
-    async def paused(self, until: datetime) -> None:
+    async def paused(self) -> None:
         """Store a pause requested by the sink."""
-        await self._notes.until(self.subscription.id, until)
+        await self._notes.until(self.subscription.id, self._clock.now() + self.pause_left)
 
     async def rest(self, by: Literal["sink", "failures"], reason: str) -> None:
         """Pause the subscription until an operator resumes it.

@@ -26,7 +26,6 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from poller.clock import milliseconds_of
 from poller.errors import StoreError
 from poller.redis.errors import translated
 from poller.store.keys import SubscriptionKeys
@@ -358,13 +357,14 @@ class Registry:
         kept = {name.decode("utf-8", "replace"): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
         return sink_pauses(kept, int(at))
 
-    async def note_until(self, subscription: str, until: datetime, *, sink: str | None = None) -> bool:
-        """Its sink wants nothing until then, by the store's clock, or until the later moment that is kept already.
+    async def note_pause(self, subscription: str, span: timedelta, *, sink: str | None = None) -> bool:
+        """Its sink wants nothing for so long from now, or until the later moment that is kept already.
 
-        For no longer than a pause may last from now. ``sink`` and the answer are those of :meth:`note_handshake`.
+        For no longer than a pause may last. The moment is made by the store: its clock may have been set since this
+        process read it. ``sink`` and the answer are those of :meth:`note_handshake`.
         """
         longest = LONGEST_PAUSE // timedelta(milliseconds=1)
-        arguments = (milliseconds_of(until), longest, since_field(subscription), _required(sink))
+        arguments = (span // timedelta(milliseconds=1), longest, since_field(subscription), _required(sink))
         return await self._mark(NOTE_PAUSE, self._keys.until, subscription, *arguments)
 
     async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]], *, adds: bool = False) -> T:

@@ -15,7 +15,7 @@ from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Awaiting, Granted, HandshakeState, Refused, Unanswered, encoded
 from poller.redis.client import commands
-from poller.store.keys import ConsumerKeys, FeedKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, SINK, added, configured
 
@@ -28,7 +28,8 @@ async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) ->
     since = NOW - timedelta(hours=1)
     await registry.note_health("a", FEEDS[0], msgspec.json.encode(Health(since, delivered=3, failed=5)))
     await registry.note_health("a", "acme/elsewhere", msgspec.json.encode(Health(delivered=1)))
-    await registry.note_until("a", NOW + timedelta(seconds=1))
+    until = int((NOW + timedelta(seconds=1)).timestamp() * 1000)
+    await client.hset(SubscriptionKeys.of("poller").until, "a", str(until))
     events = FeedKeys.of("poller", FEEDS[0]).events
     await client.xgroup_create(events, group_of("a"), mkstream=True)
     await client.xadd(events, {"data": "{}"}, id=f"{int(NOW.timestamp() * 1000) - 2000}-0")

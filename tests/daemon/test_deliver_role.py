@@ -326,7 +326,7 @@ async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> 
     await scene.add("e3")
     await scene.arrives("one", "e1", "e2", "e3")
     moment = now() + timedelta(seconds=2.5)
-    await scene.registry.note_until("one", moment)
+    await scene.registry.note_pause("one", moment - now())
     before = await looks(scene.client)  # both roles read members and registry with HGETALL
     await until(lambda: since(scene.client, before + 8), "both processes to read the registry")
     await scene.add("e4")

@@ -60,13 +60,14 @@ def state(sink: EndpointState) -> set[str]:
 
 
 async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None:
-    """A later, shorter pause or a jump of the wall clock does not shorten a pause."""
+    """A later, shorter pause or a jump of a clock does not shorten a pause; a clock that was set lengthens none."""
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     assert "free" in state(sink)
     assert sink.pause(timedelta(seconds=60)) == clock.now() + timedelta(seconds=60)
     sink.pause(timedelta(seconds=5))
     sink.paused_elsewhere(clock.now() + timedelta(seconds=30))
+    sink.paused_elsewhere(clock.now() + timedelta(days=1), clock.now() + timedelta(days=1, seconds=-3))
     clock.turn(timedelta(hours=1))
     clock.move(59.9)
     assert "free" not in state(sink)
