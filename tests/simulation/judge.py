@@ -248,8 +248,12 @@ def _deliveries(evidence: Evidence, subscription: SubscriptionPlan) -> Deliverie
     secret = SECRET if subscription.signed else None
     if _after_loss(evidence):
         anew = {*evidence.begun_anew, *evidence.torn}
-        anew |= {evidence.resources.get(feed, feed) for feed in anew}
-        return judge_after_loss(lines, streams, evidence.history, secret, begun_anew=anew, resets=evidence.resets)
+        resources = {evidence.resources.get(feed, feed): feed for feed in anew}
+        # A feed that was renamed and then begun anew: what its former name was sent before is no repetition.
+        resets = {name: evidence.resets[feed] for name, feed in resources.items() if feed in evidence.resets}
+        anew |= resources.keys()
+        resets |= evidence.resets
+        return judge_after_loss(lines, streams, evidence.history, secret, begun_anew=anew, resets=resets)
     known = heard(evidence.plan)
     asked = Asked(
         secret=secret,
