@@ -61,7 +61,7 @@ from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_BYTES, SLICE_RECORDS, Get, Page, slices
 from poller.store.commands import FeedPause
 from poller.store.feed import MissingRecords
-from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, SECOND_LOOK, TOMBSTONES, FeedState
+from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, ROTATION, SECOND_LOOK, TOMBSTONES, FeedState
 from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import PackedSnapshots
 from poller.telemetry import tracing
@@ -360,10 +360,13 @@ class RoundWriter:
         return msgspec.structs.replace(commit, marks={**commit.marks, TOMBSTONES: str(self._tombstones)})
 
     async def mark_missing(self, missing: Mapping[str, Snapshot]) -> None:
-        """Mark records as missing after the first reading that did not list them. No event."""
+        """Mark records as missing after the first reading that did not list them. No event.
+
+        A rotation ends with it: a round that continued it would take the same readings for the second ones.
+        """
         if missing:
             marked = {key: msgspec.structs.replace(snapshot, missing=True) for key, snapshot in missing.items()}
-            marks = {MISSING_AT: str(self._store_ms())}
+            marks = {MISSING_AT: str(self._store_ms()), ROTATION: None}
             await self._store.commit(Commit(self._generation, self._sequence, marked, marks=marks))
 
     async def is_outdated(self, listing: SubstreamSnapshot) -> bool:

@@ -426,6 +426,23 @@ async def test_a_copy_in_an_earlier_round_of_a_rotation_is_no_second_reading(man
             assert len(results) > 2 or listed == "ab"
 
 
+async def test_a_rotation_that_a_crash_ended_is_no_second_reading(many: Many) -> None:
+    """A record is not removed after one reading because the round died when it had marked what is missing."""
+    with slow_clock(many):
+        many.values = {"q03": records("a", "b")}
+        assert (await rotation(many)).ok
+        many.values = {"q03": records("a")}
+        many.store.failing = lambda _: (
+            StoreUnavailable("killed") if any(one.missing for one in many.store.snapshots.values()) else None
+        )
+        assert (await rotation(many)).error == "killed"
+        assert many.store.snapshots["b"].missing
+        many.store.failing = lambda _: None
+        many.values = {"q03": records("a", "b")}
+        assert ((await rotation(many)).removed, [subject for subject, _ in many.causes].count("b")) == (0, 1)
+        assert not many.store.snapshots["b"].missing
+
+
 async def test_an_unchanged_listing_shows_what_another_one_has_hidden(many: Many) -> None:
     """A record that an old answer of another listing has set back is published again, though its own is unchanged."""
     reader = ConditionalReader(partial(answered_with_tag, many))
@@ -574,6 +591,16 @@ def slow_clock(many: Many) -> Iterator[None]:
         yield
     finally:
         many.clock.seconds = None
+
+
+async def rotation(many: Many) -> RoundResult:
+    """The last round of a rotation of several, a minute apart, or the one that failed."""
+    while True:
+        many.clock.pass_by(60 * SECOND)
+        many.store.now_ms = many.milliseconds
+        result = await many(slot=SECOND, apart=2 * SECOND)
+        if not result.ok or many.store.state.rotation is None:
+            return result
 
 
 ROTATED = st.sampled_from("abcdefgh")
