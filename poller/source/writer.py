@@ -6,8 +6,8 @@ Commits are written one after the other, in order, and none after one that faile
 last one is being written; planning is at most two commits ahead.
 
 A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to
-merge it with, so the whole record is requested from the single-record endpoint. If the API does not have it any more,
-the part is published, so that the record is not lost.
+merge it with, so the whole record is requested from the single-record endpoint. If that is older than the part, the
+part is laid over it. If the API does not have it any more, the part is published, so that the record is not lost.
 
 After a full reading, absent records are confirmed before they are removed. A record is gone when ``GET …/{id}``
 answers 404 or 410 twice; the second request starts after all first ones, at least :attr:`Feed.apart` later. An API
@@ -49,11 +49,22 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
+from poller.changes.canonical import parse_received
 from poller.changes.diff import Snapshot, checked
 from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
-from poller.changes.records import Record, Rejected, identities, is_single, latest_versions, record_reader, shape_of
+from poller.changes.records import (
+    Record,
+    Rejected,
+    identities,
+    is_older,
+    is_single,
+    latest_versions,
+    merged,
+    record_reader,
+    shape_of,
+)
 from poller.clock import Clock, rfc3339
 from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
 from poller.lifecycle import finished, in_turns
@@ -542,7 +553,18 @@ async def _whole(part: Record, feed: Feed, get: Get) -> Record:
             return part
         raise
     found = record_reader(feed.id_field)((body or b"").removeprefix(BOM_UTF8))
-    return found if isinstance(found, Record) and found.key == part.key else part
+    if not isinstance(found, Record) or found.key != part.key:
+        return part
+    return _over_older(part, found.raw) if is_older(found.modified, part.modified) else found
+
+
+def _over_older(part: Record, whole: bytes) -> Record:
+    """The part over the whole record, which comes from a backend that lags; alone if the two cannot be merged."""
+    try:
+        parse_received(whole)
+        return merged(part, whole)
+    except ValueError:
+        return part
 
 
 _LOOKED_FOR_AT_ONCE: Final = 16 * SLICE_RECORDS  # each time all snapshots are gone through

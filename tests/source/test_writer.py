@@ -180,6 +180,39 @@ async def test_an_answer_about_another_record_completes_nothing() -> None:
     assert read.store.events[-1]["data"]["record"] == {"id": "b", "n": 2}
 
 
+EARLIER, LATER = ({"lastModifiedAt": f"2025-03-01T{hour}:00:00Z"} for hour in ("09", "10"))
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "told"),
+    [
+        (LATER, EARLIER, {"n": 2, "m": 7, **LATER}),
+        (EARLIER, LATER, {"n": 1, "m": 7, **LATER}),
+        (LATER, LATER, {"n": 1, "m": 7, **LATER}),
+        (LATER, {}, {"n": 1, "m": 7}),
+        ({}, EARLIER, {"n": 1, "m": 7, **EARLIER}),
+    ],
+)
+async def test_a_whole_record_that_is_older_does_not_undo_its_part(
+    part: dict[str, str], whole: dict[str, str], told: dict[str, object]
+) -> None:
+    """A new record from a backend that lags is published with what the delta said of it."""
+    read = await known()
+    script = delta({"id": "b", "n": 2, **part}).whole("/contractTypes/b", {"id": "b", "n": 1, "m": 7, **whole})
+    assert ((await read(script)).created, read.kept) == (1, "d2")
+    assert read.store.events[-1]["data"]["record"] == {"id": "b", **told}
+
+
+async def test_a_whole_record_that_is_older_and_cannot_be_used_completes_nothing() -> None:
+    """An older whole record with a key twice leaves the part as it came; the round goes on."""
+    read = await known()
+    script = delta({"id": "b", "n": 2, **LATER})
+    script.answer(b'{"id":"b","n":1,"n":0,"lastModifiedAt":"2025-03-01T09:00:00Z"}', path="/contractTypes/b")
+    result = await read(script)
+    assert (result.ok, result.created, result.quarantined) == (True, 1, 0)
+    assert read.store.events[-1]["data"]["record"] == {"id": "b", "n": 2, **LATER}
+
+
 # Removals: a record missing from a full round is removed if it is gone, and only then.
 
 FULL = msgspec.structs.replace(FEED, delta=False)
