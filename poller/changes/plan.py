@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -50,6 +50,7 @@ class PublishRules(msgspec.Struct, frozen=True):
             round is passed over: paging showed the newer one first. What only an older part held comes with the next
             full reading.
         partial: whether records may carry only some of their keys; they are merged with what is known first.
+        whole_keys: the keys of those that are whole all the same, and not merged.
         holding: what becomes of versions older than the known one.
         silent: whether snapshots are stored and nothing is published (``baseline = "silent"``).
         again: in a baseline that is started again, the frame for events of known records, which are ordinary changes
@@ -60,6 +61,7 @@ class PublishRules(msgspec.Struct, frozen=True):
     shape: RecordShape | None = None
     round_start: int | None = None
     partial: bool = False
+    whole_keys: Container[str] = frozenset()
     holding: VersionPolicy = VersionPolicy()
     silent: bool = False
     again: EventFrame | None = None
@@ -70,7 +72,10 @@ class PublishRules(msgspec.Struct, frozen=True):
         Raises:
             ValueError: the part is not usable, or the parts make up a record that is too large.
         """
-        whole = record if snapshot is None or checked(snapshot).unreadable else merged(record, snapshot.raw)
+        if snapshot is None or record.key in self.whole_keys or not snapshot.raw or checked(snapshot).unreadable:
+            whole = record  # an unreadable record that was removed has left a tombstone without bytes
+        else:
+            whole = merged(record, snapshot.raw)
         if len(whole.raw) > MAX_RECORD_BYTES:
             raise ValueError(f"parts of a record of {len(whole.raw)} bytes; at most {MAX_RECORD_BYTES} are usable")
         return whole

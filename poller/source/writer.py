@@ -6,8 +6,9 @@ Commits are written one after the other, in order, and none after one that faile
 last one is being written; planning is at most two commits ahead.
 
 A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to
-merge it with, so the whole record is requested from the single-record endpoint. If that is older than the part, the
-part is laid over it. If the API does not have it any more, the part is published, so that the record is not lost.
+merge it with, and that of a removed record may hold what is not true of one that returns, so the whole record is
+requested from the single-record endpoint. If that is older than the part, the part is laid over it. If the API does not
+have it any more, the part is published, over the last version of a removed one, so that the record is not lost.
 
 After a full reading, absent records are confirmed before they are removed. A record is gone when ``GET …/{id}``
 answers 404 or 410 twice; the second request starts after all first ones, at least :attr:`Feed.apart` later. An API
@@ -285,7 +286,8 @@ class RoundWriter:
         known = await self._store.known(keys)
         if partial:
             readable = await self._readable(known)
-            records = await complete_records(records, readable, feed=self._feed, get=self._get)
+            records, whole = await complete_records(records, readable, feed=self._feed, get=self._get)
+            rules = msgspec.structs.replace(rules, whole_keys=whole)
         rejected: list[Rejected] = []
         async with commits_in_order(self._commit) as put:
             for part, before in _with_snapshots(records, known):
@@ -336,10 +338,11 @@ class RoundWriter:
                 await self._store.commit(Commit(self._generation, self._sequence, back))
 
     async def _readable(self, known: Mapping[str, Snapshot]) -> frozenset[str]:
+        """The keys of records that a part can be merged with: those that are there and can be read."""
         found, size = set[str](), 0
         for key in known:
             snapshot = known[key]
-            if not checked(snapshot).unreadable:
+            if not (snapshot.removed or checked(snapshot).unreadable):
                 found.add(key)
             size += len(snapshot.raw)
             if size >= SLICE_BYTES:
@@ -515,31 +518,33 @@ _GONE: Final = frozenset({404, 410})
 
 async def complete_records(
     records: Sequence[Record | Rejected], known: Container[str], *, feed: Feed, get: Get
-) -> list[Record | Rejected]:
-    """Replace the parts of unknown records by the whole records.
+) -> tuple[list[Record | Rejected], frozenset[str]]:
+    """Replace the parts of unknown records by the whole records, and return the keys of these.
 
     Args:
         records: of a page.
-        known: the keys of records with a snapshot.
+        known: the keys of records with a snapshot that parts can be merged with.
         feed: the feed.
         get: one exchange with the API.
 
     Raises:
         SourceError: one of them could not be requested.
     """
-    whole = list(records)
+    whole, completed = list(records), set[str]()
     if feed.resource.detail_path is None:
-        return whole
+        return whole, frozenset()
     places = [place for place, record in enumerate(records) if isinstance(record, Record) and record.key not in known]
     for start in range(0, len(places), _DETAILS_AT_ONCE):
         asked = places[start : start + _DETAILS_AT_ONCE]
         parts = [record for record in (records[place] for place in asked) if isinstance(record, Record)]
         answers = await asyncio.gather(*(_whole(part, feed, get) for part in parts), return_exceptions=True)
-        for place, answer in zip(asked, answers, strict=True):
+        for place, part, answer in zip(asked, parts, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
+            if answer is not part:
+                completed.add(part.key)
             whole[place] = answer
-    return whole
+    return whole, frozenset(completed)
 
 
 async def _whole(part: Record, feed: Feed, get: Get) -> Record:

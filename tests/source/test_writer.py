@@ -213,6 +213,32 @@ async def test_a_whole_record_that_is_older_and_cannot_be_used_completes_nothing
     assert read.store.events[-1]["data"]["record"] == {"id": "b", "n": 2, **LATER}
 
 
+async def removed(last: bytes) -> Round:
+    """A feed in which the record "a" was removed, and these are its last bytes."""
+    read = await known()
+    read.store.snapshots["a"] = Snapshot(2, 1, last, removed=True)
+    return read
+
+
+async def test_one_that_returns_is_asked_for_as_a_whole() -> None:
+    """A record that returns in part after its removal is published as it is now, without fields of its last version."""
+    read = await removed(b'{"id":"a","n":1,"m":1}')
+    result = await read(delta({"id": "a", "n": 2}).whole("/contractTypes/a", {"id": "a", "n": 2, "o": 3}))
+    assert (result.ok, result.created) == (True, 1)
+    data = read.store.events[-1]["data"]
+    assert (data["record"], data["revision"]) == ({"id": "a", "n": 2, "o": 3}, 3)
+
+
+@pytest.mark.parametrize("feed", [PARTS, msgspec.structs.replace(PARTS, resource=Resource("t", "t", "/contractTypes"))])
+async def test_one_that_returns_after_its_last_version_was_lost_is_kept_as_it_came(feed: Feed) -> None:
+    """A part of a removed record whose last version could not be read is published as it came, not quarantined."""
+    read = await removed(b"")
+    script = delta({"id": "a", "n": 2}).on(SourceRefused("gone", status=410), path="/contractTypes/a")
+    result = await read(script, feed)
+    assert (result.mode, result.created, result.quarantined) == (RoundMode.DELTA, 1, 0)
+    assert read.store.events[-1]["data"]["record"] == {"id": "a", "n": 2}
+
+
 # Removals: a record missing from a full round is removed if it is gone, and only then.
 
 FULL = msgspec.structs.replace(FEED, delta=False)
