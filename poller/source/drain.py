@@ -7,7 +7,8 @@
 - Deltas go on beside a full reading of many pages: one after the first page, one at each interval, one after the last
   page. Each is committed whole before its token is. If the full reading fails before one was read, one is read then.
 - The delta token of such a full reading is not used: changes made before it was given, to records that slipped over
-  the edge of a page, would never be read.
+  the edge of a page, would never be read. It is used if records came late and no delta gave a token: the API may have
+  forgotten theirs without a word, and the reading is confirmed anyway.
 - A page that is being fetched while a delta is read may be older than the delta. Records that the delta brought are
   left out of that page, because no later delta would bring them again.
 - A record that the full reading brings and no delta does is late (:mod:`poller.changes.confirmation`).
@@ -162,6 +163,7 @@ class DeltaReader:
         worked: whether a delta was read to its end.
         failed: whether a delta failed.
         refused: whether the API refused the token.
+        moved: whether a delta gave a token.
         changed: the keys of the records that the full reading publishes.
     """
 
@@ -186,7 +188,7 @@ class DeltaReader:
             clock: the store's.
         """
         self.token = token
-        self.worked = self.failed = self.refused = False
+        self.worked = self.failed = self.refused = self.moved = False
         self.changed: set[str] = set()
         self._feed = feed
         self._drain = drain
@@ -209,6 +211,11 @@ class DeltaReader:
     def late(self) -> int | None:
         """The number of records that the full reading brought late; None: unknown."""
         return None if self.failed else len(self.changed - self._brought)
+
+    @property
+    def stand_still(self) -> bool:
+        """Whether the token that the deltas start from may be one that the API has forgotten."""
+        return not self.moved and bool(self.late)
 
     async def read_if_due(self) -> Collection[str]:
         """Read a delta if one is due, and return the keys of its records."""
@@ -241,5 +248,5 @@ class DeltaReader:
             return
         self.worked = True
         if reader.delta_token:
-            self.token = reader.delta_token
+            self.token, self.moved = reader.delta_token, True
             await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: rfc3339(self._clock.now())})

@@ -363,7 +363,7 @@ class _RoundRun:
         await deltas.read()
         if deltas.refused:
             self._start = self._start.without_token()
-        elif deltas.worked:
+        elif deltas.worked and not (self._delta_token and deltas.stand_still):
             self._delta_token = deltas.token
 
     async def _read_substreams(self, qualifications: Named) -> None:

@@ -141,6 +141,28 @@ async def test_the_token_moves_with_its_own_delta_and_never_by_the_full_reading(
     assert moved == ["d1", "d2", "d3", "d3"]
 
 
+async def test_a_token_that_the_api_has_forgotten_without_a_word_is_replaced(slipped: Round) -> None:
+    """If deltas bring neither a token nor what the full reading brings late, they go on from the token of that."""
+    slipped.store.unmark(CONFIRMATION)
+    slipped.clock.pass_by(DAY)
+    forgotten: tuple[str, list[Any], None] = ("d1", [], None)
+    result = await slipped(listed(records("a"), records("c", value=2), forgotten))
+    assert (result.mode, result.ok, result.late, slipped.kept) == (RoundMode.RECONCILE, True, 1, "r1")
+    assert confirmation(slipped) == Confirmation()
+    assert (await slipped(listed(records("a"), records("c", value=2), ("r1", [], "d2"), ("d2", [], "d3")))).late == 0
+    assert (await slipped(Script().on(records("c", value=3), since="d3", delta="d4"))).modified == 1
+
+
+@pytest.mark.parametrize(("c", "brought", "own"), [(1, [], "r1"), (2, records("c", value=2), "r1"), (2, [], None)])
+async def test_a_token_is_kept_as_long_as_nothing_casts_doubt_on_it(
+    slipped: Round, c: int, brought: list[Any], own: str | None
+) -> None:
+    """Deltas without a token go on from theirs, if nothing came late or the full reading gave none either."""
+    script = Script().on(records("a"), further="p", delta=own).on(records("c", value=c), page="p")
+    assert (await slipped(script.on(brought, since="d1"))).ok
+    assert slipped.kept == "d1"
+
+
 async def test_a_record_that_slips_while_it_is_confirmed_is_not_removed(slipped: Round) -> None:
     """A record that slips out of a reading is not removed if its own request or a delta finds it."""
     await slipped(
