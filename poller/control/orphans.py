@@ -24,7 +24,7 @@ from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.types import did_you_mean
 from poller.control.subscriptions import registry_of, until_let_go
-from poller.errors import ConfigurationError, PollerError, StoreRefused
+from poller.errors import ConfigurationError, PollerError, StoreError, StoreRefused
 from poller.redis.client import servers
 from poller.redis.errors import translated
 from poller.store.clock import StoreClock
@@ -289,7 +289,6 @@ async def forget(
         pairs = [ConsumerKeys.of(prefix, feed, name) for name in sorted(names)]
         await until_let_go(client, [pair.lease for pair in pairs], clock)
         if not await forget_feed(client, keys, pairs, nonce=lease.token):
-            await store_unread(client, remembered_key(prefix), feed)
             raise PollerError(  # noqa: TRY301 -- what follows lets go of the lease in any case
                 f"another process has taken the lease of {feed}; nothing was deleted: try again"
             )
@@ -298,7 +297,9 @@ async def forget(
                 await client.hdel(
                     SubscriptionKeys.of(prefix).health, *(health_field(name, feed) for name in sorted(names))
                 )
-    except BaseException:
+    except BaseException:  # without its note, nobody would know of the events that are still there
+        with suppress(StoreError):
+            await asyncio.shield(store_unread(client, remembered_key(prefix), feed))
         await lease.release()
         raise
     return ForgottenFeed(feed, lost.stream_length, lost.undelivered)

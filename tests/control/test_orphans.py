@@ -258,6 +258,23 @@ async def test_a_lease_that_is_lost_while_deliveries_are_waited_for(client: Redi
     assert await client.get(KEYS.lease) == b"once-1-ab/nonce"
 
 
+async def test_one_that_is_interrupted_while_deliveries_are_waited_for(client: Redis, settings: Settings) -> None:
+    """Law: if forgetting ends before anything is deleted, the note is restored, so what waits is still delivered."""
+    await everything(client)
+    await client.set(A.lease, "m/nonce", px=60_000)
+    before = await all_keys(client)
+
+    async def interrupted(_: float) -> None:
+        assert OLD not in await known_feeds(client, NOTED)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW, sleep=interrupted))
+    assert before <= await all_keys(client)
+    assert OLD in await known_feeds(client, NOTED)
+    assert not await client.exists(KEYS.lease)
+
+
 async def test_streams_that_nothing_is_noted_of_are_found_at_the_start(client: Redis, settings: Settings) -> None:
     """Law: streams under the prefix that are neither noted nor configured are noted as orphans."""
     await client.delete(NOTED)
