@@ -38,6 +38,10 @@ class SubscriptionFiled(ConfigurationError):
     """The subscription comes from a configuration file and can only be changed there."""
 
 
+class SubscriptionResumed(ConfigurationError):
+    """The subscription was resumed while it was being removed."""
+
+
 class SourceError(PollerError):
     """The API did not give a usable answer. The round fails; token and snapshots stay."""
 

@@ -42,7 +42,7 @@ from poller.store.members import members_seen
 from poller.store.recovery import known_feeds
 from poller.store.registry import Registry
 from poller.store.stream import consumer_groups
-from poller.store.subscriptions import Following, Paused, Registered, Subscriptions, require_registered
+from poller.store.subscriptions import Following, Paused, Registered, Subscriptions, require_paused, require_registered
 
 LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription have to end by themselves
 _PAUSE: Final = 0.1
@@ -178,6 +178,7 @@ async def remove(
     Raises:
         SubscriptionUnknown: no subscription has this id.
         SubscriptionFiled: the subscription is in the file.
+        SubscriptionResumed: somebody has resumed it meanwhile.
     """
     registry = registry_of(settings, client)
     kept = await registry.all()
@@ -189,7 +190,7 @@ async def remove(
     feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
     pairs = {feed: ConsumerKeys.of(prefix, feed, subscription) for feed in feeds}
     await until_let_go(client, [pair.lease for pair in pairs.values()], clock)
-    require_registered(await registry.all(), subscription, since)  # else the state at the feeds is another one's now
+    require_paused(await registry.all(), subscription, since)  # else what is at the feeds is another's, or in use again
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)
     await registry.remove(subscription, since)

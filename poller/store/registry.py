@@ -225,10 +225,11 @@ class Registry:
 
         Args:
             subscription: its id.
-            since: when it was first known; one of this id that was added later stays.
+            since: when it was first known; one of this id that was added later stays. With it: only while paused.
 
         Raises:
             SubscriptionUnknown: there is none of this id.
+            SubscriptionResumed: it is not paused any more.
         """
         await self._change(lambda kept: (plan_removal(kept, subscription, since), None))
 

@@ -32,7 +32,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from poller.clock import milliseconds_of, moment_of
-from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
+from poller.errors import ConfigurationError, SubscriptionResumed, SubscriptionTaken, SubscriptionUnknown
 from poller.store.members import ListedSubscriptions
 
 T = TypeVar("T")
@@ -196,6 +196,18 @@ def require_registered(kept: Subscriptions, subscription: str, since: datetime |
         there = f"; there are {', '.join(sorted(kept.registered))}" if kept.registered else "; there are none"
         raise SubscriptionUnknown(f'there is no subscription "{subscription}"{there}')
     return found
+
+
+def require_paused(kept: Subscriptions, subscription: str, since: datetime) -> None:
+    """Raise an error unless the subscription that is known since then is still paused, as it is while being removed.
+
+    Raises:
+        SubscriptionUnknown: there is none.
+        SubscriptionResumed: it is active.
+    """
+    require_registered(kept, subscription, since)
+    if subscription not in kept.paused:
+        raise SubscriptionResumed(f'subscription "{subscription}" was resumed meanwhile: remove it again')
 
 
 def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, bytes]], at: int = 0) -> Subscriptions:
@@ -471,12 +483,15 @@ def plan_removal(kept: Subscriptions, subscription: str, since: datetime | None 
     Args:
         kept: what is there.
         subscription: its id.
-        since: when it was first known; one of this id that was added later is another one.
+        since: when it was first known; one of this id that was added later is another one. With it: only while paused.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
+        SubscriptionResumed: it is not paused any more.
     """
-    require_registered(kept, subscription, since)
+    require_registered(kept, subscription)
+    if since is not None:
+        require_paused(kept, subscription, since)
     writes: list[Write] = [(part, subscription, None) for part in PARTS if part != "health"]
     writes += [("until", since_field(subscription), None), ("until", resumed_field(subscription), None)]
     return writes + [("health", health_field(subscription, feed), None) for feed in kept.health.get(subscription, {})]

@@ -32,6 +32,7 @@ from poller.errors import (
     StoreError,
     StoreUnavailable,
     SubscriptionFiled,
+    SubscriptionResumed,
     SubscriptionTaken,
     SubscriptionUnknown,
 )
@@ -71,7 +72,7 @@ _PERHAPS: Final = (
 )
 _SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 8
-_STATUS: Final = {SubscriptionUnknown: 404, SubscriptionTaken: 409, SubscriptionFiled: 409}
+_STATUS: Final = {SubscriptionUnknown: 404, SubscriptionTaken: 409, SubscriptionFiled: 409, SubscriptionResumed: 409}
 
 
 def subscription_routes(backing: AppContext, admission: Authorizer) -> list[Route]:

@@ -33,7 +33,13 @@ from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.delivery.signing import new_secret
 from poller.delivery.sinks.base import Failure
-from poller.errors import ConfigurationError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
+from poller.errors import (
+    ConfigurationError,
+    SubscriptionFiled,
+    SubscriptionResumed,
+    SubscriptionTaken,
+    SubscriptionUnknown,
+)
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, group_of, operations_key
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
 from poller.store.subscriptions import Paused
@@ -280,6 +286,30 @@ async def test_a_removal_spares_a_later_subscription_of_the_same_id(client: Fake
     assert kept.registered["a"].since == later
     assert not kept.paused
     assert await client.hget(pair.state, "place") == b"1-0"
+
+
+async def test_a_removal_spares_one_that_is_resumed_meanwhile(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """What a subscription has at its feeds stays if somebody resumes it while its removal waits."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    pair, registry = ConsumerKeys.of("poller", FEEDS[0], "a"), registry_of(settings, client)
+    await client.set(pair.lease, "theirs")
+    await client.hset(pair.state, "place", "1-0")
+
+    async def sleep(_: float) -> None:
+        await subscribing.resume(client, settings, "a", now=NOW)
+        await client.delete(pair.lease)
+
+    with pytest.raises(SubscriptionResumed, match="resumed meanwhile: remove it again"):
+        await subscribing.remove(client, settings, "a", clock=StubClock(now=lambda: NOW, sleep=sleep))
+    kept = await registry.all()
+    assert "a" in kept.registered
+    assert not kept.paused
+    assert await client.hget(pair.state, "place") == b"1-0"
+    with pytest.raises(SubscriptionResumed):  # or while its state at the feeds is being deleted
+        await registry.remove("a", kept.registered["a"].since)
+    await subscribing.remove(client, settings, "a", clock=Clock())
+    assert not await client.exists(pair.state)
 
 
 async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:

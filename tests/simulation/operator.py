@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from poller.control.dead_letters import DeadLetters
 from poller.control.orphans import forget
 from poller.control.replay import EARLIEST, LATEST, ReplayControl
 from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
-from poller.errors import PollerError, StoreError
+from poller.errors import PollerError, StoreError, SubscriptionResumed
 from poller.store.session import STORE_PATIENCE, OpenStore, clock_of, opened_store, until_ready
 from tests.simulation.plan import Deed
 from tests.simulation.watch import Pause
@@ -242,8 +242,10 @@ class Operator:
         world = self._world
 
         async def remove(store: OpenStore) -> object:
-            await subscriptions.remove(store.client, world.settings, deed.target, clock=store.clock)
-            return "done"
+            while True:
+                with suppress(SubscriptionResumed):
+                    await subscriptions.remove(store.client, world.settings, deed.target, clock=store.clock)
+                    return "done"
 
         if deed.target in world.addable:
             world.removed.add(deed.target)
