@@ -297,7 +297,7 @@ async def forget(
                 await client.hdel(
                     SubscriptionKeys.of(prefix).health, *(health_field(name, feed) for name in sorted(names))
                 )
-    except BaseException:  # without its note, nobody would know of the events that are still there
+    except BaseException:  # without its note, the events that are still there would be forgotten
         with suppress(StoreError):
             await asyncio.shield(store_unread(client, remembered_key(prefix), feed))
         await lease.release()

@@ -178,7 +178,7 @@ async def remove(
     Raises:
         SubscriptionUnknown: no subscription has this id.
         SubscriptionFiled: the subscription is in the file.
-        SubscriptionResumed: somebody has resumed it meanwhile.
+        SubscriptionResumed: it was resumed meanwhile.
     """
     registry = registry_of(settings, client)
     kept = await registry.all()
