@@ -297,7 +297,10 @@ class Operator:
         )
 
     async def end_pauses(self) -> None:
-        """Resume what is still paused: what the store forgot of a resumption, or what a sink has asked for."""
+        """Resume what is still paused: what the store forgot of a resumption, or what a sink has asked for.
+
+        What is still being removed is removed again.
+        """
 
         async def ask(store: OpenStore) -> object:
             feeds, sinks = await self._statuses(store)
@@ -327,7 +330,10 @@ class Operator:
             with self._resuming(feed):
                 await self._command(feed, CommandKind.RESUME)
         for name in sinks:
-            await self.resume_subscription(name)
+            if name in self._world.removed:  # the store has lost the end of its removal
+                await self.remove_subscription(Deed(self._world.now(), "remove_subscription", name))
+            else:
+                await self.resume_subscription(name)
 
 
 _ACTIONS: Final[dict[str, Callable[[Operator, Deed], Awaitable[None]]]] = {
