@@ -18,12 +18,11 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.config.settings import Settings
-from poller.control.factories import keys_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
 from poller.store import commands as store
 from poller.store.commands import Command, CommandQueue, CommandReply, FeedPause, RoundRequest
-from poller.store.keys import MemberKeys
+from poller.store.keys import FeedKeys, MemberKeys
 from poller.store.members import members_now
 
 PATIENCE: Final = timedelta(seconds=5)
@@ -161,7 +160,7 @@ async def _apply(
     client: Redis, settings: Settings, feed_id: str, order: CommandKind, pause: FeedPause
 ) -> tuple[bool, FeedPause | None]:
     """Store the command's effect. Returns whether there is one, and the pause of the feed before."""
-    keys = keys_of(settings, feed_id)
+    keys = FeedKeys.of(settings.redis.prefix, feed_id)
     if order is CommandKind.PAUSE:
         before = await store.pause(client, keys, pause)
         return before is None, before
