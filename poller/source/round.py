@@ -292,7 +292,7 @@ class _RoundRun:
         )
         marks = round_marks(self._feed, self._start, end)
         if self._substreams is not None:
-            marks |= rotation_marks(self._start, over=self._substreams.is_over, oldest=self._substreams.oldest)
+            marks |= rotation_marks(self._start, over=self._substreams.is_not_continued, oldest=self._substreams.oldest)
             marks[CONFIRMATION] = confirmation_mark(self._substreams.confirmation)
         if self._timer.shown or self._state.progress is not None:
             marks[PROGRESS] = None
@@ -616,7 +616,7 @@ def rotation_marks(start: RoundStart, *, over: bool, oldest: int | None) -> dict
 
     Args:
         start: where it started.
-        over: whether all listings were tried.
+        over: whether all listings were tried, or the next round begins with all of them again.
         oldest: the start of the oldest last reading, milliseconds; None: some were never read.
     """
     shown = None if oldest is None else rfc3339(datetime.fromtimestamp(oldest / 1000, UTC))

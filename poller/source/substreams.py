@@ -114,6 +114,8 @@ class SubstreamReader:
         self._begun = _milliseconds(clock.now())
         self._conditional = conditional
         self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=self._begun)
+        # Tried after a rotation that begins only now: the store's clock was set back.
+        self._ahead = {name for name, one in listings.items() if one.tried > self._since and not resumed}
         # The feeds that had named a qualification may have forgotten it: a reset, another name, a feed that is gone.
         self._named = dict.fromkeys((*feed.qualifications, *(listings if feed.discover else ())), 0)
         self._named_until = self._refresh_at = 0.0
@@ -199,7 +201,18 @@ class SubstreamReader:
     @property
     def is_over(self) -> bool:
         """Whether every listing was tried in this rotation, with or without success."""
-        return all(self.listings.get(name, _NEVER).tried >= self._since for name in self._rotation.names)
+        had_turn = self._rotation.had_turn
+        return all(
+            had_turn(name) and self.listings.get(name, _NEVER).tried >= self._since for name in self._rotation.names
+        )
+
+    @property
+    def is_not_continued(self) -> bool:
+        """Whether the next round begins a rotation.
+
+        This one is over, or later rounds would take what was tried before it for a part of it.
+        """
+        return self.is_over or not self._ahead.isdisjoint(self._rotation.names)
 
     def seen(self) -> SeenKeys:
         """The keys of all stored listings, also of qualifications not named any more."""
@@ -447,11 +460,8 @@ class Rotation:
         self._tried = {
             name: listing.tried if listing.tried <= self._latest else 0 for name, listing in listings.items()
         }
-        self._done = {
-            name
-            for name, listing in listings.items()
-            if resumed and self._tried[name] >= since and not listing.confirming
-        }
+        self._had_turn = {name for name, tried in self._tried.items() if resumed and tried >= since}
+        self._done = {name for name in self._had_turn if not listings[name].confirming}
         self._named: dict[str, int] = {}
         self._waiting: deque[str] = deque()
 
@@ -470,8 +480,13 @@ class Rotation:
             return None
         name = self._waiting.popleft()
         self._done.add(name)
+        self._had_turn.add(name)
         self._tried[name] = now
         return name
+
+    def had_turn(self, name: str) -> bool:
+        """Whether the listing had a turn in this rotation, in this round or in an earlier one."""
+        return name in self._had_turn
 
     @property
     def left(self) -> bool:

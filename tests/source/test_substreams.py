@@ -443,6 +443,25 @@ async def test_a_rotation_that_a_crash_ended_is_no_second_reading(many: Many) ->
         assert not many.store.snapshots["b"].missing
 
 
+@pytest.mark.parametrize("back", [SECOND * 3600, SECOND * 90, SECOND * 30])
+@pytest.mark.parametrize("name", ["q15", "q18"])
+async def test_a_clock_that_is_set_back_makes_no_second_reading(many: Many, name: str, back: timedelta) -> None:
+    """Listings with a try dated in the future are no part of a rotation before they are read in it."""
+    with slow_clock(many):
+        many.values = {name: records("a", "b")}
+        await rotation(many)
+        many.values = {name: records("a")}
+        assert (await rotation(many)).removed == 0
+        assert any(one.missing for one in many.store.snapshots.values())
+        many.values = {name: records("a", "b")}
+        many.clock.pass_by(-back)
+        results = [await rotation(many) for _ in range(8)]
+        assert [(result.ok, result.removed, result.created) for result in results] == [(True, 0, 0)] * 8
+        assert not any(one.missing for one in many.store.snapshots.values())
+        many.values = {name: records("a")}
+        assert [(await rotation(many)).removed for _ in range(2)] == [0, 1]
+
+
 async def test_an_unchanged_listing_shows_what_another_one_has_hidden(many: Many) -> None:
     """A record that an old answer of another listing has set back is published again, though its own is unchanged."""
     reader = ConditionalReader(partial(answered_with_tag, many))
