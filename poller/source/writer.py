@@ -749,7 +749,7 @@ class _AbsenceByRequests:
         return settled and len(gone) == len(verdicts)
 
     async def _asked_again(self, keys: list[str], answered_at: float) -> bool:
-        known = await self._store.known(keys)
+        known = {key: checked(snapshot) for key, snapshot in (await self._store.known(keys)).items()}
         paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in known.items()}
         verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
         await self._remove({key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE})

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from poller.changes.diff import Snapshot
+from poller.changes.diff import Snapshot, checked
 from poller.changes.plan import RemovalGuard, SeenKeys
 from poller.clock import Clock
 from poller.errors import PollerError, SourceRefused, SourceUnavailable
@@ -797,3 +797,23 @@ async def test_removed_records_are_counted() -> None:
     assert (await read(listing(FULL, ["r1", "r2"]))).created == 1
     counted.append(read.store.state.tombstones)
     assert counted == [None, 2, 1]
+
+
+class _Checked(MemoryStore):
+    """A store that checks the snapshots of absent records, and no others, as the real one does."""
+
+    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
+        absent = await super().absent(seen, most=most)
+        return msgspec.structs.replace(absent, some={key: checked(one) for key, one in absent.some.items()})
+
+
+async def test_a_snapshot_that_is_no_json_is_removed_once_its_record_is_gone() -> None:
+    """A snapshot that is no JSON fails no round; its removal is published without what it was."""
+    read = Round(FULL)
+    read.store = _Checked()
+    await read(Script().on(records("a", "b")))
+    read.store.snapshots["b"] = msgspec.structs.replace(read.store.snapshots["b"], raw=b"{not json")
+    result = await read(listing(FULL, ["a"], gone=["b"]))
+    assert (result.ok, result.removed) == (True, 1)
+    assert read.store.events[-1]["data"]["omitted"] == ["previous"]
+    assert [raw for raw, _ in read.store.quarantine] == [b"{not json"]
