@@ -2,12 +2,14 @@
 
 **Invariants**
 
-- After a redelivery the daemons are always informed, so that repeating an interrupted command completes it.
+- After a redelivery the daemons are always informed, so that repeating an interrupted command completes it. During a
+  long one they are informed again and again, for a command that is killed informs nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 import msgspec
 from redis.asyncio import Redis
@@ -21,6 +23,8 @@ from poller.store.dead_letters import DeadLetterEntry, DeadLetterId, DeadLetterS
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.registry import Registry
 from poller.store.subscriptions import require_registered
+
+TOLD_EVERY: Final = 100  # dead letters that become scheduled retries
 
 
 class DeadEvent(msgspec.Struct, frozen=True):
@@ -137,11 +141,12 @@ class DeadLetters:
         kept = (await self._registry.all()).registered
         left = {(feed, name) for name, one in kept.items() for feed in configured if not one.outline.wants(feed)}
         unlisted = [one for one in wanted if (one.feed, one.subscription) in left]
+        listed = [one for one in wanted if (one.feed, one.subscription) not in left]
         became: dict[DeadLetterId, Moved | type[Overrun] | None] = {}
         try:
-            for one in wanted:
-                if (one.feed, one.subscription) in left:
-                    continue
+            for number, one in enumerate(listed):
+                if number and number % TOLD_EVERY == 0:
+                    await self._registry.tell_parked()
                 became[one] = await self._redeliver(one)
         finally:
             await self._registry.tell_parked()

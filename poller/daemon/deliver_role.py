@@ -180,6 +180,7 @@ ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between reads of the registry's version
 _UNLISTED_AGAIN: Final = 1.0  # seconds; deliveries of a feed that is listed no more end soon
 _WAITS_AGAIN: Final = 60.0  # seconds; what waits there goes after days
+RELOAD_AGAIN: Final = 60.0  # seconds; a command that was killed has told nobody what it scheduled
 _BLOCK: Final = timedelta(seconds=2)
 _REGISTRY: Final = "the subscriptions"
 _ARRIVALS: Final = "new entries in the streams"
@@ -199,6 +200,7 @@ class DeliverRole:
         shebang: str,
         watch: StoreObserver,
         clock: Clock,
+        reload_seconds: float = RELOAD_AGAIN,
     ) -> None:
         """Take what they work with.
 
@@ -211,6 +213,7 @@ class DeliverRole:
             shebang: the first line of scripts.
             watch: is informed when the store fails.
             clock: the store's.
+            reload_seconds: between looks for what nobody has told.
         """
         prefix = settings.redis.prefix
         self._membership = membership
@@ -239,6 +242,8 @@ class DeliverRole:
         self._feeds: dict[str, tuple[str, ...]] = {}
         self._compared = 0
         self._unlisted_at = math.inf
+        self._reload_seconds = reload_seconds
+        self._reload_at = clock.monotonic() + reload_seconds
         self._failure = LogOnce(_log, "the subscriptions cannot be read")
         self._unseen = LogOnce(_log, "new entries cannot be seen")
         self._unreadable: dict[str, LogOnce] = {}
@@ -360,7 +365,8 @@ class DeliverRole:
         parked = before is None or marks.parked != before.parked  # without a reading before, some may be new
         if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
             self._carry_out(self._kept)
-        if parked:
+        if parked or self._shared.clock.monotonic() >= self._reload_at:
+            self._reload_at = self._shared.clock.monotonic() + self._reload_seconds
             for running in self._running.values():
                 running.reload()
         self._seen = marks

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from redis import Redis
 
+from poller.control.dead_letters import TOLD_EVERY, DeadLetters
 from poller.delivery.delivery_codec import Attempt, Delivery, StoredDeadLetter, encode
 from poller.delivery.retry import Tries
 from poller.redis.client import commands
@@ -225,3 +226,13 @@ def test_with_feed_other_feeds_are_untouched(
     done = called("dead-letters", what, "--subscription", "a", "--feed", "achievements", "--all", **configured)
     assert (done.code, done.out.partition(" ")[0]) == (0, "0")
     assert store.hlen(KEYS.letters) == 1
+
+
+async def test_daemons_are_informed_during_a_long_redelivery(store: Redis, server: str) -> None:
+    """A redelivery of many informs the daemons every hundred, in case that it is killed before its end."""
+    for number in range(1, 2 * TOLD_EVERY + 2):
+        give_up(store, number)
+    async with commands(server) as client:
+        letters, told = DeadLetters(client, "poller"), SubscriptionKeys.of("poller").parked
+        await letters.redeliver(await letters.all_of("a", [FEED]))
+        assert await client.get(told) == b"3"

@@ -25,7 +25,7 @@ from poller.control.orphans import stated
 from poller.control.status import subscription_statuses
 from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, resume
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership
-from poller.daemon.deliver_role import DeliverRole, FileSubscriptions
+from poller.daemon.deliver_role import RELOAD_AGAIN, DeliverRole, FileSubscriptions
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.handshake import Granted, decoded, encoded, origin
@@ -82,12 +82,16 @@ class Scene:
         file.write_text(_SOURCE + _FEED + "".join(tables), "utf-8")
         return load(file, {})
 
-    def deliver(self, settings: Settings, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def deliver(
+        self, settings: Settings, *, look_seconds: float = LOOK_SECONDS, reload_seconds: float = RELOAD_AGAIN
+    ) -> None:
         stop = asyncio.Event()
         self.stops.append(stop)
-        self.tasks.append(asyncio.create_task(self._deliver(settings, stop, look_seconds)))
+        self.tasks.append(asyncio.create_task(self._deliver(settings, stop, look_seconds, reload_seconds)))
 
-    async def _deliver(self, settings: Settings, stop: asyncio.Event, look_seconds: float) -> None:
+    async def _deliver(
+        self, settings: Settings, stop: asyncio.Event, look_seconds: float, reload_seconds: float
+    ) -> None:
         ttl = settings.lease.ttl
         members = Members(
             self.client,
@@ -111,6 +115,7 @@ class Scene:
             shebang="#!lua\n",
             watch=watch,
             clock=StubClock(now=now),
+            reload_seconds=reload_seconds,
         )
         self.roles.append(deliverer)
         async with membership.running():
@@ -914,6 +919,16 @@ async def test_a_redelivery_is_noticed_although_the_registry_was_lost_meanwhile(
         together.hset(ConsumerKeys.of("poller", FEED, "one").parked, "1-0", encode(again))
         together.incr(keys.parked)
         await together.execute()
+    await scene.arrives("one", "e1", "e2")
+
+
+async def test_a_redelivery_that_told_nobody_is_noticed(scene: Scene) -> None:
+    """Law: what a command scheduled that was killed before it informed the daemons is delivered all the same."""
+    scene.deliver(scene.settings("one"), reload_seconds=0.5)
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    again = Delivery("e2", event=msgspec.Raw(spelled(id="e2", partitionkey="e2")), repeat="1")
+    await scene.client.hset(ConsumerKeys.of("poller", FEED, "one").parked, "1-0", encode(again))
     await scene.arrives("one", "e1", "e2")
 
 
