@@ -3,7 +3,7 @@
 **Invariants**
 
 - After a redelivery the daemons are always informed, so that repeating an interrupted command completes it. During a
-  long one they are informed again and again, for a command that is killed informs nobody.
+  long one they are informed again and again, for one that is killed does not do so at its end.
 """
 
 from __future__ import annotations

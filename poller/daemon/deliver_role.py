@@ -180,7 +180,7 @@ ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between reads of the registry's version
 _UNLISTED_AGAIN: Final = 1.0  # seconds; deliveries of a feed that is listed no more end soon
 _WAITS_AGAIN: Final = 60.0  # seconds; what waits there goes after days
-RELOAD_AGAIN: Final = 60.0  # seconds; a command that was killed has told nobody what it scheduled
+RELOAD_AGAIN: Final = 60.0  # seconds; a command that was killed did not say what it had scheduled
 _BLOCK: Final = timedelta(seconds=2)
 _REGISTRY: Final = "the subscriptions"
 _ARRIVALS: Final = "new entries in the streams"
@@ -213,7 +213,7 @@ class DeliverRole:
             shebang: the first line of scripts.
             watch: is informed when the store fails.
             clock: the store's.
-            reload_seconds: between looks for what nobody has told.
+            reload_seconds: between looks for what a command has scheduled without a word.
         """
         prefix = settings.redis.prefix
         self._membership = membership

@@ -205,10 +205,10 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
         allowed["early"] = len(found.early)
     if subscription.id in evidence.replayed:
         allowed |= {"late": len(found.late), "needless": len(found.needless)}
-    if subscription.id in evidence.removed:
-        allowed["lost"] = len(found.lost)
     if forgiven := evidence.forgiven.get(subscription.id):
         allowed |= {"lost": len(forgiven), "out_of_order": len(found.out_of_order)}
+    if subscription.id in evidence.removed:
+        allowed["lost"] = len(found.lost)
     if _after_loss(evidence) and any(owner == subscription.id for owner, _ in evidence.given_up):
         allowed["out_of_order"] = len(found.out_of_order)  # by revisions an event that was given up looks skipped
     # Where the store has forgotten the subscription, it begins anew; a replay asks for the baseline; and by a clock
