@@ -13,7 +13,6 @@ group does not hold entries for days. A *replay* is a span of the stream that is
 
 - Nothing is lost when a process dies, and an entry that is delivered twice had not been recorded as delivered.
 - Reading is fenced like writing: entries read without the lease would be held for a consumer that never sees them.
-- Creating the group is fenced, too: a process that was replaced would bring the group of a removed subscription back.
 - The lease is not checked before each request; :attr:`ConsumerStore.held` turns false as soon as the lease may have
   expired by this process' clock, which is before it expires at the server.
 - A parked delivery is in exactly one place at any instant.
@@ -48,10 +47,10 @@ from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
-from poller.store.recovery import StartPosition
+from poller.store.recovery import BEGINNING, StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, last_read, replay_of
 from poller.store.scripts import in_any_case, lua
-from poller.store.stream import EntryId
+from poller.store.stream import EARLIEST, EntryId
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
@@ -141,24 +140,23 @@ class ConsumerStore:
         """Create the group if it does not exist: at its stored position, or, for a new one, at ``start``.
 
         A group that was lost with its feed begins at the feed's reset.
-
-        Raises:
-            Fenced: the lease is another's, or gone with a removed subscription; nothing was created.
         """
         await self._beginning.read_reset()  # so it is known, should the feed be lost before its entries are looked at
         with translated(self._client):
-            new, beginning = ("", "")
-            if await self._place() is None:
+            place = await self._place()
+            if place is None:  # written before the group exists, so that a group lost early has a position, too
                 new, beginning = await self._beginning.place(start)
-            arguments = [self.lease.token, self._group, beginning, new]
+                await self._client.hsetnx(self.keys.state, BEGINNING, beginning)
+                await self._client.hsetnx(self.keys.state, _PLACE, new)
+                place = await self._place()
             try:
-                answer = await self._scripts.open([self.keys.lease, self._events, self.keys.state], arguments)
+                await self._client.xgroup_create(self._events, self._group, id=place or EARLIEST, mkstream=True)
             except OutOfMemoryError:  # the server says so even if the group exists
                 if await last_read(self._client, self._events, self._subscription) is None:
                     raise
-                answer = 1
-        if not answer:
-            raise await self.lease.fenced("no group created")
+            except ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
         self._beginning.opened()
 
     async def reset_entry(self) -> str | None:
@@ -283,8 +281,6 @@ def _entry(number: bytes, fields: Sequence[bytes] | None) -> Entry:
     return number.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(_DATA, b"")
 
 
-OPEN: Final = lua("open_consumer")
-
 READ: Final = lua("read_entries")
 
 SETTLE: Final = lua("settle_deliveries")
@@ -297,7 +293,6 @@ class ConsumerScripts(LeaseScripts):
         """Register them; ``shebang`` is their first line where the server knows it."""
         super().__init__(client, shebang=shebang)
         first = in_any_case(shebang)  # what is delivered may be trimmed
-        self.open: AsyncScript = client.register_script(OPEN)  # without memory, a new group is refused by its command
         self.read: AsyncScript = client.register_script(first + READ)
         self.settle: AsyncScript = client.register_script(first + SETTLE)
 

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement, forget
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.harness.waiting import patience
 from tests.proxy import proxied
@@ -410,19 +410,6 @@ async def test_where_a_new_group_begins(scene: Scene) -> None:
     await scene.client.xgroup_destroy(FEED.events, "sub:s")
     await store.open("earliest")
     assert [entry for entry, _ in await store.read(most=9)] == [*before, *after]
-
-
-async def test_a_group_that_another_has_removed_is_not_brought_back(scene: Scene) -> None:
-    """A process whose lease is gone, as when its subscription was removed meanwhile, creates nothing."""
-    await scene.add(b"1")
-    store = scene.store()
-    await store.lease.acquire()
-    await forget(scene.client, FEED, KEYS, "s")
-    with pytest.raises(Fenced, match="no group created"):
-        await store.open("now")
-    assert not store.held
-    assert await scene.client.xinfo_groups(FEED.events) == []
-    assert not await scene.client.exists(KEYS.state)
 
 
 async def test_a_stream_that_is_not_there_yet(scene: Scene) -> None:
