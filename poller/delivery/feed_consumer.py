@@ -64,6 +64,27 @@ class RepeatSource(Protocol):
         ...
 
 
+class ReadSize:
+    """How many entries one read may ask for: half as many after each failure, for a large reply may take too long."""
+
+    def __init__(self) -> None:
+        """Begin without a limit."""
+        self._limit: int | None = None
+
+    def of(self, most: int) -> int:
+        """As many as asked for, if that is not too many."""
+        return most if self._limit is None else min(most, self._limit)
+
+    def failed(self, asked: int) -> None:
+        """A read of so many failed."""
+        self._limit = max(1, asked // 2)
+
+    def worked(self, asked: int) -> None:
+        """A read of so many succeeded; if that was the limit, the next may be twice as large."""
+        if asked == self._limit:
+            self._limit *= 2
+
+
 class RepeatReader:
     """Reads scheduled retries, redeliveries and replays for one run of a feed consumer."""
 
@@ -91,6 +112,7 @@ class RepeatReader:
         self._where = where
         self._clock = clock
         self._asked = False
+        self._size = ReadSize()
         self._not_before = clock.monotonic()
 
     def ask(self) -> None:
@@ -144,12 +166,15 @@ class RepeatReader:
         span = self._tracker.replay.wants(self._window)
         if span is None or self._is_waiting or not has_read(span.to):
             return False
+        most = self._size.of(self._window)
         try:
-            entries = await self._store.past(span, most=self._window)
+            entries = await self._store.past(span, most=most)
         except StoreUnavailable as error:
+            self._size.failed(most)
             self._failed(error)
             return False
-        self._tracker.replay.took(entries, most=self._window)
+        self._size.worked(most)
+        self._tracker.replay.took(entries, most=most)
         self._tracker.take_again(entries)
         return True
 
@@ -202,6 +227,7 @@ class EntryReader:
         self._start = start
         self._feed = feed
         self._clock = clock
+        self._size = ReadSize()
         self._opened = False
         self._unread = True
         self._held_after: str | None = "0"
@@ -239,18 +265,22 @@ class EntryReader:
             StoreRefused: the store refuses the command.
         """
         self._unread = False  # news that arrives during the command counts
+        asked = self._size.of(most)
         try:
-            entries = await self._some(most)
+            entries = await self._some(asked)
         except GroupGone as error:
             _log.warning("the consumer group is made again", feed=self._feed, error=str(error))
             self.known_to = self._last
             self._opened, self._held_after, self._unread, self._at_end = False, "0", True, False
             return ()
         except StoreUnavailable as error:
-            _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, and that is logged
+            # If the store is unavailable for long, the lease is lost, and that is logged.
+            _log.debug("not reading", feed=self._feed, most=asked, error=str(error))
+            self._size.failed(asked)
             self._held_after = "0" if self.known_to else self._last or "0"
             self._not_before, self._unread = self._clock.monotonic() + _PAUSE, True
             return ()
+        self._size.worked(asked)
         if entries:
             last = entries[-1][0]
             self._last = last if not self._last else max(self._last, last, key=EntryId.parse)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -17,13 +17,13 @@ from poller.clock import Clock
 from poller.delivery.delivery_codec import deliveries_of, letter_of
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
-from poller.delivery.feed_consumer import FeedConsumer
+from poller.delivery.feed_consumer import EntryReader, FeedConsumer
 from poller.delivery.filters import Batching
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Failure, Outcome
-from poller.errors import Fenced
+from poller.errors import Fenced, StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Entry
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.delivery.events import spelled
 from tests.delivery.outcomes import answered, unanswered
@@ -513,3 +513,46 @@ async def test_counts_that_cannot_be_noted_end_nothing(scene: Scene) -> None:
         assert not task.done(), task
     assert noted.away == 0
     assert scene.posted.ids() == ["a1", "a2"]
+
+
+class SlowSource:
+    """Entries of which the store sends at most ``fits`` in time."""
+
+    def __init__(self, fits: int) -> None:
+        self.fits = fits
+        self.asked: list[int] = []
+        self.entry = 0
+
+    async def open(self, start: Literal["now", "earliest"]) -> None:
+        """There is a group."""
+
+    async def pending(self, after: str, *, most: int) -> list[Entry]:
+        """None."""
+        assert after
+        assert most
+        return []
+
+    async def read(self, *, most: int) -> list[Entry]:
+        """As many as asked for, if they fit."""
+        self.asked.append(most)
+        if most > self.fits:
+            raise StoreUnavailable("no reply in time")
+        first, self.entry = self.entry + 1, self.entry + most
+        return [(f"{number}-0", b"") for number in range(first, self.entry + 1)]
+
+
+async def test_a_reply_that_takes_too_long_is_asked_for_in_smaller_parts() -> None:
+    """After a failed read half as many entries are asked for, at least one, and after a good one twice as many."""
+    seconds, slow = iter(range(1000)), SlowSource(fits=1)
+    clock = StubClock(monotonic=lambda: float(next(seconds)))
+    reader = EntryReader(slow, "now", feed="s/f", clock=clock)
+    for _ in range(2):
+        assert not await reader.read(8)
+    slow.fits = 8
+    for _ in range(4):
+        await reader.read(8)
+    assert slow.asked == [8, 4, 2, 4, 8, 8]
+    slow.fits = 0
+    for _ in range(5):
+        assert not await reader.read(8)
+    assert slow.asked[6:] == [8, 4, 2, 1, 1]
