@@ -76,11 +76,11 @@ class ReadSize:
         return most if self._limit is None else min(most, self._limit)
 
     def failed(self, asked: int) -> None:
-        """A read of so many failed."""
+        """A read of this many failed."""
         self._limit = max(1, asked // 2)
 
     def worked(self, asked: int) -> None:
-        """A read of so many succeeded; if that was the limit, the next may be twice as large."""
+        """A read of this many succeeded; if that was the limit, the next may be twice as large."""
         if asked == self._limit:
             self._limit *= 2
 
