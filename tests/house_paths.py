@@ -45,9 +45,6 @@ FRAME: Final[Mapping[str, str]] = {
     "redis": "a client of Redis that knows nothing of feeds",
     "config": "read at the start, whatever follows",
     "store/clock": "the time, which everything needs",
-    "store/scripts": "every script is sent in the same way",
-    "daemon/health": "it is noted in the same way whether the store answers",
-    "http/ssrf": "every name is looked up in the same way",
 }
 """Modules and folders that are not part of a path, with the reason."""
 
