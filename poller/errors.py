@@ -81,7 +81,15 @@ class RoundTimeExceeded(SourceError):
 
 
 class RoundHeld(SourceError):
-    """The round would remove too many records. Its other changes count; the removals wait for ``poller release``."""
+    """The round would remove too many records. Its other changes count; the removals wait for ``poller release``.
+
+    Attributes:
+        missing: how many; None where something else is held.
+    """
+
+    def __init__(self, message: str, *, missing: int | None = None) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class OriginHeld(RoundHeld):

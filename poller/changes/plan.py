@@ -275,6 +275,8 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         copied: for how long a cache had kept the answer of that reading; 0: none had.
         left: the keys of records that it held before that reading and not in it, packed; copies are no readings.
         sequence: of the feed's last event after that reading.
+        received: when the last reading began that received its records and came to its end; another one found it
+            unchanged.
     """
 
     tried: int = 0
@@ -289,6 +291,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     copied: int = 0
     left: bytes = b""
     sequence: int = 0
+    received: int = 0
 
     @property
     def is_read(self) -> bool:
@@ -338,6 +341,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
             copied=copied,
             left=packed(sorted(before - found)),
             sequence=sequence,
+            received=begun,
         )
 
     def unchanged(self, begun: int, *, copied: int = 0, sequence: int = 0) -> SubstreamSnapshot:

@@ -22,7 +22,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Final, Protocol, Self
 
@@ -63,10 +63,15 @@ from poller.telemetry.metrics import Failure, SourceSeries
 from poller.telemetry.tracing import Span, SpanScope, record_response, request_words, sent_again
 from poller.text import gist, hidden, one_line
 
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 # What RFC 9110 calls an entity tag, in ASCII and with something in it; others are not sent back.
 _ETAG: Final = re.compile(r'(W/)?"[!#-~]{1,1024}"')
 _SETTLED: Final = timedelta(seconds=60)
 _LONGEST_AGE: Final = 10  # digits
+
+LONGEST_UNCHANGED: Final = timedelta(days=2)
+"""For how long an API may call a listing unchanged before it is read all the same."""
+
 # A cache in between must ask the API: what it has stored may be older than what is known here.
 _PRESENT: Final = ("Cache-Control", "no-cache")
 
@@ -531,6 +536,8 @@ class ConditionalReader:
 
     - A listing of several pages is never requested conditionally: its first page says nothing of the others.
     - Nor is a listing that lacks a known record which is not removed yet: the next reading has to decide about it.
+    - Nor is one that the API has called unchanged for :data:`LONGEST_UNCHANGED`. The validators of some APIs do not
+      change when a record is deleted.
     - Validators are kept in memory, for one feed, by one process.
 
     Attributes:
@@ -543,7 +550,8 @@ class ConditionalReader:
         self._ask = ask
         self._left: FeedPosition | None = None
         self._kept: dict[tuple[str, Params], Validators] = {}
-        self._full = self._usable = False
+        self._full = self._usable = self._unchanged = False
+        self._now = self._read_at = _NEVER  # when this round began, and the last full one that received its listing
         self._asked: dict[str, tuple[Params, Validators] | None] = {}  # None: in more than one request
 
     async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
@@ -552,10 +560,12 @@ class ConditionalReader:
         self.age = max(self.age, timedelta(seconds=answer.age))
         return answer
 
-    def start_round(self, position: FeedPosition | None) -> None:
+    def start_round(self, position: FeedPosition | None, *, now: datetime) -> None:
         """Start a round at this position; None: it has to read everything."""
+        self._now, self._unchanged = now, False
         self._full = position is not None
-        self._usable = self._full and position == self._left
+        recent = timedelta() <= now - self._read_at <= LONGEST_UNCHANGED
+        self._usable = self._full and recent and position == self._left
         self._asked = {}
 
     async def get(self, path: str, params: Params) -> bytes | None:
@@ -565,6 +575,7 @@ class ConditionalReader:
         """
         known = self._kept.get((path, params), Validators()) if self._usable else Validators()
         answer = await self.ask(path, params, unless=known)
+        self._unchanged = self._unchanged or answer.body is None
         if self._full and answer.body is not None:
             self._left = None  # the store is about to change; until the round has finished its state is unknown
         current = known if answer.body is None else answer.validators
@@ -578,6 +589,8 @@ class ConditionalReader:
             position: what it left; None: the next full reading has something to settle, even in unchanged listings.
         """
         self._left = position
+        if not self._unchanged:
+            self._read_at = self._now
         single = ((path, *asked) for path, asked in self._asked.items() if asked)
         self._kept = {(path, params): validators for path, params, validators in single if validators.headers}
 

@@ -81,6 +81,7 @@ from poller.store.feed_state import (
     GOOD_AT,
     HELD,
     HELD_AT,
+    HELD_MISSING,
     HELD_ORIGIN,
     ID_FIELD,
     LEARNT,
@@ -188,13 +189,15 @@ class _RoundRun:
         self._has_unread = False  # whether there are qualifications whose listings were never read
         self._unsure: frozenset[str] = frozenset()  # qualifications whose listings could not be read at their last turn
         self._left: frozenset[str] = frozenset()  # records that these lacked when they were read last
+        self._has_lately_failed = False  # whether records may have moved to one of these
         self._kept = 0  # records that may be in one of these, and are therefore not removed
         self._token_failures: int | None = None  # in a row, this round's the last
         self._doubtful: int | None = None  # the status for which the token was left out
         self._unchanged = None if feed.resource.per_qualification else unchanged
         self._ask = self._answers.ask
         if self._unchanged is not None:
-            self._unchanged.start_round(self._position(state.read_at) if self._start.on_condition else None)
+            position = self._position(state.read_at) if self._start.on_condition else None
+            self._unchanged.start_round(position, now=self._start.begun)
 
     async def run(self, qualifications: Named) -> PollerError | None:
         """Read and commit all pages, then settle absent records; return what went wrong, if anything."""
@@ -203,8 +206,7 @@ class _RoundRun:
             self._withhold_another_origin()
             if self._start.holds:
                 await self._writer.load_held_versions()
-            if self._start.adopts:
-                self._writer.marks_with_first_records({ORIGIN: self._feed.origin.mark})
+            self._writer.marks_with_first_records(self._first_marks())
             if self._feed.resource.per_qualification:
                 await self._read_substreams(qualifications)
             else:
@@ -224,9 +226,18 @@ class _RoundRun:
         reach("round.read")
         return None
 
+    def _first_marks(self) -> dict[str, str | None]:
+        """Where the known records come from and what identifies them, for a first reading that is interrupted."""
+        marks: dict[str, str | None] = {}
+        if self._start.adopts:
+            marks[ORIGIN] = self._feed.origin.mark
+        if self._state.id_field != self._feed.id_field:
+            marks[ID_FIELD] = self._feed.id_field
+        return marks
+
     def _refuse_another_identity(self) -> None:
         known, now = self._state.id_field, self._feed.id_field
-        if known is not None and known != now:
+        if known is not None and known != now and self._state.kept_records != 0:
             raise SourceError(
                 f'id_field was "{known}" and is "{now}" now: the known records could not be recognised by it; '
                 "give the feed another name, and it is read as a new one, or let "
@@ -270,7 +281,9 @@ class _RoundRun:
         state = self._state
         if isinstance(failure, OriginHeld):
             return state.held is None or state.held_origin != self._feed.origin.mark
-        return isinstance(failure, RoundHeld) and (state.held is None or state.held_origin is not None)
+        return isinstance(failure, RoundHeld) and (
+            state.held is None or state.held_origin is not None or state.released
+        )
 
     async def conclude(self, result: RoundResult, failure: PollerError | None, next_at: datetime | None) -> RoundResult:
         """Commit the marks of the round."""
@@ -282,6 +295,7 @@ class _RoundRun:
             delta_token=self._delta_token,
             fields=self._drain.query.fields,
             held=str(failure) if isinstance(failure, RoundHeld) else None,
+            held_missing=failure.missing if isinstance(failure, RoundHeld) else None,
             next_at=next_at,
             pages=self._pages,
             late=result.late,
@@ -411,6 +425,7 @@ class _RoundRun:
         if self._substreams is not None:
             self._has_unread, self._unsure = self._substreams.has_unread, self._substreams.unsure
             self._left, age = self._substreams.left, max(age, self._substreams.age)
+            self._has_lately_failed = self._substreams.has_lately_failed
         if seen is not None and not self._as_before and self._complete:
             await self._writer.release_unseen(seen)
         if not self._feed.removals:
@@ -427,6 +442,7 @@ class _RoundRun:
                 self._get,
                 seen,
                 released=self._state.released,
+                released_missing=self._state.released_missing,
                 since_marked=self._since_marked,
                 age=age,
                 remove=partial(self._writer.remove, mode=self._start.mode),
@@ -443,8 +459,9 @@ class _RoundRun:
             return False
         qualification = self._feed.last_seen(key, snapshot).qualification
         kept = key in self._left or (self._has_unread if qualification is None else qualification in self._unsure)
-        self._kept += kept
-        return kept
+        moved = snapshot.missing and self._has_lately_failed and not self._state.released
+        self._kept += kept or moved
+        return kept or moved
 
 
 # Readings that may ask for listings conditionally: the store holds all of an unchanged listing. A baseline, a resync
@@ -524,6 +541,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         fields: the requested fields; empty: all.
         held: why something waits for an operator; None: nothing does. In an incomplete round: the origin is withheld
             and nothing was read.
+        held_missing: how many missing records wait for an operator; None: another origin does, or nothing.
         next_at: when the next round is due; None: unknown.
         pages: of the listing that was read last.
         late: how many records a full reading brought that no delta beside it had; None: unknown.
@@ -542,6 +560,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     delta_token: str | None
     fields: tuple[str, ...]
     held: str | None
+    held_missing: int | None = None
     next_at: datetime | None = None
     pages: int = 1
     late: int | None = None
@@ -591,11 +610,12 @@ def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str |
     if end.result.learnt is not None:
         marks[LEARNT] = msgspec.json.encode(end.result.learnt).decode()
     if start.held_origin is not None and end.held is None and (end.result.ok or end.complete):
-        marks |= dict.fromkeys((HELD, HELD_AT, HELD_ORIGIN))
+        marks |= dict.fromkeys((HELD, HELD_AT, HELD_MISSING, HELD_ORIGIN))
     if end.complete:
         marks |= _next_start_marks(feed, start, end)
     elif end.held is not None:
         marks |= {HELD: end.held, HELD_AT: rfc3339(start.held_at or end.at), HELD_ORIGIN: feed.origin.mark}
+        marks[HELD_MISSING] = None
         if RELEASED in start.orders or start.held_origin != feed.origin.mark:  # which is about something else
             marks[RELEASED] = None
     elif end.result.ok and end.as_before:
@@ -652,6 +672,7 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
             marks[RELEASED] = None
         if not undecided:
             marks |= {HELD: end.held, HELD_AT: rfc3339(start.held_at or end.at) if end.held else None}
+            marks[HELD_MISSING] = None if end.held_missing is None else str(end.held_missing)
         if start.held_origin is not None:
             marks[HELD_ORIGIN] = None
         if not feed.resource.per_qualification:

@@ -21,6 +21,8 @@ another for each change that names it meanwhile.
 - The same answer to a later page is an expired page token: the listing is read again from its first page, and fails
   if that fails too.
 - If no qualification has a listing, the API is at fault and nothing is settled.
+- What one listing lacks may have moved to another one that cannot be read. It is not removed before that one has
+  failed for :data:`MOVED`.
 - A record that a listing lacked for the first time stays until the listing was read once more, whatever the record
   says of its qualification. A copy that a cache had kept is the reading that it was made in, also in a later round.
 - A listing is unchanged only if none of its records was published since it was read, because of another listing.
@@ -49,7 +51,7 @@ from poller.changes.plan import SeenKeys, SubstreamSnapshot
 from poller.clock import Clock
 from poller.errors import RoundTimeExceeded, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.lifecycle import ended
-from poller.source.client import ConditionalRequest, ConditionalResponse, Validators
+from poller.source.client import LONGEST_UNCHANGED, ConditionalRequest, ConditionalResponse, Validators
 from poller.source.drain import ListingDrain, Prefetch
 from poller.source.feed import Feed, RoundMode, RoundTimer
 from poller.source.paging import ListQuery, Params
@@ -63,6 +65,12 @@ _UNAUTHORIZED: Final = 401
 _UNAVAILABLE: Final = 3  # listings in a row: then the fault is not the listing's
 _REFRESH_AFTER: Final = 1.0  # seconds between two looks for qualifications named meanwhile
 _KEPT_TOGETHER: Final = 64  # listings in one commit
+
+MOVED: Final = timedelta(hours=1)
+"""For how long after its last reading, or after it was named, a listing that fails keeps what others lack."""
+
+_MOVED_MS: Final = int(MOVED.total_seconds() * 1000)
+_LONGEST_UNCHANGED_MS: Final = int(LONGEST_UNCHANGED.total_seconds() * 1000)
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -192,6 +200,16 @@ class SubstreamReader:
         return frozenset(chain.from_iterable(one.keys_left for one in listings if not one.is_read))
 
     @property
+    def has_lately_failed(self) -> bool:
+        """Whether a listing could not be read at its last turn that was read, or named, within :data:`MOVED`."""
+        earliest, latest = self._begun - _MOVED_MS, self._begun + NEAR
+        return any(
+            not one.is_read and earliest < max(one.read, when) <= latest
+            for name, when in self._rotation.named_at.items()
+            for one in (self.listings.get(name, _NEVER),)
+        )
+
+    @property
     def age(self) -> timedelta:
         """How long ago the oldest copy was made that a cache gave as a listing of this rotation; 0: none did."""
         listings = (self.listings.get(name, _NEVER) for name in self._rotation.names)
@@ -260,7 +278,8 @@ class SubstreamReader:
         if name is None:
             return None
         query = self._drain.query
-        known = self.listings.get(name, _NEVER).validators if self._conditional else {}
+        kept = self.listings.get(name, _NEVER)
+        known = kept.validators if self._conditional and 0 <= begun - kept.received <= _LONGEST_UNCHANGED_MS else {}
         asking = self._ask(self._feed.resource.listing_path(name), query.first(None), unless=_validators(known))
         return _Turn(name, begun, query, asyncio.create_task(asking))
 
@@ -497,6 +516,11 @@ class Rotation:
     def names(self) -> tuple[str, ...]:
         """All qualifications."""
         return tuple(self._named)
+
+    @property
+    def named_at(self) -> Mapping[str, int]:
+        """When a change last named each qualification; 0: unknown."""
+        return self._named
 
     def _due(self, name: str) -> bool:
         return name not in self._done or self._fresh(name)

@@ -45,6 +45,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import Enum, auto
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
@@ -607,6 +608,7 @@ async def settle_absent(
     seen: SeenKeys,
     *,
     released: bool,
+    released_missing: int | None = None,
     since_marked: timedelta | None,
     age: timedelta = timedelta(),
     remove: WriteAbsent,
@@ -622,6 +624,7 @@ async def settle_absent(
         get: one exchange with the API.
         seen: the keys of the reading; absent keys are added.
         released: whether an operator has approved what the removal guard holds.
+        released_missing: how many records were missing when it was held; the guard decides about more. None: unknown.
         since_marked: the time since records were last marked missing; None: never, or unknown.
         age: how long a cache had kept the oldest answer of the reading.
         remove: commits the removal of records.
@@ -636,11 +639,15 @@ async def settle_absent(
     """
     anything_read = bool(seen)
     absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
-    holds = feed.breaker.holds(missing=absent.missing, live=absent.live, anything_read=anything_read)
-    if holds and not released:
+    holding = partial(feed.breaker.holds, live=absent.live, anything_read=anything_read)
+    holds = holding(missing=absent.missing)
+    too_many = released and released_missing is not None and holding(missing=max(absent.missing - released_missing, 0))
+    if holds and (too_many or not released):
+        more = f", {released_missing} when they were released" if too_many else ""
         raise RoundHeld(
-            f"{absent.missing} of {absent.live} known records are missing from the full reading: nothing is removed; "
-            f"if they are really gone, let it through with: poller release {feed.id}"
+            f"{absent.missing} of {absent.live} known records are missing from the full reading{more}: nothing is "
+            f"removed; if they are really gone, let it through with: poller release {feed.id}",
+            missing=absent.missing,
         )
     too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart + age
     readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps)

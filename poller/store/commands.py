@@ -24,7 +24,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.redis.errors import translated
-from poller.store.feed_state import HELD, RELEASED, RESYNC
+from poller.store.feed_state import HELD, HELD_MISSING, RELEASED, RELEASED_MISSING, RESYNC
 from poller.store.keys import FeedKeys, answer_key, orders_key
 from poller.store.scripts import ORDER, ScriptBatch, ScriptCall, ScriptSender, lua
 from poller.text import one_line
@@ -207,9 +207,13 @@ def _kept(answer: object) -> FeedPause | None:
 
 
 class RoundRequest(Enum):
-    """A request to the next round. Its value: the field that stores it, and the field that it requires."""
+    """A request to the next round.
 
-    RELEASE = (RELEASED, HELD)
+    Its value: the field that stores it, the field that it requires, and for a release two fields more: the one that
+    stores how many missing records it lets through, and the one that says how many are held.
+    """
+
+    RELEASE = (RELEASED, HELD, RELEASED_MISSING, HELD_MISSING)
     RESYNC = (RESYNC, "generation")
     ANEW = ("anew", "generation")
 

@@ -28,7 +28,9 @@ REFUSALS: Final = "refusals"
 TOKEN_FAILURES: Final = "token_failures"  # noqa: S105 -- a field's name
 HELD: Final = "held"
 HELD_AT: Final = "held_at"
+HELD_MISSING: Final = "held_missing"
 RELEASED: Final = "released"
+RELEASED_MISSING: Final = "released_missing"
 RESYNC: Final = "resync"
 LEARNT: Final = "learnt"
 ROTATION: Final = "rotation"
@@ -87,7 +89,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         fields: which were asked for, empty for all; None where that is not known.
         origin: where the known records came from, see :mod:`poller.source.feed`; None where that is not known.
         kept_records: how many records are known, removed ones included; None where that is not known.
-        id_field: which key of the records their identity was read from; None before the first complete reading.
+        id_field: which key of the records their identity was read from; None before the first records.
         read_at: when the last complete full reading began; None before the first.
         good_at: when the last good round ended.
         refusals: how many delta tokens in a row the API has refused, each answered by a full reading.
@@ -98,6 +100,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         held_origin: another origin, of which nothing is published until an operator has decided; None where it is not
             that for which something is held.
         released: whether an operator has let them through.
+        released_missing: how many records were missing then; None where that is not known.
         resync: whether an operator wants the feed to be read in full.
         learnt: what the API's answers said of it, as :mod:`poller.source.paging` writes it.
         rotation: when the reading of all listings that is under way began; None where none is.
@@ -139,6 +142,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     held_at: datetime | None = None
     held_origin: str | None = None
     released: bool = False
+    released_missing: int | None = None
     resync: bool = False
     learnt: str | None = None
     rotation: datetime | None = None

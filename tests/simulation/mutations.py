@@ -285,7 +285,7 @@ MUTATIONS: Final = (
     Mutation(
         "release-ignored",
         "removals that are held stay so although they are released",
-        {"store/commands.py": (("    RELEASE = (RELEASED, HELD)\n", '    RELEASE = ("nothing", HELD)\n'),)},
+        {"store/commands.py": (("    RELEASE = (RELEASED, HELD, ", '    RELEASE = ("nothing", HELD, '),)},
         ("purge",),
     ),
     Mutation(

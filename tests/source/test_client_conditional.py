@@ -156,6 +156,16 @@ async def test_a_version_that_is_held_back_is_shown_by_a_reading(feed: Feed) -> 
         assert modified == [0, 1, 0]
 
 
+async def test_a_list_that_is_unchanged_for_days_is_read_all_the_same() -> None:
+    """After two days of 304, the list is requested unconditionally, then conditionally again."""
+    async with rounds_of() as rounds:
+        await rounds()
+        for _ in range(6):
+            rounds.clock.pass_by(DAY - MINUTE)
+            assert (await rounds()).ok
+        assert rounds.lists.conditional == [False, True, True, False, True, True, False]
+
+
 async def test_a_reconcile_is_on_condition_and_a_delta_is_not() -> None:
     """A reconcile may be conditional, a delta may not; an unchanged reconcile keeps the token."""
     async with rounds_of(msgspec.structs.replace(FEED, removals=False)) as rounds:

@@ -15,7 +15,7 @@ from poller.resources import RESOURCES, resource_of
 from poller.source.feed import Feed, Progress, RoundMode, RoundResult, decode_progress
 from poller.source.paging import Params
 from poller.source.round import run_round
-from poller.store.feed_state import DELTA_TOKEN, HELD_ORIGIN, ORIGIN, PROGRESS
+from poller.store.feed_state import DELTA_TOKEN, HELD_ORIGIN, ID_FIELD, ORIGIN, PROGRESS
 from tests.source.round_sides import ACHIEVEMENTS, FEED, MemoryStore, Round, Script, WallClock, records
 
 HERE = msgspec.structs.replace(FEED, base_url="https://api.example.org/v1", binding="https://api.example.org/v1 u")
@@ -130,7 +130,7 @@ async def test_the_origin_is_written_with_the_first_records() -> None:
     broken = Script().on(records("a"), further="p").on(SourceUnavailable("down"), page="p")
     assert (await read(broken)).created == 1
     first = next(commit for commit in read.store.commits if commit.snapshots)
-    assert first.marks == {ORIGIN: HERE.origin.mark}
+    assert first.marks == {ORIGIN: HERE.origin.mark, ID_FIELD: HERE.id_field}
     read.store.mark("kept", "1 0 0")
     assert (await read(listing("c"), MOVED)).held is not None
 

@@ -14,8 +14,8 @@ from poller.changes.plan import Commit
 from poller.errors import SourceRefused
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import SLICE_RECORDS, ListQuery
-from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN, ORIGIN, READ_AT
-from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, NOON, Round, Script, records
+from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN, ID_FIELD, ORIGIN, READ_AT
+from tests.source.round_sides import ACHIEVEMENTS, DAY, DOWN, FEED, NOON, Round, Script, records
 
 
 async def test_a_baseline_publishes_all_and_keeps_the_token() -> None:
@@ -98,7 +98,7 @@ async def test_the_token_is_committed_after_the_last_page_and_never_before() -> 
     await feed(script.on(records("c"), page="q", delta="d3"))
     *pages, last = feed.store.commits
     assert len(pages) == 3
-    assert all(commit.marks.keys() <= {ORIGIN} for commit in pages)
+    assert all(commit.marks.keys() <= {ORIGIN, ID_FIELD} for commit in pages)
     assert (last.marks[DELTA_TOKEN], last.events, dict(last.snapshots)) == ("d1", (), {})
 
 
@@ -253,6 +253,21 @@ async def test_another_id_field_is_refused(read: Round) -> None:
     result = await read(script, msgspec.structs.replace(FEED, id_field="code"))
     assert (result.ok, script.asked, read.kept) == (False, [], "d1")
     assert "give the feed another name" in (result.error or "")
+
+
+async def test_another_id_field_is_refused_before_the_first_reading_is_complete() -> None:
+    """The id field is stored with the first records; where none are known, another one may be read."""
+    feed, other = Round(), msgspec.structs.replace(FEED, id_field="code")
+    feed.store.mark("kept", "0 0 0")
+    nameless = Script().on([{"code": "a"}], delta="d1")
+    assert (await feed(nameless)).quarantined == 1
+    coded = Script().on([{"code": "a"}], since="d1", further="p").on([{"code": "a"}], further="p")
+    coded.on(DOWN, page="p", since="d1").on(DOWN, page="p")
+    assert (await feed(coded, other)).created == 1
+    feed.store.mark("kept", "1 0 0")
+    result = await feed(Script(), FEED)
+    assert (result.ok, feed.store.state.id_field) == (False, "code")
+    assert 'id_field was "code" and is "id" now' in (result.error or "")
 
 
 async def test_of_two_versions_in_one_page_the_later_one_counts() -> None:

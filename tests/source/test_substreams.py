@@ -27,7 +27,7 @@ from poller.source.client import ConditionalReader, ConditionalResponse, Validat
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import run_round
-from poller.source.substreams import Rotation
+from poller.source.substreams import MOVED, Rotation
 from tests.harness.waiting import turns
 from tests.source.round_sides import ACHIEVEMENTS, DAY, MemoryStore, WallClock, records
 from tests.source.round_sides import FEED as LISTED
@@ -179,9 +179,10 @@ async def test_one_that_cannot_be_read_costs_itself(many: Many) -> None:
 
 
 async def test_what_no_listing_holds_any_more_is_removed_though_another_fails(many: Many) -> None:
-    """A record missing in two rotations is removed; a failed substream protects only its own records."""
+    """A record missing in two rotations is removed; after an hour a failed substream protects only its own records."""
     await many()
     many.failing = {"q05": SourceNonsense("not JSON")}
+    many.clock.pass_by(MOVED)
     many.values = {"q02": []}
     assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
     assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
@@ -203,6 +204,51 @@ async def test_a_record_that_moves_to_another_listing_is_not_removed(many: Many)
     await many()
     many.values = {"q02": [], "q03": records("r-q02", "r-q03")}
     assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a listing that was read", "one that was named just now"])
+async def test_a_record_that_may_have_moved_to_a_failing_listing_is_not_removed(many: Many, known: bool) -> None:
+    """What another substream lacks waits an hour for a failing one, and is removed then."""
+    here, there = "00000001-0000-4000-8000-000000000000", "q03" if known else "new"
+    moving = [{"id": "moving", "qualificationID": here}]
+    many.names[here] = 0
+    many.values = {here: moving}
+    await many(names=21)
+    many.names[there] = 0 if known else many.milliseconds
+    many.values = {here: [], there: [*moving, *records(f"r-{there}")]}
+    many.failing = {there: SourceUnavailable("503")}
+    results = [await many(names=22) for _ in range(3)]
+    assert [result.removed for result in results] == [0, 0, 0]
+    assert "1 missing records are not removed" in (results[-1].error or "")
+    many.clock.pass_by(MOVED)
+    if known:
+        many.failing = {}
+        assert [(await many(names=22)).changes for _ in range(2)] == [0, 0]
+        assert not any(snapshot.missing for snapshot in many.store.snapshots.values())
+    else:
+        assert (await many(names=22)).removed == 1
+
+
+async def test_a_listing_that_is_unchanged_for_days_is_read_all_the_same() -> None:
+    """An API whose tag does not change with a deletion: the substream is read after two days."""
+    found = [{"id": "a"}, {"id": "b"}]
+
+    async def ask(path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
+        body = None if unless.etag else msgspec.json.encode({"results": found})
+        return ConditionalResponse(body, Validators(etag='"same"'))
+
+    async def named(_: int) -> dict[str, int]:
+        return {"q00": 0}
+
+    store, clock, unchanged = MemoryStore(), WallClock(), ConditionalReader(ask)
+
+    async def read() -> RoundResult:
+        clock.pass_by(DAY / 2)
+        return await run_round(FEED, store, unchanged.get, clock=clock, qualifications=named, unchanged=unchanged)
+
+    assert (await read()).created == 2
+    del found[0]
+    assert [result.removed for result in [await read() for _ in range(8)]] == [0, 0, 0, 0, 0, 1, 0, 0]
 
 
 async def test_a_parent_that_is_gone_empties_its_listing_once_that_is_confirmed(many: Many) -> None:
@@ -343,6 +389,7 @@ async def test_what_was_committed_before_a_crash_is_not_removed(many: Many) -> N
     assert (await many(names=21)).created == 1
     many.store.failing, many.store.kept_listings = lambda _: None, listings
     many.failing = {name.upper(): SourceRefused("not yours", status=403)}
+    many.clock.pass_by(MOVED)
     results = [await many(names=21) for _ in range(3)]
     assert [result.removed for result in results] == [0, 1, 0]
     assert many.store.events[-1]["subject"] == "r-q02"
@@ -377,6 +424,7 @@ async def test_what_a_listing_lacked_once_is_not_removed_while_it_fails(many: Ma
     many.values = {"q07": records("a"), "q02": []}
     assert (await many()).removed == 0
     many.failing = {"q07": SourceRefused("not yours", status=403)}
+    many.clock.pass_by(MOVED)
     assert [(await many()).removed for _ in range(3)] == [1, 0, 0]
     assert many.store.events[-1]["subject"] == "r-q02"
     many.failing = {}

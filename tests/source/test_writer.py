@@ -552,6 +552,30 @@ async def test_a_release_that_finds_all_records_back_is_used_up() -> None:
     assert not (await read(listing(POSITIONS, ["a"]))).ok
 
 
+@pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
+async def test_a_release_lets_through_what_was_missing_and_little_more(feed: Feed) -> None:
+    """A release covers as many records as were held; if clearly more are missing, these are held again."""
+    read = await has(feed, *MANY)
+    assert not (await read(listing(feed, MANY[100:]))).ok
+    read.store.mark("released", "1")
+    read.store.mark("released_missing", read.store.fields[b"held_missing"].decode())
+    held = await read(listing(feed, []))
+    assert (held.ok, held.removed, held.held) == (False, 0, held.error)
+    assert "300 of 300 known records are missing from the full reading, 100 when they were released" in (
+        held.error or ""
+    )
+    assert (read.store.state.released, read.store.fields[b"held_missing"]) == (False, b"300")
+    read.store.mark("released", "1")
+    read.store.mark("released_missing", "300")
+    results = []
+    for _ in range(2):
+        read.store.now_ms += 60_000
+        results.append((await read(listing(feed, MANY[120:], gone=MANY[:120]))).removed)
+    assert sum(results) == 120
+    assert (read.store.state.held, read.store.state.released) == (None, False)
+    assert b"held_missing" not in read.store.fields
+
+
 async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
     """An empty listing removes nothing and fails the round, until an operator releases it."""
     read = await has(FULL, "a", "b")

@@ -103,6 +103,17 @@ async def test_only_what_is_held_can_be_released(store_client: Redis) -> None:
     assert (await state(store_client)).released
 
 
+async def test_a_release_notes_how_many_records_are_held(store_client: Redis) -> None:
+    """Law: a release stores the number that is held when it is given; where none is known, none remains."""
+    await store_client.hset(KEYS.state, mapping={"generation": "g", "held": "60 are missing", "held_missing": "60"})
+    assert await request_round(store_client, KEYS, RoundRequest.RELEASE)
+    await store_client.hset(KEYS.state, "held_missing", "500")
+    assert (await state(store_client)).released_missing == 60
+    await store_client.hdel(KEYS.state, "held_missing")
+    assert await request_round(store_client, KEYS, RoundRequest.RELEASE)
+    assert (await state(store_client)).released_missing is None
+
+
 async def test_a_feed_that_was_read_can_be_read_again(store_client: Redis) -> None:
     """Law: a resync or reset is accepted for a feed that has a state, and creates no state for one that has none."""
     assert not await request_round(store_client, KEYS, RoundRequest.RESYNC)
