@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,7 @@ class Operator:
         self._world = world
         self._resumed: Counter[str] = Counter()  # how often a feed or a subscription was resumed
         self._resumptions: Counter[str] = Counter()  # how many of these are under way
+        self._adding: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def act(self, deed: Deed) -> None:
         """Carry out an action to its end."""
@@ -235,7 +237,8 @@ class Operator:
             await subscriptions.add(registry, world.settings, wanted, secrets=(), now=store.clock.now())
             return "done"
 
-        await self._done(f"add subscription {deed.target}", add)
+        async with self._adding[deed.target]:
+            await self._done(f"add subscription {deed.target}", add)
 
     async def remove_subscription(self, deed: Deed) -> None:
         """Remove a subscription that was added; one of the file is refused."""
@@ -249,7 +252,8 @@ class Operator:
 
         if deed.target in world.addable:
             world.removed.add(deed.target)
-        await self._done(f"remove subscription {deed.target}", remove)
+        async with self._adding[deed.target]:  # one that comes first is refused, and the subscription stays
+            await self._done(f"remove subscription {deed.target}", remove)
 
     async def replay(self, deed: Deed) -> None:
         """Have a part of what was delivered delivered once more."""

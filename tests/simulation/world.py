@@ -687,6 +687,8 @@ class World:
 
     def forget_feed(self, feed: str) -> None:
         """Delete all keys of a feed."""
+        if not self.store.read("XLEN", stream(feed)):
+            self._emptied.add(feed)
         found: Any = self.store.read("KEYS", f"poller:{{acme/{feed}}}:*")
         for key in found:
             self.store.evict(bytes(key))
