@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from tests.harness.requests import Line
-    from tests.simulation.plan import Plan, SubscriptionPlan
+    from tests.simulation.plan import Deed, Plan, SubscriptionPlan
 
 _SHOWN = 4
 REPLACES = frozenset(
@@ -274,7 +274,7 @@ def _as_heard(line: Line, plan: Plan) -> Line:
     lost = any(
         fault.kind in REPLACES
         and (fault.other == SINKS or fault.kind == "freeze")
-        and fault.at - _UNHEARD <= line.at <= fault.at + fault.seconds + fault.strength + _UNHEARD
+        and fault.at - _UNHEARD <= line.at <= fault.at + _lasts(fault) + _UNHEARD
         for fault in plan.faults
     )
     return msgspec.structs.replace(line, status=None) if lost else line
@@ -282,10 +282,15 @@ def _as_heard(line: Line, plan: Plan) -> Line:
 
 def heard(plan: Plan) -> float:
     """Seconds until all processes know of a pause: longer by what a fault holds up, for it may hold up the word."""
-    held_up = [fault.seconds + fault.strength for fault in plan.faults if fault.kind in REPLACES]
+    held_up = [_lasts(fault) for fault in plan.faults if fault.kind in REPLACES]
     if not held_up:
         return _KNOWN_SOON
     return _KNOWN_SOON + 2 * plan.ttl + max(held_up)
+
+
+def _lasts(fault: Deed) -> float:
+    """Seconds until what a fault holds up has arrived."""
+    return fault.seconds + (fault.strength if fault.kind == "slow" else 0.0)
 
 
 def held_from_releasing(plan: Plan, daemon: str, since: float, until: float) -> bool:
@@ -294,7 +299,7 @@ def held_from_releasing(plan: Plan, daemon: str, since: float, until: float) -> 
         fault.kind in REPLACES
         and (fault.target == STORE or (fault.target == daemon and fault.other in ("", STORE)))
         and fault.at <= until
-        and since <= fault.at + fault.seconds + fault.strength * (fault.kind == "slow") + _RECOVERY + 2 * plan.ttl
+        and since <= fault.at + _lasts(fault) + _RECOVERY + 2 * plan.ttl
         for fault in plan.faults
     )
 
