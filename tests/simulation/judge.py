@@ -83,6 +83,7 @@ class Evidence:
         resources: the resource of each feed, also of those that are renamed.
         retired: feeds that are no more in the configuration: what is in their streams is due, and nothing else.
         resets: of feeds begun anew the last entry before that.
+        restored: those of them that go on as before, for the store has lost their loss.
         torn: of feeds whose stream the store has lost all that was ever published.
         given_up: of each subscription and feed the entries that became dead letters.
         forgiven: of each subscription the events that the store has lost from what it keeps of deliveries.
@@ -104,6 +105,7 @@ class Evidence:
     resources: Mapping[str, str] = field(default_factory=dict)
     retired: Collection[str] = ()
     resets: Mapping[str, str] = field(default_factory=dict)
+    restored: Collection[str] = ()
     torn: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
     given_up: Mapping[tuple[str, str], Collection[str]] = field(default_factory=dict)
     forgiven: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -253,6 +255,7 @@ def _deliveries(evidence: Evidence, subscription: SubscriptionPlan) -> Deliverie
         resets = {name: evidence.resets[feed] for name, feed in resources.items() if feed in evidence.resets}
         anew |= resources.keys()
         resets |= evidence.resets
+        resets |= {feed: entries[-1][0] for feed, entries in streams.items() if feed in evidence.restored and entries}
         return judge_after_loss(lines, streams, evidence.history, secret, begun_anew=anew, resets=resets)
     known = heard(evidence.plan)
     asked = Asked(

@@ -228,7 +228,7 @@ class World:
         self._lossy = False
         self._forgets = False  # whether subscriptions that were added may be forgotten
         self._down = 0  # restarts of the store that are under way
-        self._emptied: set[str] = set()
+        self._emptied, self._evicted = set[str](), dict[str, Any]()  # of the latter the generations
         self._lines: defaultdict[str, list[Line]] = defaultdict(list)
         self._running: dict[str, _Process] = {}
         self._daemons = {one.host: one for one in plan.daemons}
@@ -426,6 +426,7 @@ class World:
             resources=self._resources,
             retired=self._retired,
             resets={feed: self._reset_of(feed) for feed in sorted(self.begun_anew)},
+            restored={feed for feed in self.begun_anew if self._is_restored(feed)},
             torn={feed: self.watch.archive.get(feed, []) for feed in sorted(self._torn)},
             given_up=self.watch.given_up,
             forgiven=self._forgiven,
@@ -435,6 +436,11 @@ class World:
         """The entry of a stream after which its feed was begun again."""
         found = self.store.read("HGET", f"poller:{{acme/{feed}}}:state", "begun_after")
         return bytes(found).decode() if found else self._deleted.get(feed, ("0-0", []))[0]
+
+    def _is_restored(self, feed: str) -> bool:
+        """Whether the store has lost the eviction of a feed, too: it goes on as before."""
+        before = self._evicted.get(feed)
+        return before is not None and before == self.store.read("HGET", f"poller:{{acme/{feed}}}:state", "generation")
 
     async def _at_rest(self) -> None:
         """What the program says of itself must become true, and stay so, and nothing may go on growing."""
@@ -689,6 +695,7 @@ class World:
         """Delete all keys of a feed."""
         if not self.store.read("XLEN", stream(feed)):
             self._emptied.add(feed)
+        self._evicted[feed] = self.store.read("HGET", f"poller:{{acme/{feed}}}:state", "generation")
         found: Any = self.store.read("KEYS", f"poller:{{acme/{feed}}}:*")
         for key in found:
             self.store.evict(bytes(key))
