@@ -228,7 +228,7 @@ class World:
         self._lossy = False
         self._forgets = False  # whether subscriptions that were added may be forgotten
         self._down = 0  # restarts of the store that are under way
-        self._emptied, self._evicted = set[str](), dict[str, Any]()  # of the latter the generations
+        self._emptied, self._generations = set[str](), set[Any]()  # the generations that the store has lost
         self._lines: defaultdict[str, list[Line]] = defaultdict(list)
         self._running: dict[str, _Process] = {}
         self._daemons = {one.host: one for one in plan.daemons}
@@ -438,9 +438,11 @@ class World:
         return bytes(found).decode() if found else self._deleted.get(feed, ("0-0", []))[0]
 
     def _is_restored(self, feed: str) -> bool:
-        """Whether the store has lost the eviction of a feed, too: it goes on as before."""
-        before = self._evicted.get(feed)
-        return before is not None and before == self.store.read("HGET", f"poller:{{acme/{feed}}}:state", "generation")
+        """Whether the store has lost the loss of a feed, too: it goes on as before."""
+        return self._generation(feed) in self._generations - {None}
+
+    def _generation(self, feed: str) -> Any:
+        return self.store.read("HGET", f"poller:{{acme/{feed}}}:state", "generation")
 
     async def _at_rest(self) -> None:
         """What the program says of itself must become true, and stay so, and nothing may go on growing."""
@@ -695,7 +697,7 @@ class World:
         """Delete all keys of a feed."""
         if not self.store.read("XLEN", stream(feed)):
             self._emptied.add(feed)
-        self._evicted[feed] = self.store.read("HGET", f"poller:{{acme/{feed}}}:state", "generation")
+        self._generations.add(self._generation(feed))
         found: Any = self.store.read("KEYS", f"poller:{{acme/{feed}}}:*")
         for key in found:
             self.store.evict(bytes(key))
@@ -715,6 +717,8 @@ class World:
             entries: Any = self.store.read("HKEYS", key)
             lost = [self.watch.id_of(feed, bytes(entry).decode()) for entry in entries]
             self._forgiven[subscription].update(id_ for id_ in lost if id_)
+        if feed:
+            self._generations.add(self._generation(feed))
         self.store.evict(key)
         self.watch.evicted(key)
         if subscription:
@@ -741,6 +745,7 @@ class World:
         """Delete everything."""
         learns = _LEARNS + 10 * self.plan.latency
         starting = any(self.now() - process.began < learns for process in self._running.values())
+        self._generations.update(map(self._generation, self.watch.feeds))
         self.store.flush_all()
         self.watch.archive.clear()
         self.begun_anew.update(self.watch.feeds)
