@@ -90,7 +90,8 @@ def single_client(
     }
     taken = {"protocol": 2, **arguments, **settings}
     base = taken.get("connection_class", Connection)
-    ours = type(f"Our{base.__name__}", (mixin or OurConnection, base), {"lookup": SharedLookup()})
+    own = {"lookup": SharedLookup()} if issubclass(base, Connection) else {}  # a unix socket has no name to look up
+    ours = type(f"Our{base.__name__}", (mixin or OurConnection, base), own)
     bounds = {"connection_class": ours, "max_connections": connections, "timeout": reply_timeout.total_seconds()}
     client = cast("KeyNamingClient", KeyNamingClient.from_pool(pool(**taken | bounds)))
     client.key_types = key_types

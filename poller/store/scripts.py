@@ -104,6 +104,29 @@ class ScriptQuestion(msgspec.Struct, frozen=True):
             self.answer.set_result(answer)
 
 
+class ScriptQuestions:
+    """Calls that wait for the next request of another, to be sent with it. Used within one event loop."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._waiting: list[ScriptQuestion] = []
+
+    async def ask(self, call: ScriptCall) -> Any:
+        """The answer to a call, once the request that it was sent with is answered.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        question = ScriptQuestion(call, asyncio.get_running_loop().create_future())
+        self._waiting.append(question)
+        return await question.answer
+
+    def taken(self) -> list[ScriptQuestion]:
+        """Those that wait and are still awaited, for the request that is sent now; none waits any more."""
+        waiting, self._waiting = self._waiting, []
+        return [question for question in waiting if not question.answer.done()]
+
+
 class ScriptBatch:
     """Sends calls of scripts to one store; each script is loaded there once."""
 

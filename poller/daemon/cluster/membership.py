@@ -3,7 +3,7 @@
 The list is read four times a second; listeners are called when it has changed. The entry of this process is renewed
 every third of a lease's lifetime. While the store is unavailable, the list stays as it was read last.
 
-Whatever else a process reads again and again goes with that reading (:meth:`Membership.ask`): all of it is one request.
+Whatever else a process reads again and again goes with that reading (``Membership.ask``): all of it is one request.
 
 **Invariants**
 
@@ -18,7 +18,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -33,7 +33,7 @@ from poller.store.keys import remembered_key
 from poller.store.lease import RELEASE_SECONDS
 from poller.store.members import MemberList, Members
 from poller.store.recovery import known_feeds
-from poller.store.scripts import ScriptCall, ScriptQuestion
+from poller.store.scripts import ScriptQuestion, ScriptQuestions
 from poller.telemetry.logs import LogOnce
 
 LOOK_SECONDS: Final = 0.25
@@ -82,7 +82,14 @@ class MemberRank(msgspec.Struct, frozen=True):
 
 
 class Membership:
-    """This process's entry in the list, and its view of the list. Used within one event loop."""
+    """This process's entry in the list, and its view of the list. Used within one event loop.
+
+    Attributes:
+        name: of this process.
+        seen: the list as it was read last.
+        ask: sends a script with the next reading of the list, within :data:`LOOK_SECONDS`; see
+            :meth:`poller.store.scripts.ScriptQuestions.ask`.
+    """
 
     def __init__(
         self,
@@ -116,7 +123,9 @@ class Membership:
         self._said: frozenset[str] = frozenset()
         self._beat_at = clock.monotonic()
         self._tell = False
-        self._questions: list[ScriptQuestion] = []
+        self._questions = ScriptQuestions()
+        self.ask = self._questions.ask
+        self._is_away = False
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = [self._changed.set]
@@ -152,16 +161,6 @@ class Membership:
         self._tell = True
         self._wake.set()
 
-    async def ask(self, call: ScriptCall) -> Any:
-        """The answer to a script that is sent with the next reading of the list, within :data:`LOOK_SECONDS`.
-
-        Raises:
-            StoreError: see :func:`~poller.redis.client.translated`.
-        """
-        question = ScriptQuestion(call, asyncio.get_running_loop().create_future())
-        self._questions.append(question)
-        return await question.answer
-
     def among(self, role: str) -> MemberRank | None:
         """This process's place among those with this role; None: it is not in the list."""
         names = self.seen.doing(role)
@@ -187,7 +186,7 @@ class Membership:
             yield
         finally:
             await ended(task)
-            for one in self._questions:
+            for one in self._questions.taken():
                 one.answer.cancel()
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(RELEASE_SECONDS):
@@ -198,9 +197,12 @@ class Membership:
             self._wake.clear()
             try:
                 await self._met()
-                self._watch.worked(_WHO)
+                if self._is_away:
+                    self._is_away = False
+                    self._watch.worked(_WHO)
                 self._failure.worked()
             except StoreUnavailable as error:
+                self._is_away = True
                 self._watch.failed(_WHO, str(error))
                 await self._clock.sleep(self._look_seconds)
             except StoreError as error:
@@ -213,7 +215,7 @@ class Membership:
 
     async def _met(self) -> None:
         tell, self._tell = self._tell, False
-        questions, self._questions = [one for one in self._questions if not one.answer.done()], []
+        questions = self._questions.taken()
         try:
             fresh = await self._asked(frozenset(self._roles), tell=tell, besides=questions)
         except StoreError:

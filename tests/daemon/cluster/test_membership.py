@@ -89,6 +89,19 @@ async def test_what_the_others_are_to_hear_survives_an_absence_of_the_store(clie
         await until(told, "the list's version to grow")
 
 
+async def test_a_store_that_is_away_is_a_problem_until_the_list_is_read_again(client: Redis) -> None:
+    """Law: a failed reading is a problem of the store until one succeeds, each time that this happens."""
+    members, watch = List(client), StoreMonitor("warn", clock=store_clock())
+    watch.attach(client, [])
+    membership = Membership(members, ttl=TERM, watch=watch, clock=store_clock(), look_seconds=0.01)
+    async with membership.running():
+        for _ in range(2):
+            members.away = True
+            await until(lambda: [one.name for one in watch.reasons()] == ["store"], "the problem")
+            members.away = False
+            await until(lambda: not watch.reasons(), "its end")
+
+
 async def test_one_that_the_store_has_forgotten_is_back_with_the_next_look(client: Redis) -> None:
     """Law: a process that is missing from the member list joins again without waiting for its next beat."""
     membership = membership_of(List(client), look_seconds=0.01)
