@@ -39,8 +39,8 @@ from poller.telemetry.logs import LogOnce
 LOOK_SECONDS: Final = 0.25
 _AFTER_FAULT: Final = 5.0  # seconds
 _WHO: Final = "the list of processes"
-_PROBATION: Final = 2  # terms; one that crashes within its first term is listed for so long
 _SOON: Final = 3  # terms; one that has gone sooner after it came may do so again
+_PROBATION: Final = _SOON  # terms; one that crashes within its second term is listed for so long
 
 _SEARCH_SECONDS: Final = 5.0  # between two reads of the known feeds, while the list of processes stays the same
 ADVICE: Final = (
@@ -240,7 +240,7 @@ class Membership:
         for name in self._came.keys() - fresh.roles.keys():
             if now - self._came.pop(name) < _SOON * self._ttl and name != self.name:
                 self._unsteady_since = now if now > self._unsteady_until else self._unsteady_since
-                self._unsteady_until = now + _SOON * self._ttl
+                self._unsteady_until = now + (_SOON + 1) * self._ttl  # with a term in which it may come again
         for name in fresh.roles:  # those of the first list may have been there for long
             self._came.setdefault(name, now if self.seen.version else -math.inf)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -531,7 +531,7 @@ async def test_of_one_that_dies_the_leases_are_taken_when_they_end(world: World)
 
 
 async def test_a_process_that_may_crash_again_is_given_no_leases_at_first(world: World) -> None:
-    """When a process has crashed soon after its start, those that start are given leases after two lifetimes.
+    """When a process has crashed soon after its start, those that start are given leases after three lifetimes.
 
     One that crashes again and again would else take the leases of the others each time, and let them run out.
     """
@@ -546,7 +546,26 @@ async def test_a_process_that_may_crash_again_is_given_no_leases_at_first(world:
         at = clock()
         async with world.process("b", term):
             await world.until(4, 3)
-            assert clock() - at > 2 * term.total_seconds()
+            assert clock() - at > 3 * term.total_seconds()
+
+
+async def test_leases_of_those_that_leave_go_to_those_that_wait_for_their_first(world: World) -> None:
+    """After a crash, processes that replace all others one by one acquire all leases as those leave."""
+    crash, clock, term = asyncio.Event(), asyncio.get_running_loop().time, short()
+    async with AsyncExitStack() as first, AsyncExitStack() as second:
+        await first.enter_async_context(world.process("m", term))
+        await second.enter_async_context(world.process("n", term))
+        async with world.process("a", term, crash=crash):
+            await world.until(3, 2, 2)
+            crash.set()
+        await until(lambda: there_no_more(world.client, "a"), "the crashed process to leave the list")
+        async with world.process("b", term), world.process("c", term):
+            at = clock()
+            await first.aclose()
+            await until(lambda: sum(world.counts()) == len(NAMES), "all leases to be acquired")
+            await second.aclose()
+            await world.until(4, 3)
+            assert clock() - at < term.total_seconds()
 
 
 async def test_a_lease_that_is_lost_is_taken_again(world: World) -> None:

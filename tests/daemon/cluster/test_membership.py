@@ -158,6 +158,49 @@ async def test_what_the_others_list(client: Redis, silent: tuple[str, ...], expe
     assert membership.listed("poll") == expected
 
 
+class MadeUp(List):
+    """A member list that the test makes up."""
+
+    made = MemberList()
+
+    async def read(self, *_: object, **__: object) -> MemberList:
+        return self.made
+
+    async def beat(self, *_: object, **__: object) -> MemberList:
+        return self.made
+
+
+@pytest.mark.parametrize("life", [0.5, 1.2, 1.9])
+async def test_one_that_crashes_again_and_again_is_given_leases_once(client: Redis, life: float) -> None:
+    """Law: a process that crashes within two lifetimes of each start is given leases only after its first start.
+
+    The other ones see it for a lifetime longer than it lives; leases that it had would have no owner by then.
+    """
+    moment, ttl = 0.0, TERM.total_seconds()
+    members = MadeUp(client)
+    membership = membership_of(members, look_seconds=0.001, clock=lambda: moment)
+
+    async def show(*names: str) -> None:
+        members.made = MemberList(f"{moment} {len(names)}", dict.fromkeys(names, frozenset({"poll"})))
+        await until(lambda: membership.seen is members.made, "a reading")
+
+    membership.join("poll")
+    async with membership.running():
+        await show("one")
+        for count in range(6):
+            moment = came = moment + 0.2 * ttl
+            await show("one", f"start {count}")
+            shared = []
+            for passed in (0, life / 2, life, life + 0.5, life + 0.99):
+                moment = came + passed * ttl
+                rank = membership.steady("poll")
+                assert rank is not None
+                shared.append(len(rank.names) > 1)
+            assert shared == [count == 0] * 5
+            moment = came + (life + 1) * ttl
+            await show("one")
+
+
 COUNT = ScriptCall("return redis.call('INCR', KEYS[1])", ("poller:{one}:n",))
 
 
