@@ -36,7 +36,7 @@ from poller.errors import (
     SubscriptionUnknown,
 )
 from poller.redis.errors import translated
-from poller.store.consumer_state import Remainder, end_unlisted, forget
+from poller.store.consumer_state import Remainder, end_unlisted, forget, forget_unbegun
 from poller.store.keys import ConsumerKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.members import members_seen
 from poller.store.recovery import known_feeds
@@ -194,6 +194,9 @@ async def remove(
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)
     await registry.remove(subscription, since)
+    with suppress(StoreError):  # it is removed in any case
+        for feed, pair in pairs.items():  # a stream that was trimmed meanwhile may have left dead letters
+            await forget_unbegun(client, keys_of(settings, feed), pair, subscription)
 
 
 def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Registered:

@@ -315,6 +315,7 @@ class ConsumerScripts(LeaseScripts):
 
 FORGET: Final = lua("forget_consumer")
 
+FORGET_UNBEGUN: Final = lua("forget_unbegun")
 
 FORGET_FEED: Final = lua("forget_feed")
 
@@ -348,6 +349,29 @@ async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription
     keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
     with translated(client):
         await client.eval(FORGET, len(keys), *keys, group_of(subscription))
+
+
+async def forget_unbegun(
+    client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription: str, *, nonce: str | None = None
+) -> None:
+    """Delete the dead letters that a trim wrote for a subscription while it was being removed.
+
+    What has begun at the feed stays: it is another subscription's, added later under the same id.
+
+    Args:
+        client: of the store.
+        feed: the keys of the feed.
+        pair: the keys of the feed consumer.
+        subscription: its id.
+        nonce: the token of the feed's lease, without which nothing is deleted; None: that is not checked.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
+    keys += [] if nonce is None else [feed.lease]
+    with translated(client):
+        await client.eval(FORGET_UNBEGUN, len(keys), *keys, group_of(subscription), nonce or "")
 
 
 async def end_unlisted(

@@ -17,6 +17,8 @@ A reader that needs more than before is seen by the script: then no entry goes, 
 **Invariants**
 
 - An entry goes for its age only if every reader is done with it, and what may go does go.
+- A subscription that is removed while a stream is trimmed keeps no dead letter: the later of both deletes
+  it. One script cannot check both, for on a cluster the registry is on another server.
 - A reader never counts as further than it is. An entry that is gone from the stream is needed by no reader.
 - Each script checks the feed's lease, and runs on a server that is out of memory: what it frees is what is missing.
 - Entries go by whole nodes of the stream first, then the rest of one node; a script takes some milliseconds.
@@ -39,6 +41,7 @@ from redis.commands.core import AsyncScript
 from poller.clock import milliseconds_of, moment_of, rfc3339
 from poller.errors import Fenced
 from poller.redis.errors import translated
+from poller.store.consumer_state import forget_unbegun
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.scripts import in_any_case, lua
 from poller.store.stream import EARLIEST, EntryId, before, consumer_groups
@@ -393,8 +396,17 @@ class Trimmer:
             gone = 0 if step is None else await self._cut(step, stream, pairs, now)
             if gone == 0:
                 break
+            if isinstance(step, TrimToLength):
+                await self._forget_removed(pairs, await known())
             total += gone or 0
         return total
+
+    async def _forget_removed(self, pairs: Mapping[str, WatchedConsumer], known: Mapping[str, WatchedConsumer]) -> None:
+        """Delete the dead letters of subscriptions that were removed since the readers were read."""
+        for name, one in pairs.items():
+            subscription = name.removeprefix(_OURS)
+            if subscription not in known:
+                await forget_unbegun(self._client, self._keys, one.keys, subscription, nonce=self._nonce)
 
     async def unannounced(self) -> list[StreamOverrun]:
         """The overruns that were not published yet.

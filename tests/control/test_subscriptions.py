@@ -40,6 +40,7 @@ from poller.errors import (
     SubscriptionTaken,
     SubscriptionUnknown,
 )
+from poller.store.consumer_state import FORGET
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, group_of, operations_key
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
 from poller.store.subscriptions import Paused
@@ -310,6 +311,25 @@ async def test_a_removal_spares_one_that_is_resumed_meanwhile(client: FakeAsyncR
         await registry.remove("a", kept.registered["a"].since)
     await subscribing.remove(client, settings, "a", clock=Clock())
     assert not await client.exists(pair.state)
+
+
+async def test_a_trim_during_a_removal_leaves_nothing(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """A dead letter that a trim writes when the state at the feeds is deleted already is deleted with the rest."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    pair, deleted = ConsumerKeys.of("poller", FEEDS[0], "a"), client.eval
+
+    async def then_trimmed(script: str, number: int, *rest: str) -> object:
+        answer = await deleted(script, number, *rest)
+        if script == FORGET:
+            await client.hset(pair.state, mapping={"overruns": "1", "lost": "3"})
+            await client.hset(pair.letters, "0-1", "x")
+            await client.zadd(pair.letter_times, {"0-1": 1})
+        return answer
+
+    client.eval = then_trimmed  # type: ignore[method-assign, assignment] # what it is called with here
+    await subscribing.remove(client, settings, "a", clock=Clock())
+    assert await client.keys() == [b"poller:{subscriptions}:version"]
 
 
 async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from poller.clock import Clock
 from poller.delivery.delivery_codec import Overrun, letter_of
 from poller.errors import Fenced
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement, forget_unbegun
 from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.replay import ReplaySpan, cancel, start_replay
 from poller.store.retention import (
@@ -305,6 +305,40 @@ async def test_an_episode_that_was_dropped_is_told_anew(client: Redis) -> None:
         await trimming.mark_announced(found)
         await client.delete(KEYS.letters, KEYS.letter_times)
         await published(client, first + 99, first=first, size=1000)
+
+
+async def test_a_subscription_that_was_removed_during_the_trim_keeps_no_dead_letter(client: Redis) -> None:
+    """Law: a trim by size that knew a subscription which is removed meanwhile leaves no key of it."""
+    await published(client, 100, size=1000)
+    rule, asked = RetentionRule(timedelta(days=36500), 50_000), 0
+
+    async def removed_after_the_first() -> Mapping[str, WatchedConsumer]:
+        nonlocal asked
+        asked += 1
+        return {"a": WatchedConsumer(KEYS, earliest=True)} if asked == 1 else {}
+
+    assert await trimmer(client).trim(rule, removed_after_the_first, now=NOW) > 40
+    assert await client.exists(KEYS.state, KEYS.letters, KEYS.letter_times) == 0
+
+
+async def test_what_another_of_its_id_has_begun_stays(client: Redis) -> None:
+    """Law: what has begun at the feed, or is delivered by a process, keeps its dead letters; so without the lease."""
+    await published(client, 100, size=1000)
+    known_pair = known({"a": WatchedConsumer(KEYS, earliest=True)})
+    await trimmer(client).trim(RetentionRule(timedelta(days=36500), 50_000), known_pair, now=NOW)
+    await forget_unbegun(client, FEED_KEYS, KEYS, "a", nonce="another's")
+    await client.hset(KEYS.state, "place", "5-0")
+    await forget_unbegun(client, FEED_KEYS, KEYS, "a", nonce="mine")
+    await client.hdel(KEYS.state, "place")
+    await client.set(KEYS.lease, "another's")
+    await forget_unbegun(client, FEED_KEYS, KEYS, "a")
+    await client.delete(KEYS.lease)
+    await client.xgroup_create(EVENTS, "sub:a", id="0")
+    await forget_unbegun(client, FEED_KEYS, KEYS, "a")
+    assert await client.hlen(KEYS.letters) == 1
+    await client.xgroup_destroy(EVENTS, "sub:a")
+    await forget_unbegun(client, FEED_KEYS, KEYS, "a")
+    assert await client.exists(KEYS.state, KEYS.letters, KEYS.letter_times) == 0
 
 
 async def test_a_replay_that_loses_what_it_was_to_bring(client: Redis) -> None:
