@@ -369,7 +369,7 @@ async def _removable(settings: Settings, subscription: str) -> SubscriptionStatu
 
     async with ready_store(settings) as store:
         kept, only = await registry_of(settings, store.client).all(), [subscription]
-        refuse_filed(kept, settings, subscription)
+        await refuse_filed(store.client, kept, settings, subscription)
         (found,) = await subscription_statuses(store.client, settings, now=store.clock.now(), only=only, kept=kept)
         return found
 

@@ -4,6 +4,7 @@
 
 * Subscriptions in a configuration file cannot be changed or removed here, and their ids cannot be reused.
 * A subscription that was removed from all files stays paused until a file lists it again.
+* A subscription that a running process has in its file is not removed: that process would not add it again.
 """
 
 from __future__ import annotations
@@ -133,12 +134,18 @@ async def resume(client: Redis, settings: Settings, subscription: str, *, now: d
 
     Raises:
         SubscriptionUnknown: no subscription has this id, or no daemon has seen it yet.
-        SubscriptionFiled: it was removed from the file, or from the files of all running processes.
+        SubscriptionFiled: it was removed from the file, or from the files of all running processes; or only the file
+            of another process has it.
     """
     registry = registry_of(settings, client)
     kept = await registry.all()
     one, pause_before = registered(kept, settings, subscription), kept.paused.get(subscription)
     if one.origin == "file" and not _in_file(settings, subscription):
+        if having := await _listing(client, settings, subscription):
+            raise SubscriptionFiled(
+                f'subscription "{subscription}" is in the configuration file of {having}, not in this one: resume it '
+                "with that file"
+            )
         raise SubscriptionFiled(
             f'subscription "{subscription}" is not in the configuration file any more: put it back, or delete it '
             f"with `poller subscriptions remove {subscription}`"
@@ -177,12 +184,12 @@ async def remove(
 
     Raises:
         SubscriptionUnknown: no subscription has this id.
-        SubscriptionFiled: the subscription is in the file.
+        SubscriptionFiled: the subscription is in the file, or in that of a running process.
         SubscriptionResumed: it was resumed meanwhile.
     """
     registry = registry_of(settings, client)
     kept = await registry.all()
-    refuse_filed(kept, settings, subscription)
+    await refuse_filed(client, kept, settings, subscription)
     since = kept.registered[subscription].since
     await registry.pause(subscription, Paused("operator", _BEING_REMOVED, clock.now()), since)
     prefix = settings.redis.prefix
@@ -225,12 +232,13 @@ def refuse_change(kept: Subscriptions, settings: Settings, subscription: str) ->
         )
 
 
-def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> None:
+async def refuse_filed(client: Redis, kept: Subscriptions, settings: Settings, subscription: str) -> None:
     """Raise an error unless the subscription may be removed.
 
     Raises:
         SubscriptionUnknown: no subscription has this id.
-        SubscriptionFiled: the subscription is in the file.
+        SubscriptionFiled: the subscription is in the file, or in that of a running process.
+        StoreError: see :func:`~poller.redis.client.translated`.
     """
     filed_now = _in_file(settings, subscription)
     if filed_now and (subscription not in kept.registered or kept.registered[subscription].origin == "file"):
@@ -238,7 +246,13 @@ def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> 
             f'subscription "{subscription}" is in the configuration file: remove it there; then '
             f"`poller subscriptions remove {subscription}` deletes its data"
         )
-    require_registered(kept, subscription)
+    if require_registered(kept, subscription).origin != "file":
+        return
+    if having := await _listing(client, settings, subscription):
+        raise SubscriptionFiled(
+            f'subscription "{subscription}" is in the configuration file of {having}, which runs: remove it there, '
+            f"start the daemon again, and then `poller subscriptions remove {subscription}` deletes its data"
+        )
 
 
 def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> SubscriptionSettings:
@@ -361,6 +375,16 @@ async def until_let_go(client: Redis, leases: Sequence[str], clock: Clock) -> No
             if not any([await client.exists(lease) for lease in leases]):
                 return
         await clock.sleep(_PAUSE)
+
+
+async def _listing(client: Redis, settings: Settings, subscription: str) -> str:
+    """The names of the live processes that say that their file lists the subscription; empty: none does.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    said = (await members_seen(client, MemberKeys.of(settings.redis.prefix))).configurations
+    return ", ".join(sorted(name for name, one in said.items() if subscription in (one.sinks or ())))
 
 
 def _in_file(settings: Settings, subscription: str) -> bool:

@@ -189,6 +189,31 @@ async def test_what_no_running_process_lists_is_not_resumed(client: FakeAsyncRed
     assert (await registry.all()).paused == {"a": removed}
 
 
+async def test_what_a_running_process_lists_is_not_removed(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """With a file that lacks it, a subscription of a running process's file is neither removed nor resumed.
+
+    It can be removed when that process has ended. Nothing was changed before that, and one that was added at run time
+    is removed in any case.
+    """
+    settings, without = configured(tmp_path, "a"), configured(tmp_path)
+    registry = registry_of(without, client)
+    await registry.sync(filed(settings), NOW)
+    for name, said in {"x": UNSAID, "y": stated(without), "z": stated(settings)}.items():
+        await joined(client, name, said)
+    before = await registry.all()
+    with pytest.raises(SubscriptionFiled, match="in the configuration file of z, which runs: remove it there"):
+        await subscribing.remove(client, without, "a", clock=Clock())
+    with pytest.raises(SubscriptionFiled, match="in the configuration file of z, not in this one"):
+        await subscribing.resume(client, without, "a", now=NOW)
+    assert (await registry.all()).version == before.version
+    await left(client, "z")
+    await subscribing.remove(client, without, "a", clock=Clock())
+    await added(client, without, "a")
+    await joined(client, "z", stated(settings))
+    await subscribing.remove(client, without, "a", clock=Clock())
+    assert not (await registry.all()).registered
+
+
 async def left(client: FakeAsyncRedis, name: str) -> None:
     keys, ttl, clock = MemberKeys.of("poller"), timedelta(minutes=1), store_clock()
     await Members(client, keys, name=name, ttl=ttl, clock=clock).leave(MemberList())
