@@ -125,7 +125,7 @@ class DeliveryTracker:
                 )
 
     def _take_one_again(self, waiting: QueuedEntry[Event]) -> None:
-        self.replay.open[waiting.id] = None
+        self.replay.add(waiting.id, waiting.size)
         self.queues.insert(waiting)
         foremost = self.queues.foremost(waiting.key)
         if foremost in self._parked:  # a retry, or stranded behind one
@@ -538,8 +538,13 @@ class ReplayProgress:
     """The progress of a feed consumer's replay, if there is one."""
 
     def __init__(self, span: ReplaySpan | None = None) -> None:
-        """Begin with the stored replay; ``open``: its entries that were read and are not settled, in order."""
-        self.open: dict[str, None] = {}
+        """Begin with the stored replay.
+
+        ``open``: the sizes of its entries that were read and are not settled, in order, None where that is not known;
+        ``open_bytes``: their sum.
+        """
+        self.open: dict[str, int | None] = {}
+        self.open_bytes = 0
         self._span = span
         self._read = self._written = span.after if span else ""
         self._exhausted = span is None
@@ -565,9 +570,14 @@ class ReplayProgress:
         """The name of this replay for one of its entries; empty: not one of them."""
         return self._span.id if self._span is not None and entry_id in self.open else ""
 
+    def add(self, entry_id: str, size: int) -> None:
+        """Record that an entry is to be delivered; ``size`` in bytes."""
+        self.open[entry_id] = size
+        self.open_bytes += size
+
     def settled(self, entry_id: str) -> None:
         """Record that an entry is settled or scheduled."""
-        self.open.pop(entry_id, None)
+        self.open_bytes -= self.open.pop(entry_id, None) or 0
 
     @property
     def place(self) -> ReplayPosition | None:

@@ -14,7 +14,7 @@ more of them are in one write. :mod:`poller.delivery.delivery_tracker` describes
   is created again, and entries that were read before are marked as known.
 * Redeliveries and replays are read only on demand, and never twice. A replay is read only after all entries up to its
   end that the group has to deliver, because earlier events of a record that come later count as settled.
-* Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as many of a replay, and the ids of
+* Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as much of a replay, and the ids of
   :data:`MOST_PARKED` scheduled retries; then nothing more is read. A replay leaves half of this to new entries.
 """
 
@@ -94,6 +94,7 @@ class RepeatReader:
         store: RepeatSource,
         *,
         window: int,
+        window_bytes: int,
         where: Mapping[str, str],
         clock: Clock,
     ) -> None:
@@ -103,12 +104,15 @@ class RepeatReader:
             tracker: gets the entries.
             store: of the feed consumer.
             window: the greatest number of entries of a replay in memory.
+            window_bytes: of these bytes at most, by the largest event of the last read.
             where: feed and subscription, for the log.
             clock: the store's.
         """
         self._tracker = tracker
         self._store = store
         self._window = window
+        self._window_bytes = window_bytes
+        self._largest = MAX_EVENT_BYTES
         self._where = where
         self._clock = clock
         self._asked = False
@@ -163,10 +167,10 @@ class RepeatReader:
         Raises:
             StoreRefused: the store refuses the command.
         """
-        span = self._tracker.replay.wants(self._window)
-        if span is None or self._is_waiting or not has_read(span.to):
+        span, room = self._tracker.replay.wants(self._window), self._window_bytes - self._tracker.replay.open_bytes
+        if span is None or room <= 0 or self._is_waiting or not has_read(span.to):
             return False
-        most = self._size.of(self._window)
+        most = self._size.of(min(self._window, 1 + room // self._largest))
         try:
             entries = await self._store.past(span, most=most)
         except StoreUnavailable as error:
@@ -176,6 +180,7 @@ class RepeatReader:
         self._size.worked(most)
         self._tracker.replay.took(entries, most=most)
         self._tracker.take_again(entries)
+        self._largest = max((len(event) for _, event in entries), default=0) or self._largest
         return True
 
     async def _follow(self) -> None:
@@ -380,6 +385,7 @@ class FeedConsumer:
             self._tracker,
             self._store,
             window=self._window,
+            window_bytes=self._window_bytes,
             where={"feed": self.feed, "subscription": self._subscription.id},
             clock=self._clock,
         )

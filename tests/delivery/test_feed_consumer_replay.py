@@ -12,9 +12,12 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from poller.changes.events import MAX_EVENT_BYTES
+from poller.clock import Clock
 from poller.delivery.cloudevent import Envelope
 from poller.delivery.delivery_codec import Delivery, deliveries_of, delivery_again, encode, letter_of
-from poller.delivery.feed_consumer import MOST_PARKED, WINDOW
+from poller.delivery.delivery_tracker import DeliveryTracker
+from poller.delivery.feed_consumer import MOST_PARKED, WINDOW, RepeatReader
 from poller.delivery.sinks.base import Outcome
 from poller.redis.client import commands
 from poller.store import dead_letters as given_up
@@ -23,7 +26,9 @@ from poller.store.consumer_state import CONSUMER
 from poller.store.dead_letters import Moved
 from poller.store.keys import group_of
 from poller.store.replay import ReplaySpan
-from tests.delivery.pairs import EVENTS, FAILED, KEYS, NAME, TAKEN, Scripted, delivering, publish
+from poller.store.stream import EntryId
+from tests.delivery.events import entry as event_of
+from tests.delivery.pairs import EVENTS, FAILED, KEYS, NAME, TAKEN, Scripted, delivering, publish, subscription
 from tests.harness.waiting import until
 
 SOON = timedelta(milliseconds=1)
@@ -241,6 +246,55 @@ async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
         assert most_parked == 0
         assert await client.hget(KEYS.state, "place") == place
         assert await replays.replay_of(client, KEYS) is None
+
+
+class Stored:
+    """A replay of many large events, read without a store."""
+
+    def __init__(self, count: int, size: int) -> None:
+        raw = b'{"id":"K","x":"%s"}' % (b"x" * size)
+        self.events = {f"{n}-0": event_of(key=f"K{n}", raw=raw, number=n) for n in range(1, count + 1)}
+        self.span = ReplaySpan("r", "0-0", f"{count}-0")
+        self.asked: list[int] = []
+
+    async def parked(self) -> dict[str, bytes]:
+        return {}
+
+    async def parked_besides(self, _: object) -> dict[str, bytes]:
+        return {}
+
+    async def replay(self) -> ReplaySpan:
+        return self.span
+
+    async def past(self, span: ReplaySpan, *, most: int) -> list[tuple[str, bytes]]:
+        self.asked.append(most)
+        begin = EntryId.parse(span.after).ms
+        return list(self.events.items())[begin : begin + most]
+
+
+async def test_a_replay_of_large_events_is_read_in_parts() -> None:
+    """Law: a replay is read by bytes, too: as many events as fit into them, by the largest of the last read.
+
+    The first read is by the usual size of an event. Nothing is read while the bytes are taken, and in the end each
+    event was read once.
+    """
+    count, size, window_bytes = 500, 100_000, 8 * 1024 * 1024
+    stored, tracker = Stored(count, size), DeliveryTracker(subscription(SOON))
+    reader = RepeatReader(tracker, stored, window=400, window_bytes=window_bytes, where={}, clock=Clock())
+    await reader.load()
+    done = 0
+    while not (place := tracker.replay.place) or place.after:
+        before = tracker.replay.open_bytes
+        if await reader.read(has_read=lambda _: True):
+            assert len(stored.asked) == 1 or tracker.replay.open_bytes <= window_bytes + 2 * size
+        else:
+            assert before >= window_bytes or tracker.replay.wants(1000) is None
+        for one in list(tracker.replay.open)[:10]:
+            tracker.replay.settled(one)
+            done += 1
+    assert stored.asked[0] == 1 + window_bytes // MAX_EVENT_BYTES
+    assert done == count
+    assert tracker.replay.open_bytes == 0
 
 
 async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
