@@ -540,10 +540,10 @@ class ReplayProgress:
     def __init__(self, span: ReplaySpan | None = None) -> None:
         """Begin with the stored replay.
 
-        ``open``: the sizes of its entries that were read and are not settled, in order, None where that is not known;
-        ``open_bytes``: their sum.
+        ``open``: the sizes in bytes of its entries that were read and are not settled, in order; ``open_bytes``: their
+        sum.
         """
-        self.open: dict[str, int | None] = {}
+        self.open: dict[str, int] = {}
         self.open_bytes = 0
         self._span = span
         self._read = self._written = span.after if span else ""
@@ -577,7 +577,7 @@ class ReplayProgress:
 
     def settled(self, entry_id: str) -> None:
         """Record that an entry is settled or scheduled."""
-        self.open_bytes -= self.open.pop(entry_id, None) or 0
+        self.open_bytes -= self.open.pop(entry_id, 0)
 
     @property
     def place(self) -> ReplayPosition | None:

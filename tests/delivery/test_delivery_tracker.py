@@ -490,7 +490,8 @@ def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chose
         if span := replay.wants(most):
             found = [entry for entry in entries if EntryId.parse(entry) > EntryId.parse(span.after)][:most]
             replay.took([(entry, b"") for entry in found], most=most)
-            replay.open.update(dict.fromkeys(found))
+            for entry in found:
+                replay.add(entry, 1)
         elif replay.open:
             settled = chosen.draw(st.sampled_from(list(replay.open)))
             done.add(settled)
