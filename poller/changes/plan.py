@@ -277,6 +277,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         sequence: of the feed's last event after that reading.
         received: when the last reading began that received its records and came to its end; another one found it
             unchanged.
+        failing_since: when the first of the readings began that failed since then; 0: the last one did not fail.
     """
 
     tried: int = 0
@@ -292,6 +293,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     left: bytes = b""
     sequence: int = 0
     received: int = 0
+    failing_since: int = 0
 
     @property
     def is_read(self) -> bool:
@@ -348,7 +350,14 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         """The listing after a reading that found it unchanged."""
         heat, left = self.heat * _COOLING, self.left if copied else b""
         return msgspec.structs.replace(
-            self, tried=begun, read=begun, heat=heat, copied=copied, left=left, sequence=sequence
+            self,
+            tried=begun,
+            read=begun,
+            heat=heat,
+            copied=copied,
+            left=left,
+            sequence=sequence,
+            failing_since=0,
         )
 
     def failed(self, begun: int, *, keys: Iterable[str] = (), in_baseline: bool = False) -> SubstreamSnapshot:
@@ -361,7 +370,10 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         """
         held = packed(sorted({*self.keys, *keys})) if keys else self.held
         awaits = self.awaits_baseline or (in_baseline and not self.read)
-        return msgspec.structs.replace(self, tried=begun, validators={}, held=held, awaits_baseline=awaits)
+        since = self.failing_since or (begun if begun > self.tried else 0)  # it may have had no turn
+        return msgspec.structs.replace(
+            self, tried=begun, validators={}, held=held, awaits_baseline=awaits, failing_since=since
+        )
 
 
 def packed(keys: Iterable[str]) -> bytes:

@@ -9,8 +9,10 @@
 - The delta token of such a full reading is not used: changes made before it was given, to records that slipped over
   the edge of a page, would never be read. It is used if records came late and no delta gave a token: the API may have
   forgotten theirs without a word, and the reading is confirmed anyway.
-- A page that is being fetched while a delta is read may be older than the delta. Records that the delta brought are
-  left out of that page, because no later delta would bring them again.
+- A page that is fetched after a delta was read may be older than it: the request was on its way, or page tokens show
+  the listing as it was at the first request. Records that a delta brought are left out of later pages, because no later
+  delta would bring them again.
+- A delta of several pages is confirmed before its token is used (:meth:`ListingDrain.read_delta`).
 - A record that the full reading brings and no delta does is late (:mod:`poller.changes.confirmation`).
 - A delta that fails does not fail the full reading; no further one is read in the round. If none worked, the token of
   the full reading is kept. If the API refused the token, that is a resync.
@@ -25,6 +27,7 @@ from functools import partial
 
 import msgspec
 
+from poller.changes.confirmation import MOST
 from poller.clock import Clock, rfc3339
 from poller.errors import RoundTimeExceeded, SourceError, SourceRefused
 from poller.failpoints import reach
@@ -107,6 +110,29 @@ class ListingDrain:
             if first.query == self.query and not await self._narrow_query(path):
                 raise
         return await self._read_pages(path, mode, since, seen, Prefetch(self.query, self._get), beside=beside)
+
+    async def read_delta(self, path: str, since: str | None, *, seen: SeenKeysObserver | None = None) -> ListingReader:
+        """Read a delta and commit its pages; one of several pages is read again until it brings nothing more.
+
+        If the API pages by offset, a record that changes while a delta is read shifts others over the edge of a page.
+        Its token is behind them, so no later delta would bring them. At most :data:`MOST` readings follow, none if the
+        API takes a delta token once only, or if the round has taken too long.
+
+        Raises:
+            SourceError: as :meth:`read`.
+            StoreError: likewise.
+        """
+        reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
+        for _ in range(MOST if reader.pages > 1 else 0):
+            changes = self._writer.tally.changes
+            try:
+                again = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
+            except (RoundTimeExceeded, SourceRefused):
+                break
+            reader = again if again.delta_token else reader
+            if self._writer.tally.changes == changes or again.pages == 1:
+                break
+        return reader
 
     async def _read_pages(
         self,
@@ -195,7 +221,6 @@ class DeltaReader:
         self._writer = writer
         self._seen = seen
         self._brought: set[str] = set()
-        self._latest: set[str] = set()
         self._clock = clock
         self._due = clock.monotonic()
 
@@ -203,7 +228,6 @@ class DeltaReader:
         """Add the keys of records that a delta has brought."""
         listed = list(keys)
         self._brought.update(listed)
-        self._latest.update(listed)
         if self._seen is not None:
             self._seen.update(listed)
 
@@ -218,12 +242,13 @@ class DeltaReader:
         return not self.moved and bool(self.late)
 
     async def read_if_due(self) -> Collection[str]:
-        """Read a delta if one is due, and return the keys of its records."""
-        if self._clock.monotonic() < self._due:
-            return ()
-        self._latest = set()
-        await self.read()
-        return self._latest
+        """Read a delta if one is due, and return the keys of the records of all deltas.
+
+        The pages of a listing may show it as it was at the first request, before these deltas.
+        """
+        if self._clock.monotonic() >= self._due:
+            await self.read()
+        return self._brought
 
     async def read(self) -> None:
         """Read a delta and commit its token.
@@ -238,7 +263,7 @@ class DeltaReader:
         self._due = self._clock.monotonic() + slot.total_seconds()
         pages, path = self._drain.pages, self._feed.resource.path
         try:
-            reader = await self._drain.read(path, mode=RoundMode.DELTA, since=self.token, seen=self)
+            reader = await self._drain.read_delta(path, self.token, seen=self)
         except RoundTimeExceeded:
             raise
         except SourceError as failure:

@@ -189,7 +189,7 @@ class _RoundRun:
         self._has_unread = False  # whether there are qualifications whose listings were never read
         self._unsure: frozenset[str] = frozenset()  # qualifications whose listings could not be read at their last turn
         self._left: frozenset[str] = frozenset()  # records that these lacked when they were read last
-        self._has_lately_failed = False  # whether records may have moved to one of these
+        self._may_have_moved = False  # whether any missing record may be in one of these
         self._kept = 0  # records that may be in one of these, and are therefore not removed
         self._token_failures: int | None = None  # in a row, this round's the last
         self._doubtful: int | None = None  # the status for which the token was left out
@@ -231,13 +231,13 @@ class _RoundRun:
         marks: dict[str, str | None] = {}
         if self._start.adopts:
             marks[ORIGIN] = self._feed.origin.mark
-        if self._state.id_field != self._feed.id_field:
+        if self._state.id_field is None:
             marks[ID_FIELD] = self._feed.id_field
         return marks
 
     def _refuse_another_identity(self) -> None:
         known, now = self._state.id_field, self._feed.id_field
-        if known is not None and known != now and self._state.kept_records != 0:
+        if known is not None and known != now:
             raise SourceError(
                 f'id_field was "{known}" and is "{now}" now: the known records could not be recognised by it; '
                 "give the feed another name, and it is read as a new one, or let "
@@ -356,7 +356,10 @@ class _RoundRun:
             self._deltas = DeltaReader(
                 self._feed, self._drain, self._writer, start.deltas_since, seen=self._seen, clock=self._clock
             )
-        reader = await self._drain.read(path, mode=start.mode, since=start.since, seen=self._seen, beside=self._deltas)
+        if start.mode is RoundMode.DELTA:
+            reader = await self._drain.read_delta(path, start.since)
+        else:
+            reader = await self._drain.read(path, mode=start.mode, seen=self._seen, beside=self._deltas)
         self._delta_token, self._pages = reader.delta_token, reader.pages
         self._as_before, self._complete = not reader.pages, bool(reader.pages)
         if self._deltas is not None and reader.pages > 1:
@@ -425,7 +428,7 @@ class _RoundRun:
         if self._substreams is not None:
             self._has_unread, self._unsure = self._substreams.has_unread, self._substreams.unsure
             self._left, age = self._substreams.left, max(age, self._substreams.age)
-            self._has_lately_failed = self._substreams.has_lately_failed
+            self._may_have_moved = not self._released and self._substreams.may_hold(self._state.missing_at)
         if seen is not None and not self._as_before and self._complete:
             await self._writer.release_unseen(seen)
         if not self._feed.removals:
@@ -441,7 +444,7 @@ class _RoundRun:
                 self._store,
                 self._get,
                 seen,
-                released=self._state.released,
+                released=self._released,
                 released_missing=self._state.released_missing,
                 since_marked=self._since_marked,
                 age=age,
@@ -453,15 +456,21 @@ class _RoundRun:
             self._settled, self._uses_release = absence.is_complete, absence.uses_release
         self._concluded = self._complete
 
+    @property
+    def _released(self) -> bool:
+        """Whether an operator has approved what is held: removals, or the differences at this origin."""
+        state = self._state
+        return state.released and state.held_origin in (None, self._feed.origin.mark)
+
     def _keeps(self, key: str, snapshot: Snapshot) -> bool:
         """Whether this absent record may be in a listing that could not be read."""
         if not self._unsure:
             return False
         qualification = self._feed.last_seen(key, snapshot).qualification
         kept = key in self._left or (self._has_unread if qualification is None else qualification in self._unsure)
-        moved = snapshot.missing and self._has_lately_failed and not self._state.released
-        self._kept += kept or moved
-        return kept or moved
+        kept = kept or self._may_have_moved
+        self._kept += kept
+        return kept
 
 
 # Readings that may ask for listings conditionally: the store holds all of an unchanged listing. A baseline, a resync
@@ -611,6 +620,7 @@ def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str |
         marks[LEARNT] = msgspec.json.encode(end.result.learnt).decode()
     if start.held_origin is not None and end.held is None and (end.result.ok or end.complete):
         marks |= dict.fromkeys((HELD, HELD_AT, HELD_MISSING, HELD_ORIGIN))
+        marks |= {} if start.held_origin == feed.origin.mark else {RELEASED: None}  # which was for another origin
     if end.complete:
         marks |= _next_start_marks(feed, start, end)
     elif end.held is not None:

@@ -21,8 +21,9 @@ another for each change that names it meanwhile.
 - The same answer to a later page is an expired page token: the listing is read again from its first page, and fails
   if that fails too.
 - If no qualification has a listing, the API is at fault and nothing is settled.
-- What one listing lacks may have moved to another one that cannot be read. It is not removed before that one has
-  failed for :data:`MOVED`.
+- What one listing lacks may have moved to another one that cannot be read. It is not removed before that one was read,
+  or has failed for :data:`MOVED`. Nothing else is marked missing meanwhile: with other listings failing each time, none
+  would ever have been read since the last mark.
 - A record that a listing lacked for the first time stays until the listing was read once more, whatever the record
   says of its qualification. A copy that a cache had kept is the reading that it was made in, also in a later round.
 - A listing is unchanged only if none of its records was published since it was read, because of another listing.
@@ -67,7 +68,7 @@ _REFRESH_AFTER: Final = 1.0  # seconds between two looks for qualifications name
 _KEPT_TOGETHER: Final = 64  # listings in one commit
 
 MOVED: Final = timedelta(hours=1)
-"""For how long after its last reading, or after it was named, a listing that fails keeps what others lack."""
+"""For how long a listing that fails keeps what others lack."""
 
 _MOVED_MS: Final = int(MOVED.total_seconds() * 1000)
 _LONGEST_UNCHANGED_MS: Final = int(LONGEST_UNCHANGED.total_seconds() * 1000)
@@ -199,14 +200,18 @@ class SubstreamReader:
         listings = (self.listings.get(name, _NEVER) for name in self._rotation.names)
         return frozenset(chain.from_iterable(one.keys_left for one in listings if not one.is_read))
 
-    @property
-    def has_lately_failed(self) -> bool:
-        """Whether a listing could not be read at its last turn that was read, or named, within :data:`MOVED`."""
-        earliest, latest = self._begun - _MOVED_MS, self._begun + NEAR
+    def may_hold(self, missing_at: int | None) -> bool:
+        """Whether records that were marked missing at a time (ms; None: none were) may have moved to a listing.
+
+        To one, that is, which could not be read since then, and has not failed for :data:`MOVED` yet.
+        """
+        if missing_at is None:
+            return False
+        listings = (self.listings.get(name, _NEVER) for name in self._rotation.names)
         return any(
-            not one.is_read and earliest < max(one.read, when) <= latest
-            for name, when in self._rotation.named_at.items()
-            for one in (self.listings.get(name, _NEVER),)
+            0 <= self._begun - one.failing_since < _MOVED_MS and one.read < missing_at
+            for one in listings
+            if one.failing_since
         )
 
     @property
@@ -516,11 +521,6 @@ class Rotation:
     def names(self) -> tuple[str, ...]:
         """All qualifications."""
         return tuple(self._named)
-
-    @property
-    def named_at(self) -> Mapping[str, int]:
-        """When a change last named each qualification; 0: unknown."""
-        return self._named
 
     def _due(self, name: str) -> bool:
         return name not in self._done or self._fresh(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
 from poller.errors import SourceError, SourceNonsense, SourceRefused
 from poller.source.feed import RoundMode
+from poller.source.paging import Params
 from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN
 from tests.source.round_sides import DAY, DOWN, FEED, GONE, Round, Script, records
 
@@ -218,6 +220,55 @@ async def test_a_page_that_was_on_its_way_does_not_undo_a_delta(slipped: Round) 
     result = await slipped(script)
     assert result.ok
     assert slipped.causes[2:] == [("c", "modified", "delta")]
+
+
+async def test_pages_of_an_older_listing_do_not_undo_a_delta(slipped: Round) -> None:
+    """A page requested long after a delta may show the listing as it was before: it does not undo the delta."""
+    script = Script().on(records("a"), further="p").on([], page="p", further="q").on(records("c"), page="q")
+    script.on(records("c", value=2), since="d1", delta="d2").on([], since="d2", delta="d3")
+    assert (await slipped(script)).ok
+    assert slipped.causes[2:] == [("c", "modified", "delta")]
+
+
+class Offsets(Script):
+    """Deltas in the order of changes, paged by offset, two records a page; the token is that of the last page."""
+
+    def __init__(self, *subjects: str) -> None:
+        super().__init__()
+        self.changes = list(subjects)
+        self.then: str | None = None  # changes before the second page is given
+        self.takes_tokens_once = False
+
+    async def get(self, path: str, params: Params) -> bytes:
+        asked = dict(params)
+        self.asked.append((path, asked))
+        if self.takes_tokens_once and self.asked.count((path, asked)) > 1:
+            raise GONE
+        start = int(asked.get("pageToken", 0))
+        if start and self.then:
+            self.changes.append(self.then)
+            self.then = None
+        since = int(asked["sinceDeltaToken"])
+        latest = {subject: number for number, subject in enumerate(self.changes, start=1) if number > since}
+        changed = sorted(latest, key=lambda subject: latest[subject])
+        found = [{"id": one, "n": latest[one]} for one in changed[start : start + 2]]
+        further = str(start + 2) if start + 2 < len(changed) else None
+        return json.dumps({"results": found, "pageToken": further, "deltaToken": str(len(self.changes))}).encode()
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["a token again", "a token once"])
+async def test_a_delta_of_several_pages_is_read_until_it_brings_nothing(once: bool) -> None:
+    """A record that shifts over the edge of a delta's page is read again, unless the API refuses the token then."""
+    feed = Round()
+    await feed(Script().on(records("a", "b", "c", "d"), delta="0"))
+    script = Offsets("a", "b", "c", "d")
+    script.then, script.takes_tokens_once = "a", once
+    result = await feed(script)
+    assert (result.ok, result.mode, feed.store.state.refusals) == (True, RoundMode.DELTA, 0)
+    assert {"id": "c", "n": 3} in [event["data"]["record"] for event in feed.store.events] or once
+    asked = len(script.asked)
+    assert (await feed(script)).changes == 0
+    assert len(script.asked) == asked + 1
 
 
 async def test_a_page_token_that_dies_in_a_delta_is_no_refused_delta_token(slipped: Round) -> None:

@@ -123,6 +123,17 @@ async def test_a_feed_that_knows_no_record_has_no_origin_yet() -> None:
     assert read.store.state.origin == MOVED.origin.mark
 
 
+async def test_a_release_for_another_origin_removes_nothing_at_the_former_one() -> None:
+    """A release that no round used ends when the former origin is back: it approves no removals there."""
+    read = await known()
+    await read(listing("c"), MOVED)
+    read.store.mark("released", "1")
+    assert not (await read(Script().on(SourceUnavailable("down")), MOVED)).ok
+    results = [await read(Script().on([]).on([], since="d")) for _ in range(2)]
+    assert [(result.ok, result.removed) for result in results] == [(False, 0)] * 2
+    assert not read.store.state.released
+
+
 async def test_the_origin_is_written_with_the_first_records() -> None:
     """The origin is stored with the first page, so an interrupted baseline cannot go on at another API."""
     read = Round(HERE)

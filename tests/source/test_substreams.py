@@ -93,6 +93,7 @@ class Many:
         self.names = {name: self.names.get(name, 0) for name in list(self.names)[:names]}
         self.asked.clear()
         self.clock.pass_by(SECOND)
+        self.store.now_ms = self.milliseconds
         feed = msgspec.structs.replace(FEED, **changed)
         return await run_round(feed, self.store, self.get, clock=self.clock, qualifications=self.named)
 
@@ -182,6 +183,7 @@ async def test_what_no_listing_holds_any_more_is_removed_though_another_fails(ma
     """A record missing in two rotations is removed; after an hour a failed substream protects only its own records."""
     await many()
     many.failing = {"q05": SourceNonsense("not JSON")}
+    await many()
     many.clock.pass_by(MOVED)
     many.values = {"q02": []}
     assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
@@ -206,15 +208,16 @@ async def test_a_record_that_moves_to_another_listing_is_not_removed(many: Many)
     assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["a listing that was read", "one that was named just now"])
+@pytest.mark.parametrize("known", [True, False], ids=["a listing that was read", "a new one"])
 async def test_a_record_that_may_have_moved_to_a_failing_listing_is_not_removed(many: Many, known: bool) -> None:
-    """What another substream lacks waits an hour for a failing one, and is removed then."""
+    """What another substream lacks waits an hour for a failing one, also after a long pause, and is removed then."""
     here, there = "00000001-0000-4000-8000-000000000000", "q03" if known else "new"
     moving = [{"id": "moving", "qualificationID": here}]
     many.names[here] = 0
     many.values = {here: moving}
     await many(names=21)
-    many.names[there] = 0 if known else many.milliseconds
+    many.clock.pass_by(2 * MOVED)
+    many.names[there] = 0
     many.values = {here: [], there: [*moving, *records(f"r-{there}")]}
     many.failing = {there: SourceUnavailable("503")}
     results = [await many(names=22) for _ in range(3)]
@@ -227,6 +230,20 @@ async def test_a_record_that_may_have_moved_to_a_failing_listing_is_not_removed(
         assert not any(snapshot.missing for snapshot in many.store.snapshots.values())
     else:
         assert (await many(names=22)).removed == 1
+
+
+async def test_other_listings_that_fail_each_time_do_not_stop_removals(many: Many) -> None:
+    """If another substream fails in each rotation, records go once all were read since they were first missed."""
+    await many()
+    removed: list[int] = []
+    for number in range(8):
+        many.values = {f"q{number // 2:02d}": []}
+        many.values |= {name: [] for name in NAMES[: number // 2]}
+        many.failing = {NAMES[10 + number]: SourceUnavailable("503")}
+        removed.append((await many()).removed)
+    assert sum(removed) >= 3
+    many.failing = {}
+    assert sum(removed) + sum([(await many()).removed for _ in range(2)]) == 4
 
 
 async def test_a_listing_that_is_unchanged_for_days_is_read_all_the_same() -> None:
@@ -337,6 +354,7 @@ async def test_a_listing_that_was_never_read_keeps_no_other_from_losing_records(
         other: [{"id": "mine", "qualificationID": other}, {"id": "theirs", "qualificationID": unread}, {"id": "whose"}]
     }
     await many(names=22)
+    many.clock.pass_by(MOVED)
     many.values = {other: []}
     results = [await many(names=22) for _ in range(3)]
     assert [(result.ok, result.removed) for result in results] == [(False, 0), (False, 1), (False, 0)]
@@ -389,9 +407,10 @@ async def test_what_was_committed_before_a_crash_is_not_removed(many: Many) -> N
     assert (await many(names=21)).created == 1
     many.store.failing, many.store.kept_listings = lambda _: None, listings
     many.failing = {name.upper(): SourceRefused("not yours", status=403)}
+    results = [await many(names=21) for _ in range(2)]
     many.clock.pass_by(MOVED)
-    results = [await many(names=21) for _ in range(3)]
-    assert [result.removed for result in results] == [0, 1, 0]
+    results += [await many(names=21) for _ in range(2)]
+    assert [result.removed for result in results] == [0, 0, 1, 0]
     assert many.store.events[-1]["subject"] == "r-q02"
     assert results[-1].error == (
         "not yours; 1 missing records are not removed, for they may be in a listing that could not be read"
@@ -424,6 +443,7 @@ async def test_what_a_listing_lacked_once_is_not_removed_while_it_fails(many: Ma
     many.values = {"q07": records("a"), "q02": []}
     assert (await many()).removed == 0
     many.failing = {"q07": SourceRefused("not yours", status=403)}
+    assert (await many()).removed == 0
     many.clock.pass_by(MOVED)
     assert [(await many()).removed for _ in range(3)] == [1, 0, 0]
     assert many.store.events[-1]["subject"] == "r-q02"
