@@ -24,10 +24,10 @@ from collections.abc import Collection, Iterable
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
+from typing import Final
 
 import msgspec
 
-from poller.changes.confirmation import MOST
 from poller.clock import Clock, rfc3339
 from poller.errors import RoundTimeExceeded, SourceError, SourceRefused
 from poller.failpoints import reach
@@ -43,6 +43,8 @@ from poller.source.paging import (
 )
 from poller.source.writer import RoundWriter, SeenKeysObserver
 from poller.store.feed_state import DELTA_TOKEN, DELTA_TOKEN_AT
+
+_CONFIRMING: Final = 3  # readings
 
 
 class Prefetch(msgspec.Struct, frozen=True):
@@ -115,15 +117,15 @@ class ListingDrain:
         """Read a delta and commit its pages; one of several pages is read again until it brings nothing more.
 
         If the API pages by offset, a record that changes while a delta is read shifts others over the edge of a page.
-        Its token is behind them, so no later delta would bring them. At most :data:`MOST` readings follow, none if the
-        API takes a delta token once only, or if the round has taken too long.
+        Its token is behind them, so no later delta would bring them. At most three readings follow, for a record that
+        all four missed is unlikely; none if the API takes a delta token once only, or if the round has taken too long.
 
         Raises:
             SourceError: as :meth:`read`.
             StoreError: likewise.
         """
         reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
-        for _ in range(MOST if reader.pages > 1 else 0):
+        for _ in range(_CONFIRMING if reader.pages > 1 else 0):
             changes = self._writer.tally.changes
             try:
                 again = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)

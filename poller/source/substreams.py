@@ -68,7 +68,7 @@ _REFRESH_AFTER: Final = 1.0  # seconds between two looks for qualifications name
 _KEPT_TOGETHER: Final = 64  # listings in one commit
 
 MOVED: Final = timedelta(hours=1)
-"""For how long a listing that fails keeps what others lack."""
+"""For how long a listing that fails keeps what others lack, besides the time of two rotations."""
 
 _MOVED_MS: Final = int(MOVED.total_seconds() * 1000)
 _LONGEST_UNCHANGED_MS: Final = int(LONGEST_UNCHANGED.total_seconds() * 1000)
@@ -203,13 +203,14 @@ class SubstreamReader:
     def may_hold(self, missing_at: int | None) -> bool:
         """Whether records that were marked missing at a time (ms; None: none were) may have moved to a listing.
 
-        To one, that is, which could not be read since then, and has not failed for :data:`MOVED` yet.
+        To one, that is, which could not be read since then, and has not failed for :data:`MOVED` and two rotations yet.
         """
         if missing_at is None:
             return False
+        longest = _MOVED_MS + 2 * (self._begun - self._since)
         listings = (self.listings.get(name, _NEVER) for name in self._rotation.names)
         return any(
-            0 <= self._begun - one.failing_since < _MOVED_MS and one.read < missing_at
+            0 <= self._begun - one.failing_since < longest and one.read < missing_at
             for one in listings
             if one.failing_since
         )
