@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trustme
 from nats.aio.client import Client
+from nats.errors import StaleConnectionError
 from redis.asyncio import Redis
 
 from poller.auth.base import Credential, EnvironmentToken, FileToken, NoCredential, SecretFile
@@ -38,6 +40,7 @@ from tests.delivery.events import entry, spelled
 from tests.delivery.nats_server import SUBJECT, NatsServer, administered, credentials, messages, nats_server
 from tests.delivery.pairs import EVENTS, KEYS, delivering, publish
 from tests.harness.clock import StubClock
+from tests.harness.unread import MANY, unread
 from tests.harness.waiting import until
 from tests.source.clients import keep
 
@@ -679,3 +682,95 @@ async def test_an_acknowledgement_that_is_none_is_a_clear_error(answer: bytes) -
             outcome = await sink.send([event()])
     assert (outcome.kind, outcome.failure) == (OutcomeKind.RETRY, Failure.PROTOCOL)
     assert outcome.error == "the answer is not one of JetStream"
+
+
+READY = b'INFO {"server_id":"x","version":"2.9.10","headers":true,"tls_available":true,"max_payload":90000000}\r\n'
+LARGE = 8_000_000
+"""Bytes of an event: more than the kernel keeps of a connection, so some stay in the process."""
+
+
+async def test_what_a_server_has_not_received_of_an_event_does_not_arrive_after_it_was_given_up() -> None:
+    """With the connection, the rest of an event is discarded; it would be in the stream after later events."""
+    async with unread() as listener, sink_at(f"nats://127.0.0.1:{listener.port}/{SUBJECT}") as sink:
+        sending = asyncio.ensure_future(sink.send([event(data="x" * MANY)]))
+        server = await listener.accepted()
+        await server.write(READY)
+        got = b""
+        while b"PING\r\n" not in got:
+            got += await server.read()
+        await server.write(b"PONG\r\n")
+        while b"HPUB" not in got:
+            got += await server.read()
+        await server.write(f"-ERR 'Permissions Violation for Publish to \"{SUBJECT}\"'\r\n".encode())
+        assert (await sending).failure is Failure.PERMISSION
+        await sink.close()
+        assert await server.rest() < MANY // 2
+
+
+@asynccontextmanager
+async def deaf(tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """The port of a server that lets clients log in, and reads no more after that."""
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        writer.write(READY)
+        if tls:
+            await writer.start_tls(tls)
+        with suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"PING\r\n")
+            writer.write(b"PONG\r\n")
+        cast("asyncio.Transport", writer.transport).pause_reading()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        async with await asyncio.start_server(serve, sock=listening):
+            yield listening.getsockname()[1]
+            for writer in accepted:
+                writer.transport.abort()
+
+
+def wire_of(sink: NatsSink) -> socket.socket:
+    """The socket of the sink's connection."""
+    assert sink._connection is not None
+    writer = sink._connection._wire._io_writer
+    assert writer is not None
+    wire: socket.socket = writer.get_extra_info("socket")
+    return wire
+
+
+@pytest.mark.parametrize("scheme", ["nats", "tls"])
+async def test_a_connection_to_a_server_that_reads_no_more_is_closed(scheme: str, authority: trustme.CA) -> None:
+    """Each connection that is given up, and the last one, is closed with all it had to send, with and without TLS."""
+    own, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(own)
+    authority.configure_trust(trusting)
+    wires = []
+    async with (
+        deaf(own if scheme == "tls" else None) as port,
+        sink_at(f"{scheme}://127.0.0.1:{port}/{SUBJECT}", seconds=2, tls=trusting) as sink,
+    ):
+        for number in range(2):
+            sent = await asyncio.gather(*(sink.send([event(number, data="x" * LARGE)]) for _ in range(2)))
+            assert {one.failure for one in sent} == {Failure.TIMEOUT}
+            assert sink._connection is not None
+            wires.append(wire_of(sink))
+            sink._connection._denied.set_result("no more")
+            await until(lambda: all(wire.fileno() == -1 for wire in wires[:-1]), "the earlier connections to be closed")
+        await sink.close()
+        await until(lambda: wires[-1].fileno() == -1, "the last connection to be closed")
+
+
+@pytest.mark.parametrize("events", [1, 2])
+async def test_a_connection_that_the_client_gives_up_is_closed(events: int) -> None:
+    """So is one whose pings have no answer; if the client waits before closing it, then with the next event."""
+    async with deaf() as port, sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}", seconds=2) as sink:
+        await asyncio.gather(*(sink.send([event(number, data="x" * LARGE)]) for number in range(events)))
+        connection, wire = sink._connection, wire_of(sink)
+        assert connection is not None
+        closing = asyncio.ensure_future(connection._client._process_op_err(StaleConnectionError()))
+        await until(lambda: not connection.is_usable, "the connection to be given up")
+        if events > 1:
+            await sink.send([event(3)])
+        await closing
+        await until(lambda: wire.fileno() == -1, "the connection to be closed")

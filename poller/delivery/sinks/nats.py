@@ -24,6 +24,7 @@ stream.
 * A connection that was lost, or on which the server denied a request, is not used again; the next attempt opens a new
   one.
 * The client's reconnecting and buffering are off: retries and order belong to the engine.
+* When a connection is given up, what the server has not received is discarded. It would arrive after later events.
 * The client buffers incomplete messages without a limit. So a server that sends more than :data:`_ANSWER` bytes per
   request is disconnected.
 """
@@ -67,7 +68,7 @@ from poller.delivery.sinks.connection import MAY_WANT_A_CERTIFICATE, failure_of
 from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable, SourceError
 from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses, forbidden
 from poller.http.transport import CertificateFiles, Transport, tls_of
-from poller.lifecycle import ended
+from poller.lifecycle import abandon, ended
 from poller.telemetry import tracing
 from poller.text import hidden, one_line
 
@@ -412,6 +413,7 @@ class _GuardedTransport(TcpTransport):
         self._port = port
         self._with_tls = with_tls
         self._greeted = False
+        self._is_abandoned = False
         self._due = _ANSWER
 
     def expect_answer(self, most: int = _ANSWER) -> None:
@@ -463,6 +465,20 @@ class _GuardedTransport(TcpTransport):
             raise _TlsMissing("the server requires TLS; write tls:// in the subscription's sink")
         info["tls_required"] = self._with_tls
         return b"INFO " + json.dumps(info).encode() + b"\r\n"
+
+    async def drain(self) -> None:
+        """Wait until most is sent; once the connection is closed, the client that waits for this goes on and ends."""
+        try:
+            await super().drain()  # type: ignore[no-untyped-call] # of the client
+        except OSError:
+            if not self._is_abandoned:
+                raise
+
+    def close(self) -> None:
+        """Close the connection, and discard what is unsent: without its acknowledgement an event is sent again."""
+        self._is_abandoned = True
+        if self._io_writer is not None:
+            abandon(self._io_writer.transport)
 
     def __bool__(self) -> bool:
         """Keep the client from making one of its own."""
@@ -539,6 +555,7 @@ class _Connection:
         """End it."""
         if not self._lost.done():
             self._lost.set_result(None)
+        self._wire.close()  # first, for the client waits until the server has read everything
         with suppress(Exception):  # it is given up, whatever the client or the socket say of it
             async with asyncio.timeout(_CLOSE):
                 await self._client.close()
