@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import aiohttp
 import msgspec
 import psutil  # type: ignore[import-untyped]  # ships no types
 import pytest
@@ -44,7 +46,7 @@ def _are_of_all_kinds(said: str) -> bool:
 async def test_demo(place: Path) -> None:
     """Events of several resources arrive by stream and by webhook until Ctrl-C; the last line counts them.
 
-    No file and no process is left.
+    It serves the page at the address it prints. No file and no process is left.
     """
     async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(40):
         assert demo.stdout is not None
@@ -53,6 +55,10 @@ async def test_demo(place: Path) -> None:
             line = await demo.stdout.readline()
             assert line, "the demo ended too early"
             said += line.decode()
+        (page,) = re.findall(r"^The page is on (http://127\.0\.0\.1:\d+/)$", said, re.MULTILINE)
+        async with aiohttp.ClientSession() as session, session.get(page) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/html")
+            assert "contractTypes" in await answer.text()
         children = psutil.Process(demo.pid).children(recursive=True)
         demo.send_signal(signal.SIGINT)
         rest, complained = await demo.communicate()

@@ -19,7 +19,7 @@ from poller.store.keys import SubscriptionKeys
 from poller.store.registry import Registry
 from poller.store.stats import Backlog
 from tests.cli.commands import environment, ran
-from tests.cli.conftest import started
+from tests.cli.conftest import Poller, Site, started
 from tests.control.statuses import NAMES, NOW, feed, subscription
 from tests.harness.processes import takes_sigterm
 from tests.harness.waiting import patience, until
@@ -117,7 +117,18 @@ async def test_a_part_that_cannot_be_read_is_named_and_the_rest_is_shown(
         assert f"poller:{{{key} is a string" in " ".join((ended.err if form else ended.out).split())
 
 
+TOKEN = {"API_TOKEN": "x"}
 SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
+
+
+async def test_the_socket_of_an_embedded_server_is_shown(poller: Poller, site: Site) -> None:
+    """Where the store is embedded, both forms name its socket, at which other programs reach it."""
+    config = ("-c", str(site.file))
+    socket = f"unix://{site.file.parent}/data/valkey.sock"
+    plain, lines = [await poller("status", *form, *config, **TOKEN) for form in ((), ("--json",))]
+    assert (plain.code, lines.code) == (0, 0), (plain.err, lines.err)
+    assert f"store{socket}" in "".join(plain.out.split())  # a long path is wrapped
+    assert json.loads(lines.out.splitlines()[-1])["store"]["url"].startswith(socket)
 
 
 async def test_watch_on_a_pipe(tmp_path: Path, store_url: str) -> None:

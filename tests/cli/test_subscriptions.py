@@ -52,10 +52,12 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         sink = f"{receiver.url}/hook?key=hush"
         given = ["--allow-private", "--feed", "contractTypes", "--filter", '{"exact": {"subject": "7"}}']
         told = await subscriptions("add", "a", sink, *given, "--header", "X-Key: hush-hush", "--rate", "5")
-        secret = told.splitlines()[1].removeprefix("secret  ")
-        assert secret.startswith("whsec_")
+        first, secret = told.replace("\nsecret  ", "\n").splitlines()[:2]
+        assert (first, secret[:6]) == (f"a: added; a running daemon delivers to {receiver.url}/…", "whsec_")
         shown = await subscriptions("show", "a")
         assert "default/contractTypes" in shown
+        assert (f"\nsink            {receiver.url}/…\n" in shown, "/hook" in shown) == (True, False)
+        assert "\nsecrets         1 generated\n" in shown
         assert '"exact": {"subject": "7"}' in shown
         assert "X-Key: …" in shown
 
@@ -100,8 +102,8 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
 
 async def test_resume_says_when_the_next_attempt_comes(poller: Poller, configured: dict[str, str], url: str) -> None:
     """Retries keep their schedule when a subscription is resumed, and the command says when the first is due."""
-    added = await poller("subscriptions", "add", "a", "https://sink.example.org", **configured)
-    assert added.code == 0
+    added = await poller("subscriptions", "add", "a", "https://sink.example.org", "--no-secret", **configured)
+    assert (added.code, "whsec_" in added.out) == (0, False)
     with looking(url) as store:
         due = int(store.time()[0] + 3600) * 1000
         parked = ConsumerKeys.of("poller", "default/contractTypes", "a").parked
@@ -113,6 +115,7 @@ async def test_resume_says_when_the_next_attempt_comes(poller: Poller, configure
     assert f"({rfc3339(moment_of(due))})" in resumed.out
     shown = await poller("subscriptions", "show", "a", **configured)
     assert f"\nnext attempt    {text}" in shown.out
+    assert "\nsecrets         none, requests are not signed\n" in shown.out
     with looking(url) as store:
         store.delete(parked)
     assert (await poller("subscriptions", "resume", "a", **configured)).out == "a: was not paused\n"
@@ -171,6 +174,7 @@ async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], t
     assert f"\npublic key      {public_key(private)} (verifies v1a signatures)\n" in shown.out
     assert private not in shown.out
     assert "sink            https://sink.example.org\n" in shown.out
+    assert "\nsecrets         1 in a file\n" in shown.out
     with looking(url) as store:
         kept = json.loads(store.hget("poller:{subscriptions}:registry", "a"))
     assert kept["settings"]["secret_files"] == [str(secret)]

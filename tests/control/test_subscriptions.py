@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
 from fakeredis import FakeAsyncRedis
 
 from poller.clock import Clock, milliseconds_of
@@ -82,6 +84,7 @@ async def test_the_sample_is_sent_as_events_are(tmp_path: Path) -> None:
     assert (found.outcome.status, found.outcome.excerpt) == (200, b"thanks")
     assert request.body == found.sent.body
     assert (request.header("x-tenant"), request.header("authorization")) == ("seven", "Bearer t0ken-t0ken")
+    assert JSONFormat().write(JSONFormat().read(CloudEvent, request.body)) == request.body
     event = json.loads(request.body)
     assert (event["type"], event["subject"], event["id"], event["source"]) == (TYPE, "a", "e1", "poller")
     signed = b"e1.%d." % NOW.timestamp() + request.body

@@ -15,8 +15,9 @@ from redis.asyncio import Redis
 from poller.clock import milliseconds_of
 from poller.config.load import load
 from poller.config.settings import Settings
+from poller.control.orphans import stated
 from poller.control.status import status_of_new
-from poller.control.subscriptions import registry_of
+from poller.control.subscriptions import filed, registry_of
 from poller.daemon.health import StoreMonitor
 from poller.daemon.stored_metrics import (
     FRESH,
@@ -30,12 +31,14 @@ from poller.delivery.endpoint_health import Health, after_failure
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.redis.client import commands
 from poller.store.feed_state import DELTA_TOKEN_AT, GOOD_AT, HELD, OLDEST, ROUND, ROUND_AT, FeedState
-from poller.store.keys import ConsumerKeys, FeedKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, group_of, remembered_key
+from poller.store.members import MemberConfiguration, MemberList, Members
+from poller.store.recovery import store_unread
 from poller.store.retention import StreamExtent
 from poller.store.stats import FeedStats, LastRound
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, added, configured
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.telemetry.series import Key, key, values
 
 FEED = FeedStats(
@@ -185,6 +188,41 @@ async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -
     told = "lag_seconds", "backlog_events", "dead_letters", "paused", "failing"
     assert of("one", *told) == [5, 1, 1, 0, 1]
     assert of("two", *told) == [None, None, 0, 1, 0]
+
+
+async def test_an_orphaned_feed_has_a_series_of_what_waits_there(client: Redis, settings: Settings) -> None:
+    """What waits for subscriptions at a feed without a configuration is counted, feed by feed."""
+    await registry_of(settings, client).sync(filed(settings), NOW)
+    waiting = {"acme/old": 3, "acme/older": 1}
+    for feed, events in waiting.items():
+        keys = FeedKeys.of("poller", feed)
+        await store_unread(client, remembered_key("poller"), feed)
+        for number in range(1, events + 1):
+            await client.xadd(keys.events, {"data": f'{{"sequence":"{number:020}"}}'}, id=f"{number}-0")
+        await client.hset(keys.state, mapping={"generation": "g", "sequence": str(events)})
+        await client.xgroup_create(keys.events, group_of("filed"), id="0")
+    found = exported(await stored_figures(client, settings, {}, now=NOW))
+    series = {name: value for name, value in found.items() if name[0] == "poller_orphaned_feed_events"}
+    assert series == {key("poller_orphaned_feed_events", feed=feed): events for feed, events in waiting.items()}
+
+
+async def test_what_differs_between_processes_is_counted(client: Redis, settings: Settings) -> None:
+    """Each source and each sink in which running processes differ counts once."""
+    one = stated(settings)
+    other = MemberConfiguration(one.feeds, dict.fromkeys(one.sources, "x"), dict.fromkeys(one.sinks or (), "x"))
+    for name, said in (("a", one), ("b", other)):
+        members = Members(
+            client,
+            MemberKeys.of("poller"),
+            name=name,
+            ttl=timedelta(minutes=1),
+            clock=store_clock(),
+            configuration=said,
+        )
+        await members.beat(["poll"], MemberList())
+    found = exported(await stored_figures(client, settings, {}, now=NOW))
+    assert found[key("poller_members")] == 2
+    assert found[key("poller_configuration_differences")] == 2
 
 
 async def test_many_who_ask_make_one_reading(client: Redis, settings: Settings) -> None:

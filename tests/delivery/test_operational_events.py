@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from cloudevents.core.exceptions import CloudEventValidationError
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.delivery.cloudevent import Envelope, envelope_of
-from poller.delivery.operational_events import OperationalEvent, OperationType, announcement_bytes
+from poller.delivery.operational_events import OperationalEvent, OperationType, announcement_bytes, operational_event
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 BASE = OperationalEvent(OperationType.SUBSCRIPTION_DISABLED, "rostering", NOON, "nothing but failures", {"failed": 9})
@@ -43,6 +44,19 @@ def test_an_announcement_is_a_cloud_event(kind: OperationType) -> None:
     assert ours.attribute("partitionkey") == "rostering"
     assert re.fullmatch("[0-9a-f]{32}", ours.id)
     assert re.fullmatch(r"poller\.(subscription|feed)\.[a-z]+\.v1", ours.type)
+
+
+@pytest.mark.parametrize("kind", OperationType)
+def test_the_sdk_writes_the_same_bytes(kind: OperationType) -> None:
+    """What the SDK reads of an operational event, it writes again byte for byte."""
+    event = written(kind=kind, reason="caf\xe9 \u2192 \U0001f600")
+    assert JSONFormat().write(JSONFormat().read(CloudEvent, event)) == event
+
+
+def test_the_sdk_refuses_what_is_no_cloud_event() -> None:
+    """What CloudEvents does not allow is not written, for the SDK is what writes."""
+    with pytest.raises(CloudEventValidationError):
+        operational_event(type_="poller.test.v1", subject="", event_id="1", at=NOON, data={})
 
 
 def test_the_same_announcement_has_the_same_id_and_any_other_has_another() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from poller.clock import Clock
 from poller.http.server import listening
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, turns
 
 SOON = 0.25
 """Seconds; a request that is to be in time is sent as soon as the connection is open."""
@@ -115,6 +115,37 @@ async def test_who_has_asked_may_wait_for_the_answer_and_ask_again() -> None:
         await passed(port)
         writer.write(WHOLE)
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock a test sets forward."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+def test_an_idle_connection_is_closed_after_its_time() -> None:
+    """After an answer a connection is kept for 75 s, counted from each answer, and then closed."""
+
+    async def asked_twice() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, LeapingLoop)
+        async with listening(Site(), "127.0.0.1", 0, clock=Clock()) as url, opened(int(url.rpartition(":")[2])) as both:
+            reader, writer = both
+            for _ in range(2):
+                writer.write(WHOLE)
+                assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+                loop.ahead += 70
+                await turns(3)
+                assert not reader.at_eof()
+            loop.ahead += 6
+            async with patience("the end of the connection", 5):
+                assert await reader.read() == b""
+
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        runner.run(asked_twice())
 
 
 async def test_a_slow_body_that_comes_in_time_is_taken() -> None:

@@ -32,6 +32,7 @@ from poller.source.retry import (
     pause_within_bounds,
     step_after,
 )
+from tests.harness.clock import FakeClock
 from tests.source.api import Request, http, serving
 from tests.source.clients import Time, client_of, failure_of
 
@@ -164,6 +165,26 @@ async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: C
         over.set()
         assert await asyncio.gather(*feeds) == [b"ok"] * 6
         assert len(api.requests) == 7
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=1), timedelta(hours=-1)], ids=["ahead", "back"])
+async def test_a_wall_clock_that_jumps_changes_no_pause_and_no_circuit(jump: timedelta) -> None:
+    """A pause that the API asks for, and that of the circuit, last as long when the wall clock jumps."""
+    clock = FakeClock()
+    answers = [BUSY, *[http(500)] * THRESHOLD, OK]
+    async with serving(answers) as api, client_of(api.url, clock=clock) as client:
+        await failure_of(client, patience=SECOND / 2)
+        clock.turn(jump)
+        clock.move(19)
+        assert "not asked; the API asked" in str(await failure_of(client, patience=SECOND / 2))
+        clock.move(1)
+        await broken(client)
+        clock.turn(jump)
+        clock.move(SHORTEST.total_seconds() / 4)
+        assert "next probe in" in str(await failure_of(client))
+        assert len(api.requests) == 1 + THRESHOLD
+        clock.move(SHORTEST.total_seconds() * 2)
+        assert await client.get("/x") == b"ok"
 
 
 async def test_a_pause_ends_the_attempts_as_failures_do() -> None:
