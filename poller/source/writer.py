@@ -13,9 +13,9 @@ have it any more, the part is published, over the last version of a removed one,
 After a full reading, absent records are confirmed before they are removed. A record is gone when ``GET …/{id}``
 answers 404 or 410 twice; the second request starts after all first ones, at least :attr:`Feed.apart` later. An API
 behind two unequal backends answers 404 now and then for what the other one has; a backend that lags has caught up by
-then. Without a single-record endpoint, where servers may misread the id (``a/b``, ``..``), or where a cache repeats the
-first answer, a second full reading at least as much later has to miss the record too; until then its snapshot is marked
-missing.
+then. Without a single-record endpoint, where that does not have records that are listed either (its path is wrong, or
+it takes another id), where servers may misread the id (``a/b``, ``..``), or where a cache repeats the first answer, a
+second full reading at least as much later has to miss the record too; until then its snapshot is marked missing.
 
 **Invariants**
 
@@ -732,16 +732,35 @@ class _AbsenceByRequests:
         self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
 
     async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
-        settled = True
+        settled, listed = True, absent.listed
         while absent.some and self._failure is None:
             for some in _batches(absent.some.items()):
                 if self._failure is None:
                     settled = await self._asked_once(some) and settled
             seen.update(absent.some)
             absent = await self._store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
+        if self._gone and not await self._knows(listed):
+            return await self._settle_by_readings() and settled
         for answered_at, keys in self._gone:
             await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
             settled = await self._asked_again(keys, answered_at) and settled
+        if self._failure is not None:
+            raise self._failure
+        return settled
+
+    async def _knows(self, listed: Mapping[str, Snapshot]) -> bool:
+        """Whether the endpoint has one of the records that are listed; True: none can be requested."""
+        readable = {key: snapshot for key, snapshot in listed.items() if not snapshot.unreadable}
+        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in readable.items()}
+        asked = {key: path for key, path in paths.items() if path is not None}
+        verdicts = await self._verdicts(asked)
+        return not asked or _Verdict.HERE in verdicts.values()
+
+    async def _settle_by_readings(self) -> bool:
+        settled = True
+        for _, keys in self._gone:
+            known = {key: checked(snapshot) for key, snapshot in (await self._store.known(keys)).items()}
+            settled = await self._readings.settle(known) and settled
         if self._failure is not None:
             raise self._failure
         return settled

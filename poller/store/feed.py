@@ -68,6 +68,10 @@ class FeedScripts(LeaseScripts):
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 
 
+LISTED: Final = 3
+"""Listed records that :attr:`MissingRecords.listed` has at most."""
+
+
 class MissingRecords(msgspec.Struct, frozen=True):
     """The known records that a full reading did not contain.
 
@@ -75,11 +79,13 @@ class MissingRecords(msgspec.Struct, frozen=True):
         live: how many records are known and not removed.
         missing: how many of them were not seen.
         some: some of these, by key.
+        listed: some of the others, by key.
     """
 
     live: int
     missing: int
     some: Mapping[str, Snapshot]
+    listed: Mapping[str, Snapshot] = {}
 
 
 class FeedStore:
@@ -218,10 +224,13 @@ class FeedStore:
         return PackedSnapshots(known, packed, await self._unpack()) if packed else known
 
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
-        """The live snapshots whose keys are not among those seen: how many, and ``most`` of them."""
+        """The live snapshots whose keys are not among those seen: how many, and ``most`` of them.
+
+        With them come a few that are among those seen.
+        """
         codec = await self._loaded()
         live = missing = cursor = 0
-        some: dict[str, bytes] = {}
+        some, listed = dict[str, bytes](), dict[str, bytes]()
         while True:
             with translated(self._client):
                 cursor, found = await self._client.hscan(self.keys.snapshots, cursor, count=_READ_AT_ONCE)
@@ -230,12 +239,15 @@ class FeedStore:
                     continue
                 live += 1
                 key = field.decode()
-                if key not in seen and key not in some:
-                    missing += 1
-                    if len(some) < most:
-                        some[key] = stored
+                if key not in seen:
+                    if key not in some:
+                        missing += 1
+                        if len(some) < most:
+                            some[key] = stored
+                elif len(listed) < LISTED:
+                    listed[key] = stored
             if not cursor:
-                return MissingRecords(live, missing, await self._checked(some))
+                return MissingRecords(live, missing, await self._checked(some), await self._checked(listed))
 
     async def _checked(self, stored: Mapping[str, bytes]) -> Mapping[str, Snapshot]:
         """The snapshots, also those marked as unreadable whose records are no JSON."""

@@ -20,7 +20,7 @@ from poller.resources import RESOURCES
 from poller.source.feed import Feed, RoundResult
 from poller.source.paging import ListQuery, Params
 from poller.source.round import run_round
-from poller.store.feed import MissingRecords
+from poller.store.feed import LISTED, MissingRecords
 from poller.store.feed_state import FeedState, state_of
 from poller.store.lease import HeldElsewhere
 
@@ -90,7 +90,9 @@ class MemoryStore:
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
         live = {key: snapshot for key, snapshot in self.snapshots.items() if not snapshot.removed}
         missing = [key for key in live if key not in seen]
-        return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]})
+        listed = {key: snapshot for key, snapshot in live.items() if key in seen}
+        known = dict(list(listed.items())[:LISTED])
+        return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]}, known)
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)
@@ -165,10 +167,18 @@ class Script:
         asked = dict(params)
         self.asked.append((path, asked))
         self.more.set()
-        answer = self._answers[path, asked.get("pageToken"), asked.get("sinceDeltaToken")]
+        request = path, asked.get("pageToken"), asked.get("sinceDeltaToken")
+        answer = self._answers[request] if request in self._answers else self._listed(path)
         if isinstance(answer, PollerError):
             raise answer
         return answer
+
+    def _listed(self, path: str) -> bytes:
+        """The record of a path that a listing's page has."""
+        listing, _, subject = path.rpartition("/")
+        pages = (answer for (at, _, _), answer in self._answers.items() if at == listing and isinstance(answer, bytes))
+        found = (record for page in pages for record in json.loads(page)["results"])
+        return json.dumps(next(record for record in found if str(record["id"]) == subject)).encode()
 
     async def until(self, count: int) -> None:
         """Wait until this number of requests was made."""

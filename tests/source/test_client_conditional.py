@@ -324,7 +324,7 @@ async def test_a_record_that_is_there_and_not_listed_is_looked_for_in_each_round
         assert [(await rounds()).removed for _ in range(3)] == [0, 0, 0]
         rounds.lists.gone = "/contractTypes/b"
         assert [(await rounds()).removed for _ in range(3)] == [1, 0, 0]
-        assert rounds.lists.conditional == [False] * 9 + [True] * 2
+        assert rounds.lists.conditional == [False] * 10 + [True] * 2
 
 
 async def test_what_an_unchanged_listing_holds_is_known_without_reading_it() -> None:

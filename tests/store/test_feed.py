@@ -24,7 +24,7 @@ from poller.changes.records import Rejected, record_reader
 from poller.clock import Clock, moment_of
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
-from poller.store.feed import FeedScripts, FeedStore, MissingRecords, named_qualifications, rejected_digest
+from poller.store.feed import LISTED, FeedScripts, FeedStore, MissingRecords, named_qualifications, rejected_digest
 from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere
@@ -376,7 +376,10 @@ async def test_what_a_reading_did_not_hold_is_found(opened: Open) -> None:
     absent = await store.absent(seen, most=100)
     assert (absent.live, absent.missing) == (SAMPLES * 2 - 1, 9)
     assert absent.some == {key: commit.snapshots[key] for key in keys[1:10]}
-    assert len((await store.absent(set(), most=5)).some) == 5
+    assert absent.listed.items() <= {key: commit.snapshots[key] for key in seen}.items()
+    assert len(absent.listed) == LISTED
+    nothing_seen = await store.absent(set(), most=5)
+    assert (len(nothing_seen.some), nothing_seen.listed) == (5, {})
 
 
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
