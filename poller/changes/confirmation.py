@@ -12,8 +12,8 @@ readings brings no record late: none that neither an earlier reading nor a delta
 - After :data:`MOST` readings the listing waits for the next regular one, and the number of late records is reported.
   A reading that takes longer than a round may counts as one of them.
 - A listing of one page has no edge. It is read again only after a reading, or a delta, that held an element which may
-  be several records in one (:func:`poller.changes.records.is_single`), or after a reading whose missing records are too
-  many to be removed: the API may have lost them for a short time.
+  be several records in one (:func:`poller.changes.records.is_single`), or after a reading whose missing records are not
+  removed yet: because a second reading decides, or because the API may have lost them for a short time.
 - Pure.
 """
 
@@ -67,7 +67,7 @@ def after_reading(
         pages: how many the listing had.
         confirming: whether the reading continues those before it; False: it is the first.
         late: how many records it brought late; None: unknown.
-        doubtful: whether some of its records could not be distinguished, or too many were missing.
+        doubtful: whether some of its records could not be distinguished, or some were missing and were not removed.
     """
     if pages <= 1 and not doubtful:
         return None

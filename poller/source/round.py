@@ -181,6 +181,7 @@ class _RoundRun:
         self._concluded = False  # and removals are settled, or held
         self._settled = False  # nothing is left that the next full reading has to look for
         self._uses_release = True  # a release is carried out by this reading
+        self._awaits_reading = False  # a second one decides about missing records
         self._as_before = False  # the listing is unchanged, and was not read
         self._delta_token: str | None = None
         self._pages = 1
@@ -303,6 +304,7 @@ class _RoundRun:
             jumbled=self._writer.jumbled > 0,
             token_failures=self._token_failures,
             uses_release=self._uses_release,
+            awaits_reading=self._awaits_reading,
         )
         marks = round_marks(self._feed, self._start, end)
         if self._substreams is not None:
@@ -454,6 +456,7 @@ class _RoundRun:
                 clock=self._clock,
             )
             self._settled, self._uses_release = absence.is_complete, absence.uses_release
+            self._awaits_reading = absence.awaits_reading
         self._concluded = self._complete
 
     @property
@@ -560,6 +563,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
             it met none.
         uses_release: whether it has carried out an operator's release; False: what is released waits for a second
             reading.
+        awaits_reading: whether a second reading decides about records that it missed.
     """
 
     at: datetime
@@ -577,6 +581,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     jumbled: bool = False
     token_failures: int | None = None
     uses_release: bool = True
+    awaits_reading: bool = False
 
 
 def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
@@ -693,5 +698,5 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
 
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
     confirming = start.mode is RoundMode.RECONCILE
-    doubtful = end.jumbled or end.held is not None
+    doubtful = end.jumbled or end.awaits_reading or end.held is not None
     return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late, doubtful=doubtful)

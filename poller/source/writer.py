@@ -595,10 +595,12 @@ class SettledAbsence(msgspec.Struct, frozen=True):
             reading has to look for them again, even if the listing is unchanged.
         uses_release: whether this was all that an operator's release lets through; False: removals that it lets
             through wait for a second reading.
+        awaits_reading: whether records are missing for the first time, and a second reading decides.
     """
 
     is_complete: bool
     uses_release: bool = True
+    awaits_reading: bool = False
 
 
 async def settle_absent(
@@ -660,7 +662,8 @@ async def settle_absent(
             f"a cache on the way has kept the listing for {age.total_seconds():g} s, so it does not say that the "
             "records which an earlier answer lacked are gone now"
         )
-    return SettledAbsence(settled, uses_release=not (holds and readings.is_first))
+    uses_release = not (holds and readings.is_first)
+    return SettledAbsence(settled, uses_release=uses_release, awaits_reading=readings.awaits_reading)
 
 
 class _AbsenceByReadings:
@@ -672,6 +675,7 @@ class _AbsenceByReadings:
         # This reading confirms nothing: records that it misses first count as missed first by the next one.
         self.too_soon = too_soon
         self.is_first = False  # whether a second reading is needed, and this one has confirmed none
+        self.awaits_reading = False  # whether a second reading is needed
         self._has_removed = False
         self._remove = remove
         self._mark = mark
@@ -680,7 +684,7 @@ class _AbsenceByReadings:
     async def settle(self, missing: Mapping[str, Snapshot]) -> bool:
         """Remove or mark them; whether all of them are gone."""
         if not missing or self.too_soon:
-            self.is_first = self.is_first or bool(missing)
+            self.is_first = self.awaits_reading = self.is_first or bool(missing)
             return not missing
         absent = {key: snapshot for key, snapshot in missing.items() if not self._keeps(key, snapshot)}
         again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing}
@@ -689,6 +693,7 @@ class _AbsenceByReadings:
         # An unreadable snapshot does not say which listing it was in: it stays until the record is back.
         first = {key: snapshot for key, snapshot in unsure.items() if not snapshot.unreadable}
         await self._mark(first)
+        self.awaits_reading = self.awaits_reading or bool(first)
         self._has_removed = self._has_removed or bool(again)
         self.is_first = (self.is_first or bool(first)) and not self._has_removed
         return not unsure and len(absent) == len(missing)

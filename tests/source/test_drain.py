@@ -11,6 +11,7 @@ import pytest
 
 from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
 from poller.errors import SourceError, SourceNonsense, SourceRefused
+from poller.resources import Resource
 from poller.source.feed import RoundMode
 from poller.source.paging import Params
 from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN
@@ -228,6 +229,24 @@ async def test_pages_of_an_older_listing_do_not_undo_a_delta(slipped: Round) -> 
     script.on(records("c", value=2), since="d1", delta="d2").on([], since="d2", delta="d3")
     assert (await slipped(script)).ok
     assert slipped.causes[2:] == [("c", "modified", "delta")]
+
+
+async def test_a_record_that_takes_two_readings_to_remove_waits_for_no_regular_one() -> None:
+    """Where a second full reading decides about a missing record, it follows, also for a single page with deltas."""
+    feed = Round(msgspec.structs.replace(FEED, resource=Resource("positions", "position", "/positions")))
+    await feed(Script().on(records("a", "b", "c"), path="/positions", delta="d1"))
+    feed.clock.pass_by(DAY)
+    results = []
+    for left in (["a", "b"], ["a"], ["a"], ["a"]):
+        feed.store.now_ms += 60_000
+        script = Script().on(records(*left), path="/positions", delta="d1").on([], path="/positions", since="d1")
+        results.append(await feed(script))
+    assert [(result.mode, result.removed) for result in results] == [
+        (RoundMode.RECONCILE, 0),
+        (RoundMode.RECONCILE, 1),
+        (RoundMode.RECONCILE, 1),
+        (RoundMode.DELTA, 0),
+    ]
 
 
 class Offsets(Script):
