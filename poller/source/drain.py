@@ -114,7 +114,7 @@ class ListingDrain:
         return await self._read_pages(path, mode, since, seen, Prefetch(self.query, self._get), beside=beside)
 
     async def read_delta(self, path: str, since: str | None, *, seen: SeenKeysObserver | None = None) -> ListingReader:
-        """Read a delta and commit its pages; one of several pages is read again until it brings nothing more.
+        """Read a delta and commit its pages; one of several pages is read again until that brings nothing more.
 
         If the API pages by offset, a record that changes while a delta is read shifts others over the edge of a page.
         Its token is behind them, so no later delta would bring them. At most three readings follow, for a record that
@@ -125,14 +125,14 @@ class ListingDrain:
             StoreError: likewise.
         """
         reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
-        for _ in range(_CONFIRMING if reader.pages > 1 else 0):
+        for _ in range(_CONFIRMING if reader.filled > 1 else 0):
             changes = self._writer.tally.changes
             try:
                 again = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
             except (RoundTimeExceeded, SourceRefused):
                 break
             reader = again if again.delta_token else reader
-            if self._writer.tally.changes == changes or again.pages == 1:
+            if self._writer.tally.changes == changes or again.filled <= 1:
                 break
         return reader
 

@@ -108,13 +108,14 @@ class ListingReader:
 
     Attributes:
         pages: how many were given.
+        filled: how many of them had records; the last one, repeated, does not count.
         delta_token: the one to keep.
         ending: how the listing ended; None: it has not.
         tokens_on: the number of pages with a delta token; ``token_first``, ``token_last``: whether that page had one.
     """
 
     def __init__(self, query: ListQuery, since: str | None = None) -> None:
-        self.pages = 0
+        self.pages = self.filled = 0
         self.delta_token: str | None = None
         self.ending: Ending | None = None
         self.tokens_on = 0
@@ -146,6 +147,7 @@ class ListingReader:
         content = blake2b(b"\0".join(page.records), digest_size=8).digest()
         itself, again = page.page_token == self._current, content == self._last
         self._last = content
+        self.filled += bool(page.records) and not again
         if page.page_token is None or (itself and again):
             self.ending = _ending(page, self.pages)
             return None

@@ -46,6 +46,7 @@ OF_A_KIND: Final = {
 
 ASKED: Final = {
     "expire-pages": "limit = 20",  # fewer than ten pages, else no round would end
+    "expire-410": "limit = 60",  # deltas of few pages, which are read again, else each round would meet an expiry
     "no-limit": "limit = 500",
     "no-fields": "fields = FIELDS\nlimit = 12",
     "limit-400": "limit = 500",
