@@ -16,6 +16,7 @@ it learns so from a renewal or a commit, and acquires it again if no other proce
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import socket
@@ -337,7 +338,8 @@ class Held(msgspec.Struct, frozen=True):
 
     Attributes:
         value: what stands in it; None where it is free.
-        seconds: for how long it lasts unless it is renewed; None where that was not asked, or it has no end.
+        seconds: for how long it lasts unless it is renewed, infinite where its key has no end; None where that was not
+            asked.
     """
 
     value: bytes | None
@@ -372,7 +374,7 @@ async def held_leases(client: Redis, leases: Sequence[str], *, known: Collection
         if isinstance(left, StoreUnavailable):
             found[number] = left
         else:
-            found[number] = Held(None if left == _NO_KEY else one.value, left / 1000 if left >= 0 else None)
+            found[number] = Held(None) if left == _NO_KEY else Held(one.value, left / 1000 if left >= 0 else math.inf)
     return found
 
 
@@ -404,4 +406,4 @@ def _understood(client: Redis, answer: Any) -> Any:
         return error
 
 
-_NO_KEY: Final = -2  # PTTL's answer for a key that is not there
+_NO_KEY: Final = -2  # PTTL's answer for a key that is not there; -1 for one without an end

@@ -241,6 +241,17 @@ async def test_a_lease_that_ends_while_it_is_looked_at_is_free() -> None:
         assert client.pipelines == 2
 
 
+async def test_a_lease_without_an_end_may_be_taken(stores: Stores) -> None:
+    """Law: a lease whose key has lost its time to live may be taken, as one that lasts for days."""
+    async with commands(stores.emptied("valkey")) as client:
+        for lease, milliseconds in ((LEASE, None), ("poller:{acme/b}:lease", 5_000)):
+            await client.set(lease, "once-1-ab/nonce", px=milliseconds)
+        endless, other = await held_leases(client, [LEASE, "poller:{acme/b}:lease"], known=())
+    assert isinstance(endless, Held)
+    assert isinstance(other, Held)
+    assert (endless.is_overlong, other.is_overlong) == (True, False)
+
+
 async def test_leases_on_other_servers_are_read_while_one_is_away(stores: Stores) -> None:
     """Law: if one server of a cluster is away, the leases on the others are read, and the error stands for its own."""
     url, cluster = stores.emptied("cluster"), stores.cluster

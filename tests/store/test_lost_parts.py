@@ -324,6 +324,27 @@ async def test_a_feed_that_an_older_version_kept_goes_on(store_client: Redis) ->
     assert await one.round(1) is not None
 
 
+async def test_a_state_without_its_sequence_is_lost(store_client: Redis) -> None:
+    """Law: without its sequence the state is lost, and the feed goes on after its last event."""
+    one = Process(store_client, "a")
+    await one.round(1, 2)
+    await store_client.hdel(KEYS.state, "sequence")
+    loss = await one.round(1, 2, 3)
+    assert loss is not None
+    assert (loss.kind, loss.text) == ("lost", "its state")
+    assert await sequences(store_client) == [1, 2, 3, 4, 5]
+
+
+async def test_a_lease_without_an_end_gets_one(store_client: Redis) -> None:
+    """Law: the lease of a process that is gone ends, also if its key lost its time to live."""
+    one, other = Process(store_client, "a"), Process(store_client, "b")
+    await one.round(1)
+    await store_client.persist(KEYS.lease)
+    held = await other.store.open_round()
+    assert isinstance(held, HeldElsewhere)
+    assert 0 < await store_client.pttl(KEYS.lease) <= 600_000
+
+
 async def test_who_does_not_have_the_lease_finds_nothing(store_client: Redis) -> None:
     """Law: a process without the lease resets nothing."""
     one, two = Process(store_client, "a"), Process(store_client, "b")

@@ -29,7 +29,7 @@ local kind = redis.call('TYPE', KEYS[7])['ok']
 local streams = kind == 'stream'
 local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers')
 local found = 'state'
-if have[1] then
+if have[1] and have[2] then
   found = have[6] and 'order' or lost(counted(KEYS[3], KEYS[4], KEYS[5]), have[3], have[2]) or ''
 end
 if found == '' then
