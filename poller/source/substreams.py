@@ -22,8 +22,8 @@ another for each change that names it meanwhile.
   if that fails too.
 - If no qualification has a listing, the API is at fault and nothing is settled.
 - What one listing lacks may have moved to another one that cannot be read. It is not removed before that one was read,
-  or has failed for :data:`MOVED`. Nothing else is marked missing meanwhile: with other listings failing each time, none
-  would ever have been read since the last mark.
+  or has failed for :data:`MOVED`. Meanwhile nothing else is marked missing. Each mark would make the listings wait that
+  fail just then, so where others fail in each rotation, nothing would be removed.
 - A record that a listing lacked for the first time stays until the listing was read once more, whatever the record
   says of its qualification. A copy that a cache had kept is the reading that it was made in, also in a later round.
 - A listing is unchanged only if none of its records was published since it was read, because of another listing.
@@ -201,9 +201,10 @@ class SubstreamReader:
         return frozenset(chain.from_iterable(one.keys_left for one in listings if not one.is_read))
 
     def may_hold(self, missing_at: int | None) -> bool:
-        """Whether records that were marked missing at a time (ms; None: none were) may have moved to a listing.
+        """Whether records that were marked missing at a time (ms; None: none were) may have moved to a failing listing.
 
-        To one, that is, which could not be read since then, and has not failed for :data:`MOVED` and two rotations yet.
+        A listing that was read since then does not have them; one that has failed for :data:`MOVED` and two rotations
+        keeps nothing any more.
         """
         if missing_at is None:
             return False
