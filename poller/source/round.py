@@ -470,8 +470,8 @@ class _RoundRun:
         if not self._unsure:
             return False
         qualification = self._feed.last_seen(key, snapshot).qualification
-        kept = key in self._left or (self._has_unread if qualification is None else qualification in self._unsure)
-        kept = kept or self._may_have_moved
+        own = self._has_unread if qualification is None else qualification in self._unsure
+        kept = own or key in self._left or self._may_have_moved
         self._kept += kept
         return kept
 

@@ -745,7 +745,7 @@ class _AbsenceByRequests:
             seen.update(absent.some)
             absent = await self._store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
         if self._gone and not await self._knows(listed):
-            return await self._settle_by_readings() and settled
+            return await self._leave_to_readings() and settled
         for answered_at, keys in self._gone:
             await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
             settled = await self._asked_again(keys, answered_at) and settled
@@ -761,14 +761,16 @@ class _AbsenceByRequests:
         verdicts = await self._verdicts(asked)
         return not asked or _Verdict.HERE in verdicts.values()
 
-    async def _settle_by_readings(self) -> bool:
+    async def _leave_to_readings(self) -> bool:
         settled = True
         for _, keys in self._gone:
-            known = {key: checked(snapshot) for key, snapshot in (await self._store.known(keys)).items()}
-            settled = await self._readings.settle(known) and settled
+            settled = await self._readings.settle(await self._known(keys)) and settled
         if self._failure is not None:
             raise self._failure
         return settled
+
+    async def _known(self, keys: list[str]) -> dict[str, Snapshot]:
+        return {key: checked(snapshot) for key, snapshot in (await self._store.known(keys)).items()}
 
     async def _asked_once(self, absent: Mapping[str, Snapshot]) -> bool:
         paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in absent.items()}
@@ -780,7 +782,7 @@ class _AbsenceByRequests:
         return settled and len(gone) == len(verdicts)
 
     async def _asked_again(self, keys: list[str], answered_at: float) -> bool:
-        known = {key: checked(snapshot) for key, snapshot in (await self._store.known(keys)).items()}
+        known = await self._known(keys)
         paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in known.items()}
         verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
         await self._remove({key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE})
