@@ -171,7 +171,13 @@ class LeaseBalancer:
         """
         for first in range(0, len(wanted), _SIDE_BY_SIDE):
             some = wanted[first : first + _SIDE_BY_SIDE]
-            results = await asyncio.gather(*map(self._acquire, some), return_exceptions=True)
+            try:
+                results = await asyncio.gather(*map(self._acquire, some), return_exceptions=True)
+            except asyncio.CancelledError:
+                for place in some:
+                    if not self._lots.knows(place):  # its work has ended meanwhile, and its release may have come first
+                        self._hand(place)
+                raise
             for place, result in zip(some, results, strict=True):
                 if result is True:
                     self._start(place, beyond=beyond)
@@ -185,8 +191,6 @@ class LeaseBalancer:
             held = await asyncio.shield(acquiring)
         except asyncio.CancelledError:
             await finished(acquiring, within=RELEASE_SECONDS)
-            if not self._lots.knows(place):  # its work has ended meanwhile, and a release may have come too early
-                self._hand(place)
             raise
         except StoreUnavailable:
             raise

@@ -707,6 +707,20 @@ async def test_what_is_dropped_while_it_is_taken_at_the_end_is_handed_back(world
     assert (lot.begun, await world.client.exists(lot.lease)) == (0, 0)
 
 
+async def test_what_was_taken_beside_another_at_the_end_is_handed_back(world: World) -> None:
+    """So is one that was acquired already, while another lease of the same turn is still being acquired."""
+    async with world.awkward("s/a", "s/b") as (sharing, (lot, other)):
+        other.go_on.clear()
+        await other.taking.wait()
+        await until(lambda: lot.answered, "the reply for the first lease")
+        await turns(20)
+        sharing.drop(lot)
+        sharing.drop(other)
+        asyncio.get_running_loop().call_later(0.25, other.go_on.set)
+    assert (lot.begun, lot.ended, other.ended) == (0, True, True)
+    assert not await world.client.exists(lot.lease, other.lease)
+
+
 async def test_what_is_being_taken_at_the_end_is_answered(world: World) -> None:
     """A process that stops waits for the reply to its request for a lease, so that it can release the lease."""
     async with world.awkward("s/a") as (_, (lot,)):
