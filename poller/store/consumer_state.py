@@ -13,6 +13,7 @@ group does not hold entries for days. A *replay* is a span of the stream that is
 
 - Nothing is lost when a process dies, and an entry that is delivered twice had not been recorded as delivered.
 - Reading is fenced like writing: entries read without the lease would be held for a consumer that never sees them.
+- Creating the group is fenced, too: a process that was replaced would bring the group of a removed subscription back.
 - The lease is not checked before each request; :attr:`ConsumerStore.held` turns false as soon as the lease may have
   expired by this process' clock, which is before it expires at the server.
 - A parked delivery is in exactly one place at any instant.
@@ -47,7 +48,7 @@ from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
-from poller.store.recovery import BEGINNING, StartPosition
+from poller.store.recovery import StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, last_read, replay_of
 from poller.store.scripts import in_any_case, lua
 from poller.store.stream import EARLIEST, EntryId
@@ -140,23 +141,24 @@ class ConsumerStore:
         """Create the group if it does not exist: at its stored position, or, for a new one, at ``start``.
 
         A group that was lost with its feed begins at the feed's reset.
+
+        Raises:
+            Fenced: the lease is another's, or gone with a removed subscription; no group was created.
         """
         await self._beginning.read_reset()  # so it is known, should the feed be lost before its entries are looked at
         with translated(self._client):
             place = await self._place()
             if place is None:  # written before the group exists, so that a group lost early has a position, too
-                new, beginning = await self._beginning.place(start)
-                await self._client.hsetnx(self.keys.state, BEGINNING, beginning)
-                await self._client.hsetnx(self.keys.state, _PLACE, new)
-                place = await self._place()
+                place = await self._note_place(*await self._beginning.place(start))
             try:
-                await self._client.xgroup_create(self._events, self._group, id=place or EARLIEST, mkstream=True)
+                arguments = [self.lease.token, self._group, place or EARLIEST]
+                created = await self._scripts.create([self.keys.lease, self._events], arguments)
             except OutOfMemoryError:  # the server says so even if the group exists
                 if await last_read(self._client, self._events, self._subscription) is None:
                     raise
-            except ResponseError as error:
-                if not str(error).startswith("BUSYGROUP"):
-                    raise
+                created = True
+        if not created:
+            raise await self.lease.fenced("no group created")
         self._beginning.opened()
 
     async def reset_entry(self) -> str | None:
@@ -268,6 +270,13 @@ class ConsumerStore:
             raise await self.lease.fenced("nothing read")
         return [_entry(*found) for found in answer[0][1]] if answer else []
 
+    async def _note_place(self, place: str, beginning: str) -> bytes:
+        """Store where the consumer begins, unless that is stored already; returns what is stored then."""
+        noted = await self._scripts.note_place([self.keys.lease, self.keys.state], [self.lease.token, beginning, place])
+        if not noted:
+            raise await self.lease.fenced("no place noted")
+        return cast("bytes", noted)
+
     async def _place(self) -> bytes | None:
         return cast("bytes | None", await self._client.hget(self.keys.state, _PLACE))
 
@@ -281,6 +290,10 @@ def _entry(number: bytes, fields: Sequence[bytes] | None) -> Entry:
     return number.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(_DATA, b"")
 
 
+NOTE_PLACE: Final = lua("note_place")
+
+CREATE: Final = lua("create_group")
+
 READ: Final = lua("read_entries")
 
 SETTLE: Final = lua("settle_deliveries")
@@ -293,6 +306,9 @@ class ConsumerScripts(LeaseScripts):
         """Register them; ``shebang`` is their first line where the server knows it."""
         super().__init__(client, shebang=shebang)
         first = in_any_case(shebang)  # what is delivered may be trimmed
+        # Without a shebang they are run without memory, too, and what they must not write is refused by its command.
+        self.note_place: AsyncScript = client.register_script(NOTE_PLACE)
+        self.create: AsyncScript = client.register_script(CREATE)
         self.read: AsyncScript = client.register_script(first + READ)
         self.settle: AsyncScript = client.register_script(first + SETTLE)
 

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement, forget
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.harness.waiting import patience
 from tests.proxy import proxied
@@ -45,9 +45,16 @@ class Scene:
     url: str
     clock: Seconds = field(default_factory=Seconds)
 
-    def store(self, nonce: str = "one", *, client: Redis | None = None, ttl: timedelta = TTL) -> ConsumerStore:
+    def store(
+        self,
+        nonce: str = "one",
+        *,
+        client: Redis | None = None,
+        ttl: timedelta = TTL,
+        kind: type[ConsumerStore] = ConsumerStore,
+    ) -> ConsumerStore:
         mine = client or self.client
-        return ConsumerStore(
+        return kind(
             mine,
             ConsumerScripts(mine, shebang="#!lua\n"),
             KEYS,
@@ -410,6 +417,40 @@ async def test_where_a_new_group_begins(scene: Scene) -> None:
     await scene.client.xgroup_destroy(FEED.events, "sub:s")
     await store.open("earliest")
     assert [entry for entry, _ in await store.read(most=9)] == [*before, *after]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "begun"])
+async def test_a_group_that_another_has_removed_is_not_brought_back(scene: Scene, known: bool) -> None:
+    """A process whose lease is gone, as when its subscription was removed meanwhile, creates nothing."""
+    await scene.add(b"1")
+    store = await scene.opened() if known else scene.store()
+    await store.lease.acquire()
+    await forget(scene.client, FEED, KEYS, "s")
+    with pytest.raises(Fenced):
+        await store.open("now")
+    assert not store.held
+    assert await scene.client.xinfo_groups(FEED.events) == []
+    assert not await scene.client.exists(KEYS.state)
+
+
+class _RemovedBetween(ConsumerStore):
+    """Its subscription is removed between the two writes of :meth:`open`."""
+
+    async def _note_place(self, place: str, beginning: str) -> bytes:
+        noted = await super()._note_place(place, beginning)
+        await forget(self._client, FEED, KEYS, "s")
+        return noted
+
+
+async def test_a_removal_between_place_and_group_is_not_undone(scene: Scene) -> None:
+    """The place is written first, by itself; the group is created only while the lease is still there."""
+    await scene.add(b"1")
+    store = scene.store(kind=_RemovedBetween)
+    await store.lease.acquire()
+    with pytest.raises(Fenced, match="no group created"):
+        await store.open("earliest")
+    assert await scene.client.xinfo_groups(FEED.events) == []
+    assert not await scene.client.exists(KEYS.state)
 
 
 async def test_a_stream_that_is_not_there_yet(scene: Scene) -> None:
