@@ -76,8 +76,8 @@ def after_reading(
     return before.after(late) if confirming and before is not None and before.due else Confirmation()
 
 
-def after_jumbled_delta(before: Confirmation | None) -> Confirmation:
-    """What is left to be confirmed after a delta with indistinguishable records.
+def after_doubtful_delta(before: Confirmation | None) -> Confirmation:
+    """What is left to be confirmed after a delta whose records could not be distinguished, or are known only in part.
 
     At least one reading follows.
     """

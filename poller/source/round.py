@@ -34,7 +34,7 @@ import msgspec
 
 from poller.changes.confirmation import (
     Confirmation,
-    after_jumbled_delta,
+    after_doubtful_delta,
     after_reading,
     confirmation_mark,
     confirmation_of,
@@ -301,7 +301,7 @@ class _RoundRun:
             pages=self._pages,
             late=result.late,
             out_of_time=isinstance(failure, RoundTimeExceeded),
-            jumbled=self._writer.jumbled > 0,
+            doubtful=self._writer.jumbled > 0 or self._writer.fragments > 0,
             token_failures=self._token_failures,
             uses_release=self._uses_release,
             awaits_reading=self._awaits_reading,
@@ -558,7 +558,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         pages: of the listing that was read last.
         late: how many records a full reading brought that no delta beside it had; None: unknown.
         out_of_time: whether it was given up because it took too long.
-        jumbled: whether some of its records could not be distinguished.
+        doubtful: whether some of its records could not be distinguished, or are known only in part.
         token_failures: how many doubtful answers in a row the delta token has met, this round's the last; None where
             it met none.
         uses_release: whether it has carried out an operator's release; False: what is released waits for a second
@@ -578,7 +578,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     pages: int = 1
     late: int | None = None
     out_of_time: bool = False
-    jumbled: bool = False
+    doubtful: bool = False
     token_failures: int | None = None
     uses_release: bool = True
     awaits_reading: bool = False
@@ -674,8 +674,8 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
         marks |= {DELTA_TOKEN: end.delta_token, DELTA_TOKEN_AT: rfc3339(end.at)}
     elif full and not keeps_token:
         marks |= dict.fromkeys((DELTA_TOKEN, DELTA_TOKEN_AT))
-    if not full and end.jumbled:
-        marks[CONFIRMATION] = confirmation_mark(after_jumbled_delta(start.confirmation))
+    if not full and end.doubtful:
+        marks[CONFIRMATION] = confirmation_mark(after_doubtful_delta(start.confirmation))
     if full:
         unidentified = end.result.unidentified
         undecided = bool(unidentified) and start.held_origin is None  # held removals were not looked at
@@ -698,5 +698,5 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
 
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
     confirming = start.mode is RoundMode.RECONCILE
-    doubtful = end.jumbled or end.awaits_reading or end.held is not None
+    doubtful = end.doubtful or end.awaits_reading or end.held is not None
     return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late, doubtful=doubtful)

@@ -8,7 +8,8 @@ last one is being written; planning is at most two commits ahead.
 A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to
 merge it with, and that of a removed record may hold what is not true of one that returns, so the whole record is
 requested from the single-record endpoint. If that is older than the part, the part is laid over it. If the API does not
-have it any more, the part is published, over the last version of a removed one, so that the record is not lost.
+have it any more, the part is published, over the last version of a removed one, so that the record is not lost. It may
+have no record that can be requested so, and a full reading follows, which brings what the part lacks.
 
 After a full reading, absent records are confirmed before they are removed. A record is gone when ``GET …/{id}``
 answers 404 or 410 twice; the second request starts after all first ones, at least :attr:`Feed.apart` later. An API
@@ -128,6 +129,7 @@ class RoundWriter:
         backwards: how many versions were older than the known one.
         unidentified: how many records had no id that can be read.
         jumbled: how many of these may be several records in one.
+        fragments: how many new records were published as a part alone.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class RoundWriter:
         """
         self._age = age
         self.tally = RoundCounts()
-        self.unidentified = self.jumbled = self.backwards = 0
+        self.unidentified = self.jumbled = self.fragments = self.backwards = 0
         self._feed = feed
         self._store = store
         self._get = get
@@ -289,6 +291,8 @@ class RoundWriter:
             readable = await self._readable(known)
             records, whole = await complete_records(records, readable, feed=self._feed, get=self._get)
             rules = msgspec.structs.replace(rules, whole_keys=whole)
+            complete = whole | readable
+            self.fragments += sum(isinstance(one, Record) and one.key not in complete for one in records)
         rejected: list[Rejected] = []
         async with commits_in_order(self._commit) as put:
             for part, before in _with_snapshots(records, known):

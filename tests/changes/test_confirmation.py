@@ -7,7 +7,7 @@ import pytest
 from poller.changes.confirmation import (
     MOST,
     Confirmation,
-    after_jumbled_delta,
+    after_doubtful_delta,
     after_reading,
     confirmation_mark,
     confirmation_of,
@@ -55,9 +55,9 @@ def test_a_reading_whose_records_cannot_be_told_apart_is_followed_by_others() ->
 
 
 @pytest.mark.parametrize("before", [None, Confirmation(), Confirmation(2, 3), Confirmation(MOST, 7)])
-def test_after_a_jumbled_delta_a_reading_is_always_due(before: Confirmation | None) -> None:
+def test_after_a_doubtful_delta_a_reading_is_always_due(before: Confirmation | None) -> None:
     """A full reading is always due after a jumbled delta, because the delta token has moved past records."""
-    after = after_jumbled_delta(before)
+    after = after_doubtful_delta(before)
     assert after.due
     assert after.late == (before.late if before else 0)
 

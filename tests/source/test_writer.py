@@ -239,6 +239,26 @@ async def test_one_that_returns_after_its_last_version_was_lost_is_kept_as_it_ca
     assert read.store.events[-1]["data"]["record"] == {"id": "a", "n": 2}
 
 
+@pytest.mark.parametrize("feed", [PARTS, msgspec.structs.replace(PARTS, resource=Resource("t", "t", "/contractTypes"))])
+async def test_a_part_that_cannot_be_completed_is_followed_by_a_full_reading(feed: Feed) -> None:
+    """Where single records cannot be requested, the next round reads everything and publishes what the part lacked."""
+    read = await known()
+    script = delta({"id": "b", "n": 2}).on(SourceRefused("no such path", status=404), path="/contractTypes/b")
+    result = await read(script, feed)
+    assert (result.mode, result.created, read.store.events[-1]["data"]["record"]) == (
+        RoundMode.DELTA,
+        1,
+        {"id": "b", "n": 2},
+    )
+    everything: list[dict[str, object]] = [{"id": "a", "n": 1, "m": 1}, {"id": "b", "n": 2, "m": 7}]
+    after = await read(Script().on(everything, delta="d3").on([], since="d2", delta="d2"), feed)
+    assert (after.mode, after.modified, read.store.events[-1]["data"]["record"]) == (
+        RoundMode.RECONCILE,
+        1,
+        {"id": "b", "n": 2, "m": 7},
+    )
+
+
 # Removals: a record missing from a full round is removed if it is gone, and only then.
 
 FULL = msgspec.structs.replace(FEED, delta=False)
