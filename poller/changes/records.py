@@ -41,6 +41,7 @@ _MOST_IDS: Final = 16
 _INTEGER: Final = "\x01"  # before the digits in the key of an integer id; no id that is text may hold it
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
+_IN_PATH: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}").fullmatch  # as in the list of a configuration
 # CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
 _PLANE_ENDS: Final = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
 _FORBIDDEN: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANE_ENDS}]").search
@@ -76,7 +77,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         subject: its id as received.
         raw: its bytes as received.
         modified: ``lastModifiedAt`` if it is an RFC 3339 time, else None.
-        qualification: ``qualificationID`` in lower case if it is a UUID, else None.
+        qualification: ``qualificationID`` if it can stand in a path as it is, in lower case if it is a UUID; else None.
     """
 
     key: str
@@ -276,7 +277,10 @@ def _moment(value: Any) -> str | None:
 
 
 def _reference(value: Any) -> str | None:
-    return value.lower() if isinstance(value, str) and _UUID(value) else None
+    name = value if isinstance(value, str) else _identity(value)
+    if _UUID(name):
+        return name.lower()
+    return name if _IN_PATH(name) else None
 
 
 _CHECKED_AT_ONCE: Final = 256  # records

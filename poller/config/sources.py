@@ -176,9 +176,8 @@ class FeedSettings(Table):
     )
     qualifications: Qualifications = Field(
         default=("auto",),
-        description='Whose achievements are listed: "auto", every qualificationID seen in the source\'s other '
-        "feeds; a list of ids; "
-        "or both in one list. Default: auto.",
+        description='Whose achievements are listed: "auto", every qualificationID of letters, digits and - . _ ~ that '
+        "the source's other feeds name; a list of ids; or both in one list. Default: auto.",
     )
 
     @field_validator("path")

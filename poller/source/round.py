@@ -470,7 +470,7 @@ class _RoundRun:
         if not self._unsure:
             return False
         qualification = self._feed.last_seen(key, snapshot).qualification
-        own = self._has_unread if qualification is None else qualification in self._unsure
+        own = self._has_unread if qualification is None else qualification.lower() in self._unsure
         kept = own or key in self._left or self._may_have_moved
         self._kept += kept
         return kept

@@ -157,10 +157,31 @@ def test_what_is_no_rfc_3339_time_counts_as_none(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kept"), [(UUID, UUID.lower()), ("q", None), ("", None), (None, None), (5, None), ([], None)]
+    ("value", "kept"),
+    [
+        *(
+            (UUID, UUID.lower()),
+            ("Q-1", "Q-1"),
+            ("1.2_~", "1.2_~"),
+            ("q" * 128, "q" * 128),
+            (5, "5"),
+            (2**70, str(2**70)),
+        ),
+        *(
+            ("", None),
+            (".", None),
+            ("..", None),
+            ("a/b", None),
+            ("a?", None),
+            ("%2e", None),
+            ("a b", None),
+            ("ä", None),
+        ),
+        *(("q\n", None), ("q" * 129, None), (None, None), (True, None), (1.5, None), ([], None)),
+    ],
 )
 def test_a_qualification_is_kept_where_it_is_one(value: Any, kept: str | None) -> None:
-    """Only a UUID is kept as a qualification, because it goes into the path of a listing."""
+    """Only what needs no quoting is kept as a qualification, because it goes into the path of a listing."""
     assert record_of(id="a", qualificationID=value).qualification == kept
 
 
