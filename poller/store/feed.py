@@ -37,7 +37,7 @@ from poller.store import snapshots as held_versions
 from poller.store.commands import FeedPause, pause_of
 from poller.store.feed_state import TOMBSTONES, FeedState, marked, state_of
 from poller.store.keys import FeedKeys
-from poller.store.lease import HeldElsewhere, Lease, LeaseScripts
+from poller.store.lease import RELEASE_SECONDS, HeldElsewhere, Lease, LeaseScripts
 from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, lua
 from poller.store.snapshots import UNPACKED, PackedSnapshots, SnapshotCodec, UnknownDictionary, kept_versions
@@ -144,7 +144,7 @@ class FeedStore:
         until = self.lease.claim()
         self._asked = self.lease.asked
         with translated(self._client):
-            answer = await self._scripts.begin(*self._beginning())
+            answer = await self._begun()
         if isinstance(answer, bytes):
             self.lease.claimed = before
             return pause_of(answer)
@@ -163,6 +163,15 @@ class FeedStore:
             state = marked(state, marks)
         self.memory.begun(state, found)
         return state
+
+    async def _begun(self) -> Any:
+        """What the script answers. Cancelled, it is answered first: a release would overtake it, and undo nothing."""
+        beginning = asyncio.ensure_future(self._scripts.begin(*self._beginning()))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await finished(beginning, within=RELEASE_SECONDS)
+            raise
 
     def _beginning(self) -> tuple[list[str], list[str | int]]:
         keys, known = self.keys, self.memory.known

@@ -31,6 +31,8 @@ from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import SAMPLES, UNPACKED
 from poller.telemetry import tracing
 from tests.harness.clock import StubClock
+from tests.harness.waiting import patience
+from tests.proxy import proxied
 from tests.store.records import unavailability
 from tests.stores import flushed, with_options
 from tests.telemetry.recording import parent, recorded, told
@@ -509,6 +511,30 @@ async def test_a_cancelled_commit_is_finished(opened: Open, store_client: Redis)
     with pytest.raises(asyncio.CancelledError):
         await committing
     assert len(await events(store_client)) == 1
+
+
+async def test_a_round_that_is_cancelled_at_its_start_waits_for_the_answer(server: str) -> None:
+    """Law: a release that follows cannot overtake the request for the lease, which would stay taken."""
+    async with proxied(server) as proxy:
+        client = commands(proxy.url)
+        try:
+            store = opened_by(client)("a")
+            await store.open_round()  # the server knows the script now
+            await store.release()
+            held = proxy.hold_reply(to=b"EVALSHA")
+            opening = asyncio.create_task(store.open_round())
+            async with patience("the reply to arrive at the proxy"):
+                await held.struck.wait()
+            opening.cancel()
+            _, waiting = await asyncio.wait({opening}, timeout=0.2)
+            held.freed.set()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            await store.release()
+            assert waiting
+            assert not await client.exists(KEYS.lease)
+        finally:
+            await client.aclose()
 
 
 async def test_all_keys_of_a_feed_share_one_hash_tag() -> None:
