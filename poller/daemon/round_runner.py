@@ -88,7 +88,7 @@ class PolledFeed:
         Args:
             whole: read all substreams, without the limit ``max_round``.
             due: returns the turn of the next round; a pause of the source delays it.
-            began: is called when the store has admitted the round.
+            began: is called when the store has answered.
         """
         with round_span(self.feed.id) as span, counted() as costs:
             result = await run_round(
