@@ -152,7 +152,8 @@ def _has_more(notes: Path, path: str, count: int) -> bool:
 
 
 def _passages(notes: Path, path: str) -> list[Files]:
-    lines = map(json.loads, notes.read_text().splitlines()) if notes.exists() else ()
+    text = notes.read_text() if notes.exists() else ""
+    lines = map(json.loads, text[: text.rfind("\n") + 1].splitlines())  # the last one may be half written
     return [{file: set(ran) for file, ran in line["files"].items()} for line in lines if line["path"] == path]
 
 

@@ -1,4 +1,5 @@
-"""Credentials for requests to sources and sinks: tokens from files, commands and OAuth 2.0.
+"""Credentials for requests to sources and sinks, and the tokens of the HTTP service.
 
-Start at :mod:`poller.auth.base`, the interface; each other module is one way to get a token.
+Start at :mod:`poller.auth.base`, the interface. ``sink_credential`` is what a request has brought; each other module
+is one way to get a token, named by ``AUTH_KINDS`` of :mod:`poller.config.http`.
 """

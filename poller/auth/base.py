@@ -1,4 +1,4 @@
-"""Credentials: tokens from files and environment variables, and tokens that an issuer makes.
+"""Credentials: tokens from files and environment variables, tokens that an issuer makes, and those of the HTTP service.
 
 **Invariants**
 
@@ -17,19 +17,26 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from poller.clock import Clock
+from poller.config.http import is_address
+from poller.config.load import ADMIN_TOKEN, READ_TOKEN
+from poller.config.settings import HttpSettings
 from poller.errors import CredentialUnusable, SourceUnavailable
+from poller.http.transport import Transport
 from poller.lifecycle import ended
 from poller.text import is_secret_path, looks_secret
 
@@ -99,6 +106,29 @@ class Credential(ABC):
         """
 
 
+class CredentialParts(NamedTuple):
+    """What a credential is made of beside its setting.
+
+    Attributes:
+        environ: of the process.
+        transport: for requests to another server than the one that gets the token.
+        within: the time limit of one exchange with such a server.
+        clock: of this process.
+    """
+
+    environ: Mapping[str, str]
+    transport: Transport
+    within: timedelta
+    clock: Clock
+
+
+MakeCredential = Callable[[str, Any, CredentialParts], Credential]
+"""The function ``make_credential`` of a module here: takes the kind of ``auth`` and the value of its setting.
+
+Which module has which kind stands in ``AUTH_KINDS`` of :mod:`poller.config.http`.
+"""
+
+
 class NoCredential(Credential):
     """The credential for an API that needs none."""
 
@@ -160,6 +190,16 @@ class FileToken(Credential):
     async def check(self) -> None:
         """Whether the file holds a token."""
         await self.token()
+
+
+def make_credential(kind: str, setting: Any, parts: CredentialParts) -> Credential:
+    """The credential of the kinds that need no module of their own."""
+    match kind:
+        case "token_file":
+            return FileToken(setting)
+        case "token_env":
+            return EnvironmentToken(setting, parts.environ)
+    return NoCredential()  # also of "user" and "credentials_file": with these the sink of NATS logs in itself
 
 
 def checked(text: str, origin: str) -> str:
@@ -403,3 +443,73 @@ class IssuedToken(Credential):
             expires_at=asked_at + issued.valid_for.total_seconds(),
         )
         return issued.value
+
+
+# Tokens of the HTTP service: the read token and the admin token. They are compared in constant time.
+
+LOCALHOST: Final = "localhost"
+CLOSED: Final = (
+    f"set http.read_token_file to a file with a token (or {READ_TOKEN} or {READ_TOKEN}_FILE in the environment) and "
+    "restart the daemon; with http.open_reads = true, everyone who reaches the port may read"
+)
+
+
+class ServiceToken:
+    """A bearer token of this service."""
+
+    def __init__(self, what: str, file: Path | None, literal: str = "") -> None:
+        """Begin with the name for messages, the file, and the environment's value, which takes precedence; "": none."""
+        self.what = what
+        self._literal = literal.strip()
+        self._file = None if file is None or self._literal else SecretFile(file, what)
+
+    def __bool__(self) -> bool:
+        """Whether a token is set, readable or not."""
+        return bool(self._literal) or self._file is not None
+
+    def text(self) -> str:
+        """The present token.
+
+        Raises:
+            CredentialUnusable: no token is set, or its file cannot be used.
+        """
+        if self._file is not None:
+            return self._file.text()
+        if not self._literal:
+            raise CredentialUnusable(f"no {self.what} is set")
+        return self._literal
+
+    def matches(self, brought: str) -> bool:
+        """Whether this is the token.
+
+        Raises:
+            CredentialUnusable: its file cannot be used.
+        """
+        return bool(self) and _same(brought, self.text())
+
+
+def read_token(settings: HttpSettings, environ: Mapping[str, str]) -> ServiceToken:
+    """The token that permits reading."""
+    return ServiceToken("read token", settings.read_token_file, environ.get(READ_TOKEN, ""))
+
+
+def admin_token(settings: HttpSettings, environ: Mapping[str, str]) -> ServiceToken:
+    """The token that permits changes and reading."""
+    return ServiceToken("admin token", settings.admin_token_file, environ.get(ADMIN_TOKEN, ""))
+
+
+def is_closed(settings: HttpSettings, environ: Mapping[str, str]) -> bool:
+    """Whether requests from other machines can read nothing, even with a token."""
+    everybody = settings.open_reads or settings.bind is None or is_loopback(settings.bind.host)
+    return not everybody and not read_token(settings, environ)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is a loopback address or ``localhost``; other names are not resolved."""
+    return host.lower() == LOCALHOST or (is_address(host) and ip_address(host).is_loopback)
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two texts are equal, in a time that does not depend on their content."""
+    digests = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (one, other))
+    return hmac.compare_digest(*digests)

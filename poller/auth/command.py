@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from poller.auth.base import Issued, Issuer, checked
+from poller.auth.base import Credential, CredentialParts, Issued, IssuedToken, Issuer, checked
 from poller.errors import CredentialUnusable
 from poller.text import is_secret_path
 
@@ -143,3 +143,8 @@ def _complaint(ended: ProgramOutput) -> str:
     if not ended.err.strip():
         return ""
     return "; its standard error may hold a secret and is not shown: run it by hand"
+
+
+def make_credential(_: str, setting: Sequence[str], parts: CredentialParts) -> Credential:
+    """The credential of ``command``."""
+    return IssuedToken(TokenCommand(setting), clock=parts.clock)

@@ -32,7 +32,8 @@ from urllib.parse import quote, quote_plus, urlencode
 import httpx
 import msgspec
 
-from poller.auth.base import Issued, Issuer, SecretFile, checked
+from poller.auth.base import Credential, CredentialParts, Issued, IssuedToken, Issuer, SecretFile, checked
+from poller.config.http import OAuth2Settings
 from poller.errors import CredentialUnusable, SourceError, SourceNonsense, SourceUnavailable
 from poller.http.transport import FAILURES, BodyDecoder, CertificateFiles, Transport, http_client, reason_of
 from poller.text import hidden, one_line
@@ -222,3 +223,11 @@ class ClientCredentials(Issuer):
 def _spellings(secret: str) -> tuple[str, ...]:
     encoded = (quote_plus(secret), quote(secret, safe=""), quote(secret))
     return (*encoded, *(re.sub("%..", lambda found: found[0].lower(), text) for text in encoded))
+
+
+def make_credential(_: str, setting: OAuth2Settings, parts: CredentialParts) -> Credential:
+    """The credential of ``oauth2``."""
+    client = OAuthClient(
+        setting.token_url, setting.client_id, setting.client_secret_file, setting.scope, setting.audience
+    )
+    return IssuedToken(ClientCredentials(client, transport=parts.transport, within=parts.within), clock=parts.clock)

@@ -228,10 +228,12 @@ class AuthKind(NamedTuple):
     """What the configuration knows of a kind of ``auth``; the key of its setting is its name.
 
     Attributes:
+        module: of :mod:`poller.auth`, which makes the credential.
         users: who takes it: ``source``, and sinks by their module in :mod:`poller.delivery.sinks`.
         example: how it is written, for messages.
     """
 
+    module: str
     users: frozenset[str]
     example: str
 
@@ -239,15 +241,15 @@ class AuthKind(NamedTuple):
 _ALL: Final = frozenset({"source", "webhook", "nats"})
 _NATS: Final = frozenset({"nats"})
 AUTH_KINDS: Final[Mapping[str, AuthKind]] = {
-    "token_file": AuthKind(_ALL, '{ token_file = "…" }'),
-    "token_env": AuthKind(_ALL, '{ token_env = "NAME" }'),
-    "oauth2": AuthKind(_ALL, "{ oauth2 = { … } }"),
-    "command": AuthKind(_ALL, '{ command = ["…"] }'),
-    "user": AuthKind(_NATS, '{ user = { name = "…", password_file = "…" } }'),
-    "credentials_file": AuthKind(_NATS, '{ credentials_file = "…" }'),
-    "none": AuthKind(_ALL, "{ none = true }"),
+    "token_file": AuthKind("base", _ALL, '{ token_file = "…" }'),
+    "token_env": AuthKind("base", _ALL, '{ token_env = "NAME" }'),
+    "oauth2": AuthKind("oauth", _ALL, "{ oauth2 = { … } }"),
+    "command": AuthKind("command", _ALL, '{ command = ["…"] }'),
+    "user": AuthKind("base", _NATS, '{ user = { name = "…", password_file = "…" } }'),
+    "credentials_file": AuthKind("base", _NATS, '{ credentials_file = "…" }'),
+    "none": AuthKind("base", _ALL, "{ none = true }"),
 }
-"""The kinds of ``auth``. What makes a credential of each stands in :mod:`poller.control.factories`."""
+"""The kinds of ``auth``."""
 
 
 def auth_kinds_of(user: str) -> frozenset[str]:

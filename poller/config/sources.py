@@ -81,8 +81,8 @@ class FeedSettings(Table):
     path: ListPath | None = Field(
         default=None,
         validate_default=True,
-        description="The list endpoint, relative to base_url. Default: that of the resource, if it is one of the "
-        "four above.",
+        description="The list endpoint, relative to base_url. Default: that of the resource, if it is one of those "
+        "above.",
     )
     detail_path: DetailPath | None = Field(
         default=None,

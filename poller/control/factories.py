@@ -8,21 +8,20 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
-from poller.auth.base import Credential, EnvironmentToken, FileToken, IssuedToken, NoCredential, SecretFile
-from poller.auth.command import TokenCommand
-from poller.auth.oauth import ClientCredentials, OAuthClient
+from poller.auth.base import Credential, CredentialParts, MakeCredential, SecretFile
 from poller.changes.canonical import without
 from poller.changes.plan import RemovalGuard
 from poller.clock import Clock
-from poller.config.http import AuthSettings, OAuth2Settings, host_only
+from poller.config.http import AUTH_KINDS, AuthSettings, host_only
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
@@ -73,39 +72,6 @@ def client_of(
     )
 
 
-class CredentialParts(NamedTuple):
-    """What a credential is made of beside its setting.
-
-    Attributes:
-        environ: of the process.
-        transport: for requests to another server than the one that gets the token.
-        within: the time limit of one exchange with such a server.
-        clock: of this process.
-    """
-
-    environ: Mapping[str, str]
-    transport: Transport
-    within: timedelta
-    clock: Clock
-
-
-def _oauth2(asked: OAuth2Settings, parts: CredentialParts) -> Credential:
-    client = OAuthClient(asked.token_url, asked.client_id, asked.client_secret_file, asked.scope, asked.audience)
-    return IssuedToken(ClientCredentials(client, transport=parts.transport, within=parts.within), clock=parts.clock)
-
-
-CREDENTIALS: Final[Mapping[str, Callable[[Any, CredentialParts], Credential]]] = {
-    "token_file": lambda path, _: FileToken(path),
-    "token_env": lambda name, parts: EnvironmentToken(name, parts.environ),
-    "oauth2": _oauth2,
-    "command": lambda words, parts: IssuedToken(TokenCommand(words), clock=parts.clock),
-    "user": lambda *_: NoCredential(),  # with these two the sink of NATS logs in itself
-    "credentials_file": lambda *_: NoCredential(),
-    "none": lambda *_: NoCredential(),
-}
-"""What makes the credential of each kind of ``auth``, from the value of its setting."""
-
-
 def credential_of(
     auth: AuthSettings, environ: Mapping[str, str], transport: Transport, within: timedelta, clock: Clock
 ) -> Credential:
@@ -121,7 +87,8 @@ def credential_of(
     Raises:
         ConfigurationError: a certificate file cannot be used.
     """
-    return CREDENTIALS[auth.kind](getattr(auth, auth.kind), CredentialParts(environ, transport, within, clock))
+    make: MakeCredential = import_module(f"poller.auth.{AUTH_KINDS[auth.kind].module}").make_credential
+    return make(auth.kind, getattr(auth, auth.kind), CredentialParts(environ, transport, within, clock))
 
 
 AUTO = "auto"

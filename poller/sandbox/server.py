@@ -75,7 +75,7 @@ def application(
     respond: Respond = answer,
     choices: Sequence[ChosenProfile] = (),
 ) -> Starlette:
-    """The API's seven endpoints and the sandbox's own calls over one history.
+    """The API's endpoints and the sandbox's own calls over one history.
 
     Args:
         history: what is served and changed.

@@ -21,11 +21,7 @@ import msgspec
 
 from poller.errors import ConfigurationError
 from poller.sandbox.api import Respond, SandboxRequest, SandboxResponse
-from poller.sandbox.faults import bodies, paging, refusals
-from poller.sandbox.faults import bodies as contents
-from poller.sandbox.faults import bodies as records
-from poller.sandbox.faults import paging as endings
-from poller.sandbox.faults import paging as tokens
+from poller.sandbox.faults import answers, paging
 from poller.sandbox.faults.base import Layer, Profile, SandboxScene, stacked, switched
 from poller.sandbox.history import RESOURCES
 
@@ -36,15 +32,15 @@ if TYPE_CHECKING:
 PROFILES: Final = {
     profile.name: profile
     for profile in (
-        *contents.CONTENT_PROFILES,
+        *answers.CONTENT_PROFILES,
         *paging.PAGING_PROFILES,
-        *endings.ENDING_PROFILES,
-        *tokens.TOKEN_PROFILES,
-        *refusals.ASKED,
-        *records.RECORD_PROFILES,
-        *bodies.BODY_PROFILES,
-        *refusals.TAGGED,
-        *bodies.BROKEN,
+        *paging.ENDING_PROFILES,
+        *paging.TOKEN_PROFILES,
+        *answers.ASKED,
+        *answers.RECORD_PROFILES,
+        *answers.BODY_PROFILES,
+        *answers.TAGGED,
+        *answers.BROKEN,
     )
 }
 """Every profile by its name."""

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.sandbox.faults.refusals`: each profile behaves on a socket as its description says."""
+"""Laws of :mod:`poller.sandbox.faults.answers`: each profile behaves on a socket as its description says."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from poller.errors import ConfigurationError
 from poller.sandbox.faults.registry import DEFAULT_RATE, ORDER, PROFILES, ChosenProfile, chosen
-from tests.sandbox.faults import test_bodies, test_paging, test_refusals
+from tests.sandbox.faults import test_answers, test_paging, test_refusals
 from tests.sandbox.faults.stage import ACHIEVEMENTS, LIST, ids, stage
 
 
@@ -73,7 +73,7 @@ async def test_a_fault_with_a_rate_strikes_now_and_then() -> None:
 
 # Laws of :mod:`poller.sandbox.faults.registry`.
 
-OF_BODIES = (test_bodies.LAWS, test_bodies.CONTENTS, test_bodies.IN_FRONT)
+OF_BODIES = (test_answers.LAWS, test_answers.CONTENTS, test_answers.IN_FRONT)
 OF_PAGING = (test_paging.LAWS, test_paging.ENDINGS, test_paging.MOVES)
 SHOWN = (*OF_BODIES, *OF_PAGING, test_refusals.LAWS)
 

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.sandbox.faults.bodies`: each profile behaves on a socket as its description says."""
+"""Laws of :mod:`poller.sandbox.faults.answers`: each profile behaves on a socket as its description says."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ async def test_each_does_what_its_line_says() -> None:
     await shown(LAWS)
 
 
-# Laws of :mod:`poller.sandbox.faults.bodies`: profiles of the contents of listings.
+# Laws of :mod:`poller.sandbox.faults.answers`: profiles of the contents of listings.
 
 
 async def partial(api: Stage) -> None:
@@ -301,7 +301,7 @@ async def test_each_content_is_what_its_line_says() -> None:
     await shown(CONTENTS)
 
 
-# Laws of :mod:`poller.sandbox.faults.bodies`: each profile's bytes come first in every page.
+# Laws of :mod:`poller.sandbox.faults.answers`: each profile's bytes come first in every page.
 
 ID = b"00000000-0000-4000-8000-0000000000"
 RECORDS = {
