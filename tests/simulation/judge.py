@@ -271,12 +271,12 @@ def _deliveries(evidence: Evidence, subscription: SubscriptionPlan) -> Deliverie
 
 
 def _as_heard(line: Line, plan: Plan) -> Line:
-    """What happened at a sink, but for its word that it is gone, which a process may not have heard in time."""
+    """What happened at a sink, but for its word that it is gone, where a process may not have heard or stored it."""
     if not isinstance(line, Ended) or str(line.status) not in GONE:
         return line
     lost = any(
         fault.kind in REPLACES
-        and (fault.other == SINKS or fault.kind == "freeze")
+        and (fault.other in (SINKS, STORE) or fault.target == STORE or fault.kind == "freeze")
         and fault.at - _UNHEARD <= line.at <= fault.at + _lasts(fault) + _UNHEARD
         for fault in plan.faults
     )
