@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -81,7 +82,7 @@ async def check(settings: Settings, environ: Mapping[str, str], *, clock: Clock)
     for subscription in subscriptions:
         for found in check_choices(settings, subscription):
             yield found
-    permissions = SinkPermissions(settings.http.public_url, kept.handshakes)
+    permissions = SinkPermissions(settings.http.public_url, kept.handshakes, kept.made_secrets)
     async with aclosing(check_sinks(subscriptions, environ, permissions, clock=clock)) as findings:
         async for found in findings:
             yield _with_state(found, kept.not_delivering)
@@ -101,12 +102,14 @@ class _StoredState(msgspec.Struct):
     Attributes:
         added: the subscriptions added at run time.
         handshakes: the permissions of sinks.
+        made_secrets: how many signing secrets were made for a subscription, by id.
         not_delivering: why subscriptions are paused or failing, by id.
         running: whether a daemon polls or delivers with this store; None: unknown.
     """
 
     added: tuple[SubscriptionSettings, ...] = ()
     handshakes: Mapping[str, bytes] = {}
+    made_secrets: Mapping[str, int] = {}
     not_delivering: Mapping[str, str] = {}
     running: bool | None = None
 
@@ -137,6 +140,7 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
                 yield rights
             registered = await registry_of(settings, client).all()
             kept.added, kept.handshakes = tuple(_added(registered)), registered.handshakes
+            kept.made_secrets = {name: len(made) for name, made in registered.secrets.items()}
             now = clock.now()
             statuses = await subscription_statuses(client, settings, now=now, kept=registered)
             texts = {one.subscription: not_delivering_text(one, now) for one in statuses}
@@ -151,6 +155,7 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
                 yield CheckLine("warning", "configuration", difference.text)
     except (StoreError, ConfigurationError) as error:
         out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
+        out = out or (_NO_STORE if _NOT_THERE.search(str(error)) else None)
         yield CheckLine("error", "store", f"{error}; {out}" if out else str(error))
 
 
@@ -393,6 +398,10 @@ async def check_rights(client: Redis, settings: Settings, url: str) -> CheckLine
     return CheckLine("error", "store", f"{text}; add it to the ACL file as well, as in deploy/redis/users.acl")
 
 
+_NOT_THERE: Final = re.compile(r"(?i)connection refused|connect call failed")
+_NO_STORE: Final = "no server listens there: start Redis, or correct redis.url"
+
+
 async def other_protocol(url: str) -> str | None:
     """The finding that the port uses TLS and the URL does not, or the reverse; None: they agree."""
     parts = urlsplit(url)
@@ -443,19 +452,22 @@ async def _shakes_hands(host: str, port: int) -> bool:
 _ADVICE = {
     Failure.ADDRESS: "if this address is intended, set allow_private = true or allow_hosts",
     Failure.DNS: "check the name, and that this machine can resolve it",
+    Failure.REFUSED: "no server listens there: start the receiver, or correct sink",
 }
 
 
 class SinkPermissions(msgspec.Struct, frozen=True):
-    """The stored permissions of sinks.
+    """What is stored of subscriptions and their sinks.
 
     Attributes:
         public_url: for callbacks of sinks.
         kept: the stored handshake of each subscription.
+        made_secrets: how many signing secrets were made for a subscription, beside those of its files.
     """
 
     public_url: str | None = None
     kept: Mapping[str, bytes] = {}
+    made_secrets: Mapping[str, int] = {}
 
 
 _UNKNOWN: Final = SinkPermissions()
@@ -478,7 +490,7 @@ async def _checked(
 ) -> CheckLine:
     subject = f"subscription {settings.id}"
     try:
-        secrets = signing_secrets(settings.secret_files)
+        secrets = len(signing_secrets(settings.secret_files)) + permissions.made_secrets.get(settings.id, 0)
         request = request_of(settings, await origin_aside(permissions.public_url))
         async with sink_of(settings, environ, clock=clock) as sink:
             said = await sink.verify(request if settings.handshake else None)
@@ -489,7 +501,7 @@ async def _checked(
         return CheckLine("error", subject, said.text + (f"; {advice}" if advice else ""))
     if refused := _refused(settings, said, request, permissions):
         return refused
-    signed = f"signed with {len(secrets)} secret{'s' if len(secrets) > 1 else ''}" if secrets else "not signed"
+    signed = f"signed with {secrets} secret{'s' if secrets > 1 else ''}" if secrets else "not signed"
     signed = f", {signed}" if settings.is_signed else ""
     granted = ", and grants events" if settings.handshake else ""
     return CheckLine("ok", subject, f"the sink is there ({said.text}){signed}{granted}")

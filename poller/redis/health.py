@@ -103,7 +103,8 @@ def aof(info: Mapping[str, Any]) -> ServerCheck:
         return ServerCheck("aof", "warning", "append-only file unknown: make sure that appendonly is yes")
     if not int(enabled):
         text = (
-            "append-only file off: a restart loses what was written since the last snapshot; CONFIG SET appendonly yes"
+            "append-only file off: a restart loses what was written since the last snapshot; "
+            "CONFIG SET appendonly yes, and the same in its configuration file"
         )
         return ServerCheck("aof", "warning", text)
     return ServerCheck("aof", "ok", "append-only file on")

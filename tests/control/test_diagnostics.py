@@ -248,6 +248,16 @@ async def test_where_nobody_answers_nothing_is_said(url: str) -> None:
     assert await other_protocol(url) is None
 
 
+async def test_a_store_that_is_not_there_is_named_with_a_remedy(tmp_path: Path) -> None:
+    """A refused connection to the store is an error that says what to do."""
+    file = tmp_path / "poller.toml"
+    file.write_text('[redis]\nurl = "redis://127.0.0.1:1/0"\n')
+    async with aclosing(check(load(file, SOURCE), SOURCE, clock=Clock())) as findings:
+        line = await anext(findings)
+    assert (line.severity, line.subject) == ("error", "store")
+    assert "start Redis, or correct redis.url" in line.text
+
+
 # The HTTP service: its address and its tokens.
 
 SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
@@ -362,13 +372,18 @@ async def test_a_sink_that_answers_is_there_whatever_it_says(tmp_path: Path) -> 
         receiver.answer = Reply(405)
         severity, text = await checked(sink=receiver.url, allow_private=True, secret_files=[str(secret)])
         assert [(request.method, request.body) for request in receiver.requests] == [("OPTIONS", b"")]
+        made = SinkPermissions(made_secrets={"rostering": 1})
+        with_file = await checked(made, sink=receiver.url, allow_private=True, secret_files=[str(secret)])
+        without = await checked(made, sink=receiver.url, allow_private=True)
     assert (severity, text) == ("ok", "the sink is there (it answers 405 to OPTIONS), signed with 1 secret")
+    assert with_file[1].endswith("signed with 2 secrets")
+    assert without[1].endswith("signed with 1 secret")
 
 
 async def test_what_keeps_events_from_a_sink_is_an_error_with_advice(tmp_path: Path) -> None:
     """An unreachable sink, a private address and an invalid secret are errors with advice."""
     severity, text = await checked(sink="http://127.0.0.1:1/", allow_private=True)
-    assert (severity, "refused" in text) == ("error", True)
+    assert (severity, "refused" in text, "start the receiver" in text) == ("error", True, True)
     severity, text = await checked(sink="https://localhost.localdomain.invalid/")
     assert severity == "error"
     secret = tmp_path / "secret"
