@@ -24,7 +24,7 @@ import httpx
 import msgspec
 from redis.asyncio import Redis
 
-from poller.auth.base import CLOSED, ServiceToken, admin_token, is_closed, read_token
+from poller.auth.http_token import CLOSED, ServiceToken, admin_token, is_closed, read_token
 from poller.changes.records import Record, Rejected, record_reader
 from poller.clock import Clock
 from poller.config.settings import ListenAddress, Settings

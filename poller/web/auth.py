@@ -31,7 +31,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from poller.auth.base import CLOSED, LOCALHOST, ServiceToken, admin_token, is_closed, is_loopback, read_token
+from poller.auth.http_token import CLOSED, LOCALHOST, ServiceToken, admin_token, is_closed, is_loopback, read_token
 from poller.clock import Clock
 from poller.config.http import is_address
 from poller.config.load import ADMIN_TOKEN
