@@ -199,8 +199,8 @@ MUTATIONS: Final = (
         {
             "delivery/endpoint.py": (
                 (
-                    "return self._clock.now() + timedelta(seconds=self._paused_until",
-                    "return self._clock.process.now() + timedelta(seconds=self._paused_until",
+                    "until(self.subscription.id, self._clock.now() + self.pause_left)",
+                    "until(self.subscription.id, self._clock.process.now() + self.pause_left)",
                 ),
             ),
             "store/lua/note_sink_pause.lua": (("now + tonumber(ARGV[3])\n", "now + 1e14\n"),),
