@@ -13,6 +13,9 @@ from urllib.parse import quote, unquote
 
 ACHIEVEMENTS: Final = "achievements"
 PARENT: Final = "{id}"
+ID_IN_PATH: Final = r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}"
+"""The pattern of ids that stand in a path as they are."""
+
 # Dots alone between slashes. URL parsers, proxies and servers take them for a step to another path, some of them after
 # they have decoded what was encoded.
 _STEPS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)").search

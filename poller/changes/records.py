@@ -31,6 +31,7 @@ from typing import Any, Final
 import msgspec
 
 from poller.changes.canonical import TOO_DEEP, parse_received
+from poller.resources import ID_IN_PATH
 
 MAX_ID_LENGTH: Final = 1024
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
@@ -41,7 +42,7 @@ _MOST_IDS: Final = 16
 _INTEGER: Final = "\x01"  # before the digits in the key of an integer id; no id that is text may hold it
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
-_IN_PATH: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}").fullmatch  # as in the list of a configuration
+_IN_PATH: Final = re.compile(ID_IN_PATH).fullmatch
 # CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
 _PLANE_ENDS: Final = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
 _FORBIDDEN: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANE_ENDS}]").search

@@ -37,6 +37,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from poller.resources import ID_IN_PATH
 from poller.text import is_secret
 
 LONGEST: Final = timedelta(days=3650)
@@ -318,7 +319,6 @@ Concurrency = Annotated[Whole, Field(ge=1, le=10_000)]
 
 
 _SEGMENTS: Final = r"(?:/(?!(?:\.|%2[Ee]){1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+"
-_ID: Final = r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}"
 _A_MONDAY: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 FeedName = Annotated[
@@ -380,14 +380,14 @@ def _qualifications(value: object) -> tuple[str, ...]:
     listed = ("auto",) if value == "auto" else value
     if not isinstance(listed, list | tuple) or not listed:
         raise ValueError('expected "auto", a list of qualification ids, or both in one list')
-    if not all(isinstance(one, str) and re.fullmatch(_ID, one) for one in listed):
+    if not all(isinstance(one, str) and re.fullmatch(ID_IN_PATH, one) for one in listed):
         raise ValueError('expected ids of 1 to 128 letters, digits and - . _ ~, no "." or ".."')
     return distinct(tuple(listed))
 
 
 _AS_IDS: Final = {
     "type": "array",
-    "items": {"type": "string", "pattern": f"^{_ID}$"},
+    "items": {"type": "string", "pattern": f"^{ID_IN_PATH}$"},
     "minItems": 1,
     "uniqueItems": True,
 }

@@ -33,7 +33,14 @@ from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import decode_subscription
 from poller.control.factories import client_of, feed_of, signing_secrets, sink_of
 from poller.control.orphans import HERE, differences, orphaned_feeds, stated
-from poller.control.problems import NO_QUALIFICATION, not_delivering_text, unlisted_text, unmatched_choices, way_out
+from poller.control.problems import (
+    NO_QUALIFICATION,
+    NO_SERVER,
+    not_delivering_text,
+    unlisted_text,
+    unmatched_choices,
+    way_out,
+)
 from poller.control.status import SubscriptionStatus, subscription_statuses
 from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Awaiting, Granted, origin_aside, request_of, state_after, stored_state, ungranted
@@ -155,7 +162,7 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
                 yield CheckLine("warning", "configuration", difference.text)
     except (StoreError, ConfigurationError) as error:
         out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
-        out = out or (_NO_STORE if _NOT_THERE.search(str(error)) else None)
+        out = out or (_NO_STORE if re.search(NO_SERVER, str(error)) else None)
         yield CheckLine("error", "store", f"{error}; {out}" if out else str(error))
 
 
@@ -398,7 +405,6 @@ async def check_rights(client: Redis, settings: Settings, url: str) -> CheckLine
     return CheckLine("error", "store", f"{text}; add it to the ACL file as well, as in deploy/redis/users.acl")
 
 
-_NOT_THERE: Final = re.compile(r"(?i)connection refused|connect call failed")
 _NO_STORE: Final = "no server listens there: start Redis, or correct redis.url"
 
 

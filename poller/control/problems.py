@@ -216,6 +216,9 @@ _LOSSES: Final = {
 
 # Remedies for errors of sources and the store, found by words in this program's messages.
 
+NO_SERVER: Final = r"(?i)connection refused|connect call failed"
+"""The pattern of messages where no server listens."""
+
 _SOURCE: Final[tuple[tuple[str, str], ...]] = (
     (r"the API answered 401\b", "check that the credential in auth is right and has not expired"),
     (r"the API answered 403\b", "the credential may not read this: ask the API's owner for the permission"),
@@ -252,7 +255,7 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
         r"the proxy answered 407\b",
         "the proxy requires a credential, which proxy cannot hold: let it allow this machine by its address",
     ),
-    (r"(?i)connection refused|connect call failed", "no server listens there: check host and port in base_url"),
+    (NO_SERVER, "no server listens there: check host and port in base_url"),
     (r"(?i)no complete answer|timeout|timed out", "raise timeout, or check whether a firewall drops the packets"),
     (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),
 )

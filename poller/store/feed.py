@@ -165,7 +165,7 @@ class FeedStore:
         return state
 
     async def _begun(self) -> Any:
-        """What the script answers. Cancelled, it is answered first: a release would overtake it, and undo nothing."""
+        """What the script answers. A cancelled call waits for that, for a release sent before might arrive first."""
         beginning = asyncio.ensure_future(self._scripts.begin(*self._beginning()))
         try:
             return await asyncio.shield(beginning)
