@@ -5,7 +5,7 @@ Theory of operation
 1. Acquire or renew the feed's lease. If another process has it, skip the round.
 2. Read the state; it says which kind of reading is due, and where it starts (:func:`round_start`).
 3. For each page of each listing: compare with the snapshots and commit the changes, slice by slice.
-4. After the last page, confirm and commit removals (:func:`poller.source.writer.settle_absent`).
+4. After the last page, confirm and commit removals (:func:`poller.source.absence.settle_absent`).
 5. Commit the marks (:func:`round_marks`): the result and, if the round was complete, the delta token and where the
    next round starts.
 
@@ -55,6 +55,7 @@ from poller.errors import (
     StoreUnavailable,
 )
 from poller.failpoints import reach
+from poller.source.absence import settle_absent
 from poller.source.client import ConditionalReader, FeedPosition, unconditional
 from poller.source.drain import DeltaReader, ListingDrain
 from poller.source.feed import (
@@ -71,7 +72,7 @@ from poller.source.feed import (
 )
 from poller.source.paging import DetectedCapabilities, Get, capabilities_of
 from poller.source.substreams import Named, SubstreamReader
-from poller.source.writer import RoundStore, RoundWriter, settle_absent
+from poller.source.writer import RoundStore, RoundWriter
 from poller.store.commands import FeedPause
 from poller.store.feed_state import (
     CONFIRMATION,
@@ -450,6 +451,7 @@ class _RoundRun:
                 released_missing=self._state.released_missing,
                 since_marked=self._since_marked,
                 age=age,
+                several_pages=self._pages > 1,
                 remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
                 keeps=self._keeps,

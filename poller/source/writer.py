@@ -11,20 +11,12 @@ requested from the single-record endpoint. If that is older than the part, the p
 have it any more, the part is published, over the last version of a removed one, so that the record is not lost. It may
 have no record that can be requested so, and a full reading follows, which brings what the part lacks.
 
-After a full reading, absent records are confirmed before they are removed. A record is gone when ``GET …/{id}``
-answers 404 or 410 twice; the second request starts after all first ones, at least :attr:`Feed.apart` later. An API
-behind two unequal backends answers 404 now and then for what the other one has; a backend that lags has caught up by
-then. Without a single-record endpoint, where that does not have records that are listed either (its path is wrong, or
-it takes another id), where servers may misread the id (``a/b``, ``..``), or where a cache repeats the first answer, a
-second full reading at least as much later has to miss the record too; until then its snapshot is marked missing.
-
 **Invariants**
 
 - The tally counts what is committed and nothing else.
 - A record that cannot be used still counts as listed: it is not removed.
-- A record that cannot be requested while absent records are confirmed fails the round and keeps no other of its batch.
-- An answer that a cache had kept from before the confirmation does not say that a record is gone. A copy of a listing
-  is the reading that it was made in: it confirms neither a removal nor an older version that it has shown itself.
+- A copy of a listing that a cache had kept is the reading that it was made in: it does not confirm an older version
+  that it has shown itself.
 - The writer does not know tokens, paging, or which reading comes next.
 """
 
@@ -45,8 +37,6 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from enum import Enum, auto
-from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
@@ -56,7 +46,7 @@ from poller.changes.canonical import parse_received
 from poller.changes.diff import Snapshot, checked
 from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
-from poller.changes.plan import Commit, PublishRules, RoundCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
+from poller.changes.plan import Commit, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import (
     Record,
     Rejected,
@@ -69,7 +59,7 @@ from poller.changes.records import (
     shape_of,
 )
 from poller.clock import Clock, rfc3339
-from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
+from poller.errors import SourceRefused
 from poller.lifecycle import finished, in_turns
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_BYTES, SLICE_RECORDS, Get, Page, slices
@@ -338,7 +328,7 @@ class RoundWriter:
         seen.update(keys)
         for asked in _batched(keys):
             known = await self._store.known(list(asked))
-            for missing in _batches((key, one) for key, one in known.items() if one.missing):
+            for missing in batches((key, one) for key, one in known.items() if one.missing):
                 back = {key: msgspec.structs.replace(one, missing=False) for key, one in missing.items()}
                 await self._store.commit(Commit(self._generation, self._sequence, back))
 
@@ -447,7 +437,7 @@ def _with_snapshots(
                 start, size, before = end, 0, {}
 
 
-def _batches(snapshots: Iterable[tuple[str, Snapshot]]) -> Iterator[dict[str, Snapshot]]:
+def batches(snapshots: Iterable[tuple[str, Snapshot]]) -> Iterator[dict[str, Snapshot]]:
     """Parts that are small enough for one commit."""
     some: dict[str, Snapshot] = {}
     size = 0
@@ -518,7 +508,8 @@ async def commits_in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGener
 
 
 _DETAILS_AT_ONCE: Final = 32
-_GONE: Final = frozenset({404, 410})
+GONE: Final = frozenset({404, 410})
+"""Answers of the single-record endpoint that say that it does not have the record."""
 
 
 async def complete_records(
@@ -559,13 +550,19 @@ async def _whole(part: Record, feed: Feed, get: Get) -> Record:
     try:
         body = await get(path, ())
     except SourceRefused as refused:
-        if refused.status in _GONE:
+        if refused.status in GONE:
             return part
         raise
-    found = record_reader(feed.id_field)((body or b"").removeprefix(BOM_UTF8))
-    if not isinstance(found, Record) or found.key != part.key:
+    found = single_record(body, feed)
+    if found is None or found.key != part.key:
         return part
     return _over_older(part, found.raw) if is_older(found.modified, part.modified) else found
+
+
+def single_record(body: bytes | None, feed: Feed) -> Record | None:
+    """The record that the single-record endpoint has answered with; None: the answer is no record."""
+    found = record_reader(feed.id_field)((body or b"").removeprefix(BOM_UTF8))
+    return found if isinstance(found, Record) else None
 
 
 def _over_older(part: Record, whole: bytes) -> Record:
@@ -575,253 +572,3 @@ def _over_older(part: Record, whole: bytes) -> Record:
         return merged(part, whole)
     except ValueError:
         return part
-
-
-_LOOKED_FOR_AT_ONCE: Final = 16 * SLICE_RECORDS  # each time all snapshots are gone through
-_ROUNDED: Final = 1  # second; ``Age`` is a whole number
-
-
-class _Verdict(Enum):
-    GONE = auto()
-    HERE = auto()
-    REPEATED = auto()  # a cache on the way has repeated the first answer
-
-
-WriteAbsent = Callable[[Mapping[str, Snapshot]], Awaitable[None]]
-"""Commits these records as removed, or marks them as missing."""
-
-
-class SettledAbsence(msgspec.Struct, frozen=True):
-    """What became of the records that a full reading did not hold.
-
-    Attributes:
-        is_complete: whether all are gone; else some are known and still absent from the listing, so the next full
-            reading has to look for them again, even if the listing is unchanged.
-        uses_release: whether this was all that an operator's release lets through; False: removals that it lets
-            through wait for a second reading.
-        awaits_reading: whether records are missing for the first time, and a second reading decides.
-    """
-
-    is_complete: bool
-    uses_release: bool = True
-    awaits_reading: bool = False
-
-
-async def settle_absent(
-    feed: Feed,
-    store: RoundStore,
-    get: Get,
-    seen: SeenKeys,
-    *,
-    released: bool,
-    released_missing: int | None = None,
-    since_marked: timedelta | None,
-    age: timedelta = timedelta(),
-    remove: WriteAbsent,
-    mark: WriteAbsent,
-    keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
-    clock: Clock,
-) -> SettledAbsence:
-    """Confirm and remove the records that a complete reading did not hold.
-
-    Args:
-        feed: the feed.
-        store: has the snapshots.
-        get: one exchange with the API.
-        seen: the keys of the reading; absent keys are added.
-        released: whether an operator has approved what the removal guard holds.
-        released_missing: how many records were missing when it was held; the guard decides about more. None: unknown.
-        since_marked: the time since records were last marked missing; None: never, or unknown.
-        age: how long a cache had kept the oldest answer of the reading.
-        remove: commits the removal of records.
-        mark: commits that records are missing for the first time.
-        keeps: whether a record may be in a listing that could not be read; then no reading confirms that it is gone.
-        clock: of this process.
-
-    Raises:
-        RoundHeld: too much is missing; nothing was removed.
-        SourceError: a record could not be requested, or a cache had kept the listing since before records were marked
-            missing; those that are certainly gone are removed.
-    """
-    anything_read = bool(seen)
-    absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
-    holding = partial(feed.breaker.holds, live=absent.live, anything_read=anything_read)
-    holds = holding(missing=absent.missing)
-    too_many = released and released_missing is not None and holding(missing=max(absent.missing - released_missing, 0))
-    if holds and (too_many or not released):
-        more = f", {released_missing} when they were released" if too_many else ""
-        raise RoundHeld(
-            f"{absent.missing} of {absent.live} known records are missing from the full reading{more}: nothing is "
-            f"removed; if they are really gone, let it through with: poller release {feed.id}",
-            missing=absent.missing,
-        )
-    too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart + age
-    readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps)
-    if feed.resource.detail_path is None:
-        settled = await _settle_by_readings(store, absent, seen, readings)
-    else:
-        settled = await _AbsenceByRequests(feed, store, get, remove, readings, clock=clock).settle(absent, seen)
-    if too_soon and readings.is_first and since_marked is not None and since_marked >= feed.apart:
-        raise SourceUnavailable(
-            f"a cache on the way has kept the listing for {age.total_seconds():g} s, so it does not say that the "
-            "records which an earlier answer lacked are gone now"
-        )
-    uses_release = not (holds and readings.is_first)
-    return SettledAbsence(settled, uses_release=uses_release, awaits_reading=readings.awaits_reading)
-
-
-class _AbsenceByReadings:
-    """Confirms absence by a second reading, for records that cannot be requested."""
-
-    def __init__(
-        self, remove: WriteAbsent, mark: WriteAbsent, *, too_soon: bool, keeps: Callable[[str, Snapshot], bool]
-    ) -> None:
-        # This reading confirms nothing: records that it misses first count as missed first by the next one.
-        self.too_soon = too_soon
-        self.is_first = False  # whether a second reading is needed, and this one has confirmed none
-        self.awaits_reading = False  # whether a second reading is needed
-        self._has_removed = False
-        self._remove = remove
-        self._mark = mark
-        self._keeps = keeps
-
-    async def settle(self, missing: Mapping[str, Snapshot]) -> bool:
-        """Remove or mark them; whether all of them are gone."""
-        if not missing or self.too_soon:
-            self.is_first = self.awaits_reading = self.is_first or bool(missing)
-            return not missing
-        absent = {key: snapshot for key, snapshot in missing.items() if not self._keeps(key, snapshot)}
-        again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing}
-        await self._remove(again)
-        unsure = {key: snapshot for key, snapshot in absent.items() if not snapshot.missing}
-        # An unreadable snapshot does not say which listing it was in: it stays until the record is back.
-        first = {key: snapshot for key, snapshot in unsure.items() if not snapshot.unreadable}
-        await self._mark(first)
-        self.awaits_reading = self.awaits_reading or bool(first)
-        self._has_removed = self._has_removed or bool(again)
-        self.is_first = (self.is_first or bool(first)) and not self._has_removed
-        return not unsure and len(absent) == len(missing)
-
-
-async def _settle_by_readings(
-    store: RoundStore, absent: MissingRecords, seen: SeenKeys, readings: _AbsenceByReadings
-) -> bool:
-    if readings.too_soon:
-        return await readings.settle(absent.some)
-    settled = True
-    while absent.some:
-        for some in _batches(absent.some.items()):
-            settled = await readings.settle(some) and settled
-        seen.update(absent.some)
-        absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
-    return settled
-
-
-class _AbsenceByRequests:
-    """Confirms absence by two requests for each record."""
-
-    def __init__(
-        self,
-        feed: Feed,
-        store: RoundStore,
-        get: Get,
-        remove: WriteAbsent,
-        readings: _AbsenceByReadings,
-        *,
-        clock: Clock,
-    ) -> None:
-        self._feed = feed
-        self._store = store
-        self._get = get
-        self._remove = remove
-        self._readings = readings
-        self._clock = clock
-        self._begun = clock.monotonic()
-        self._failure: SourceError | None = None  # of one record; the others of its batch are settled all the same
-        self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
-
-    async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
-        settled, listed = True, absent.listed
-        while absent.some and self._failure is None:
-            for some in _batches(absent.some.items()):
-                if self._failure is None:
-                    settled = await self._asked_once(some) and settled
-            seen.update(absent.some)
-            absent = await self._store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
-        if self._gone and not await self._knows(listed):
-            return await self._leave_to_readings() and settled
-        for answered_at, keys in self._gone:
-            await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
-            settled = await self._asked_again(keys, answered_at) and settled
-        if self._failure is not None:
-            raise self._failure
-        return settled
-
-    async def _knows(self, listed: Mapping[str, Snapshot]) -> bool:
-        """Whether the endpoint has one of the records that are listed; True: none can be requested."""
-        readable = {key: snapshot for key, snapshot in listed.items() if not snapshot.unreadable}
-        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in readable.items()}
-        asked = {key: path for key, path in paths.items() if path is not None}
-        verdicts = await self._verdicts(asked)
-        return not asked or _Verdict.HERE in verdicts.values()
-
-    async def _leave_to_readings(self) -> bool:
-        settled = True
-        for _, keys in self._gone:
-            settled = await self._readings.settle(await self._known(keys)) and settled
-        if self._failure is not None:
-            raise self._failure
-        return settled
-
-    async def _known(self, keys: list[str]) -> dict[str, Snapshot]:
-        return {key: checked(snapshot) for key, snapshot in (await self._store.known(keys)).items()}
-
-    async def _asked_once(self, absent: Mapping[str, Snapshot]) -> bool:
-        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in absent.items()}
-        settled = await self._readings.settle({key: absent[key] for key, path in paths.items() if path is None})
-        verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None})
-        gone = [key for key, verdict in verdicts.items() if verdict is _Verdict.GONE]
-        if gone:
-            self._gone.append((self._clock.monotonic(), gone))
-        return settled and len(gone) == len(verdicts)
-
-    async def _asked_again(self, keys: list[str], answered_at: float) -> bool:
-        known = await self._known(keys)
-        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in known.items()}
-        verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
-        await self._remove({key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE})
-        repeated = {key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.REPEATED}
-        settled = await self._readings.settle(repeated)
-        return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
-
-    async def _verdicts(self, paths: Mapping[str, str], answered_at: float | None = None) -> dict[str, _Verdict]:
-        asking = (self._verdict(path, answered_at) for path in paths.values())
-        answers = await asyncio.gather(*asking, return_exceptions=True)
-        verdicts: dict[str, _Verdict] = {}
-        for key, answer in zip(paths, answers, strict=True):
-            if isinstance(answer, SourceError):
-                self._failure = self._failure or answer
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                verdicts[key] = answer
-        return verdicts
-
-    async def _verdict(self, path: str, answered_at: float | None) -> _Verdict:
-        """What one request says; a second one is made after the first was answered at a moment."""
-        try:
-            await self._get(path, ())
-        except SourceRefused as refused:
-            if refused.status not in _GONE:
-                raise
-            now = self._clock.monotonic()
-            if refused.age > now - self._begun + _ROUNDED:
-                # The record may have been made since, and be missing from a listing that a cache had kept, too.
-                raise SourceUnavailable(
-                    f"{refused}; a cache on the way has kept that for {refused.age} s, so it does not say that the "
-                    "record is gone now"
-                ) from None
-            if answered_at is not None and refused.age and refused.age > now - answered_at - _ROUNDED:
-                return _Verdict.REPEATED
-            return _Verdict.GONE
-        return _Verdict.HERE

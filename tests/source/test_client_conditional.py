@@ -52,6 +52,9 @@ class Lists:
         tag = f'"{hash((request.path, json.dumps(pages[page])))}"'
         if request.path == self.gone:
             return http(404)
+        listing, _, subject = request.path.rpartition("/")
+        if listing == "/contractTypes":
+            return http(200, json.dumps(records(subject)[0]).encode())
         if self.status != 200:
             return http(self.status)
         if tag == condition:

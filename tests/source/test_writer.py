@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from codecs import BOM_UTF8
 from collections.abc import Container, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -17,9 +18,10 @@ from poller.changes.plan import RemovalGuard, SeenKeys
 from poller.clock import Clock
 from poller.errors import PollerError, SourceRefused, SourceUnavailable
 from poller.resources import RESOURCES, Resource
+from poller.source.absence import SettledAbsence, settle_absent
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
-from poller.source.writer import SettledAbsence, commits_in_order, settle_absent
+from poller.source.writer import commits_in_order
 from poller.store.feed import MissingRecords
 from tests.source.round_sides import FEED, MemoryStore, Round, Script, records
 
@@ -279,7 +281,7 @@ def listing(feed: Feed, subjects: Iterable[str], *, gone: Iterable[str] = (), st
     for subject in gone:
         script.on(SourceRefused("not there", status=404), path=f"{feed.resource.path}/{subject}")
     for subject in still:
-        script.on([], path=f"{feed.resource.path}/{subject}")
+        script.whole(f"{feed.resource.path}/{subject}", records(subject)[0])
     return script
 
 
@@ -299,15 +301,16 @@ async def test_what_is_gone_is_removed_and_what_the_listing_forgot_is_not() -> N
 
 
 async def test_an_integer_is_removed_as_itself() -> None:
-    """Of the ids 1 and "1" only the one that is gone is removed."""
+    """Of the ids 1 and "1", which have one path, only the one that two readings lack is removed."""
     both = [{"id": 1}, {"id": "1"}, {"id": 2}]
     for gone in both[:2]:
         read = Round(FULL)
         await read(Script().on(both))
         script = Script().on([record for record in both if record != gone])
-        result = await read(script.on(SourceRefused("not there", status=404), path="/contractTypes/1"))
-        assert (result.ok, result.removed, result.unchanged) == (True, 1, 2)
-        assert {asked for asked, _ in script.asked[1:]} == {"/contractTypes/1", "/contractTypes/2"}
+        script.on(SourceRefused("not there", status=404), path="/contractTypes/1")
+        results = [await read(script) for _ in range(2)]
+        assert [(result.ok, result.removed, result.unchanged) for result in results] == [(True, 0, 2), (True, 1, 2)]
+        assert {asked for asked, _ in script.asked} == {"/contractTypes", "/contractTypes/1", "/contractTypes/2"}
         assert (read.causes[-1], read.store.events[-1]["data"]["previous"]) == (("1", "removed", "full"), gone)
 
 
@@ -413,10 +416,82 @@ async def test_an_id_that_leads_to_another_path_is_not_removed_before_its_time()
     assert [subject for subject, kind, _ in read.causes if kind == "removed"] == ["b", ".."]
 
 
+@pytest.mark.parametrize("archived", ["a", "b", "c"])
+async def test_an_endpoint_that_lacks_some_of_what_is_listed_confirms_nothing(archived: str) -> None:
+    """If the single-record endpoint answers 404 for one listed record, a 404 for a missing one proves nothing."""
+    read = await has(FULL, "a", "b", "c", "d")
+    script = listing(FULL, ["a", "b", "c"], gone=["d", archived])
+    assert [(await read(script)).removed for _ in range(2)] == [0, 1]
+
+
+async def test_a_record_that_slipped_between_two_pages_is_not_removed() -> None:
+    """One reading of several pages removes nothing that the endpoint lacks, although it has listed records."""
+    read = await has(FULL, "a", "b", "c")
+    lost = SourceRefused("not there", status=404)
+    slipped = Script().on(records("a"), further="p").on(records("b"), page="p").on(lost, path="/contractTypes/c")
+    for script in (slipped, listing(FULL, ["a", "b", "c"]), slipped):
+        assert (await read(script)).changes == 0
+    assert (await read(slipped)).removed == 1
+    assert read.causes[-1][:2] == ("c", "removed")
+
+
+async def test_an_unreadable_record_of_a_list_of_several_pages_is_removed_at_once() -> None:
+    """It cannot be marked as missing, so two answers of the endpoint decide about it."""
+    read = await has(FULL, "a", "b", "c")
+    read.store.snapshots["c"] = Snapshot(1, 1, b"cut", unreadable="cut")
+    lost = SourceRefused("not there", status=404)
+    script = Script().on(records("a"), further="p").on(records("b"), page="p").on(lost, path="/contractTypes/c")
+    assert (await read(script)).removed == 1
+
+
+NO_RECORDS = [
+    b"<!doctype html><title>app</title>",
+    b"{}",
+    b'{"results":[]}',
+    b'{"error":"not found"}',
+    b'{"id":"a"}',
+    b"",
+]
+
+
+@pytest.mark.parametrize("answer", NO_RECORDS)
+async def test_an_answer_that_is_not_the_record_leaves_it_to_a_second_reading(answer: bytes) -> None:
+    """A 200 without the record says neither that it is there nor that it is gone."""
+    read = await has(FULL, "a", "b")
+    script = listing(FULL, ["a"]).answer(answer, path="/contractTypes/b")
+    for one in (script, listing(FULL, ["a", "b"]), script):
+        assert (await read(one)).changes == 0
+    assert (await read(script)).removed == 1
+
+
+async def test_a_second_answer_that_is_not_the_record_leaves_it_to_a_second_reading() -> None:
+    """Nor does such an answer after a 404."""
+    read = await has(FULL, "a", "b")
+    script = TwoBackends({"/contractTypes/b": b"{}"}).on(records("a"))
+    script.on(SourceRefused("not there", status=404), path="/contractTypes/b")
+    assert [(await read(script)).removed for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("answer", [BOM_UTF8 + b'{"id":"b"}', b' {"n":{"id":1},"id":"b"}'])
+async def test_the_record_is_known_in_any_form(answer: bytes) -> None:
+    """A record that the endpoint has is not removed; a byte order mark and other fields do not count."""
+    read = await has(FULL, "a", "b")
+    script = listing(FULL, ["a"]).answer(answer, path="/contractTypes/b")
+    assert [(await read(script)).removed for _ in range(3)] == [0, 0, 0]
+
+
+async def test_a_record_whose_own_answer_has_its_id_as_text_is_there() -> None:
+    """An endpoint may write the id 7 as "7"."""
+    read = Round(FULL)
+    await read(Script().on([{"id": 6}, {"id": 7}]))
+    script = Script().on([{"id": 6}]).answer(b'{"id":"7"}', path="/contractTypes/7")
+    assert [(await read(script)).removed for _ in range(3)] == [0, 0, 0]
+
+
 class TwoBackends(Script):
     """An API that may answer a record's second request differently; records the time of each request."""
 
-    def __init__(self, second: dict[str, PollerError | list[dict[str, object]]]) -> None:
+    def __init__(self, second: dict[str, bytes]) -> None:
         super().__init__()
         self.times: dict[str, list[float]] = {}
         self._second = second
@@ -425,13 +500,13 @@ class TwoBackends(Script):
         times = self.times.setdefault(path, [])
         times.append(asyncio.get_running_loop().time())
         if len(times) == 2 and path in self._second:
-            self.on(self._second[path], path=path)
+            self.answer(self._second[path], path=path)
         return await super().get(path, params)
 
 
 def two_backends(listed: Iterable[str], gone: Iterable[str], *, back: Iterable[str] = ()) -> TwoBackends:
     """An API that lists some records, first answers 404 for others, and then has some of these again."""
-    script = TwoBackends({f"/contractTypes/{subject}": [] for subject in back})
+    script = TwoBackends({f"/contractTypes/{subject}": b'{"id":"%b"}' % subject.encode() for subject in back})
     script.on(records(*listed))
     for subject in gone:
         script.on(SourceRefused("not there", status=404), path=f"/contractTypes/{subject}")

@@ -1,0 +1,307 @@
+"""Confirms that records which a full reading did not list are gone, and then removes them.
+
+Theory of operation
+-------------------
+Where one answer holds the whole listing, a record is gone when ``GET …/{id}`` answers 404 or 410 twice; the second
+request starts after all first ones, at least :attr:`Feed.apart` later. An API behind two unequal backends answers 404
+now and then for what the other one has; a backend that lags has caught up by then.
+
+In all other cases a second full reading at least as much later has to miss the record too; until then its snapshot is
+marked missing. Such cases are:
+
+- The listing has several pages. A record may slip over the edge of a page while it is read. The single-record endpoint
+  does not tell that it exists if it answers 404 for some records that are listed (for archived ones, say). It is still
+  requested: a record that it has is not removed.
+- The endpoint does not have a record that is listed: its path is wrong, or it takes another id.
+- It answers with something else than the record: a page of HTML, an empty object, a list.
+- There is no such endpoint, servers may misread the id (``a/b``, ``..``), or a cache repeats the first answer.
+
+**Invariants**
+
+- A record that cannot be requested fails the round and keeps no other of its batch.
+- An answer that a cache had kept from before the confirmation does not say that a record is gone; nor does a copy of
+  a listing from before the records were marked missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from enum import Enum, auto
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from poller.changes.diff import Snapshot, checked
+from poller.changes.plan import SeenKeys
+from poller.changes.records import subject_of
+from poller.clock import Clock
+from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
+from poller.source.feed import Feed
+from poller.source.paging import SLICE_RECORDS, Get
+from poller.source.writer import GONE, RoundStore, batches, single_record
+from poller.store.feed import MissingRecords
+
+_LOOKED_FOR_AT_ONCE: Final = 16 * SLICE_RECORDS  # records; each time all snapshots are gone through
+_ROUNDED: Final = 1  # second; ``Age`` is a whole number
+
+
+class _Verdict(Enum):
+    GONE = auto()
+    HERE = auto()
+    REPEATED = auto()  # a cache on the way has repeated the first answer
+    UNCLEAR = auto()  # an answer that is not this record
+
+
+_UNDECIDED: Final = frozenset({_Verdict.REPEATED, _Verdict.UNCLEAR})
+
+WriteAbsent = Callable[[Mapping[str, Snapshot]], Awaitable[None]]
+"""Commits these records as removed, or marks them as missing."""
+
+
+class SettledAbsence(msgspec.Struct, frozen=True):
+    """What became of the records that a full reading did not hold.
+
+    Attributes:
+        is_complete: whether all are gone; else some are known and still absent from the listing, so the next full
+            reading has to look for them again, even if the listing is unchanged.
+        uses_release: whether this was all that an operator's release lets through; False: removals that it lets
+            through wait for a second reading.
+        awaits_reading: whether records are missing for the first time, and a second reading decides.
+    """
+
+    is_complete: bool
+    uses_release: bool = True
+    awaits_reading: bool = False
+
+
+async def settle_absent(
+    feed: Feed,
+    store: RoundStore,
+    get: Get,
+    seen: SeenKeys,
+    *,
+    released: bool,
+    released_missing: int | None = None,
+    since_marked: timedelta | None,
+    age: timedelta = timedelta(),
+    several_pages: bool = False,
+    remove: WriteAbsent,
+    mark: WriteAbsent,
+    keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
+    clock: Clock,
+) -> SettledAbsence:
+    """Confirm and remove the records that a complete reading did not hold.
+
+    Args:
+        feed: the feed.
+        store: has the snapshots.
+        get: one exchange with the API.
+        seen: the keys of the reading; absent keys are added.
+        released: whether an operator has approved what the removal guard holds.
+        released_missing: how many records were missing when it was held; the guard decides about more. None: unknown.
+        since_marked: the time since records were last marked missing; None: never, or unknown.
+        age: how long a cache had kept the oldest answer of the reading.
+        several_pages: whether records may have slipped from one page of the listing to another.
+        remove: commits the removal of records.
+        mark: commits that records are missing for the first time.
+        keeps: whether a record may be in a listing that could not be read; then no reading confirms that it is gone.
+        clock: of this process.
+
+    Raises:
+        RoundHeld: too much is missing; nothing was removed.
+        SourceError: a record could not be requested, or a cache had kept the listing since before records were marked
+            missing; those that are certainly gone are removed.
+    """
+    anything_read = bool(seen)
+    absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
+    holding = partial(feed.breaker.holds, live=absent.live, anything_read=anything_read)
+    holds = holding(missing=absent.missing)
+    too_many = released and released_missing is not None and holding(missing=max(absent.missing - released_missing, 0))
+    if holds and (too_many or not released):
+        more = f", {released_missing} when they were released" if too_many else ""
+        raise RoundHeld(
+            f"{absent.missing} of {absent.live} known records are missing from the full reading{more}: nothing is "
+            f"removed; if they are really gone, let it through with: poller release {feed.id}",
+            missing=absent.missing,
+        )
+    too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart + age
+    readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps)
+    if feed.resource.detail_path is None:
+        settled = await _settle_by_readings(store, absent, seen, readings)
+    else:
+        requests = _AbsenceByRequests(feed, store, get, remove, readings, several_pages=several_pages, clock=clock)
+        settled = await requests.settle(absent, seen)
+    if too_soon and readings.is_first and since_marked is not None and since_marked >= feed.apart:
+        raise SourceUnavailable(
+            f"a cache on the way has kept the listing for {age.total_seconds():g} s, so it does not say that the "
+            "records which an earlier answer lacked are gone now"
+        )
+    uses_release = not (holds and readings.is_first)
+    return SettledAbsence(settled, uses_release=uses_release, awaits_reading=readings.awaits_reading)
+
+
+class _AbsenceByReadings:
+    """Confirms absence by a second reading, for records that cannot be requested."""
+
+    def __init__(
+        self, remove: WriteAbsent, mark: WriteAbsent, *, too_soon: bool, keeps: Callable[[str, Snapshot], bool]
+    ) -> None:
+        # This reading confirms nothing: records that it misses first count as missed first by the next one.
+        self.too_soon = too_soon
+        self.is_first = False  # whether a second reading is needed, and this one has confirmed none
+        self.awaits_reading = False  # whether a second reading is needed
+        self._has_removed = False
+        self._remove = remove
+        self._mark = mark
+        self._keeps = keeps
+
+    async def settle(self, missing: Mapping[str, Snapshot]) -> bool:
+        """Remove or mark them; whether all of them are gone."""
+        if not missing or self.too_soon:
+            self.is_first = self.awaits_reading = self.is_first or bool(missing)
+            return not missing
+        absent = {key: snapshot for key, snapshot in missing.items() if not self._keeps(key, snapshot)}
+        again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing}
+        await self._remove(again)
+        unsure = {key: snapshot for key, snapshot in absent.items() if not snapshot.missing}
+        # An unreadable snapshot does not say which listing it was in: it stays until the record is back.
+        first = {key: snapshot for key, snapshot in unsure.items() if not snapshot.unreadable}
+        await self._mark(first)
+        self.awaits_reading = self.awaits_reading or bool(first)
+        self._has_removed = self._has_removed or bool(again)
+        self.is_first = (self.is_first or bool(first)) and not self._has_removed
+        return not unsure and len(absent) == len(missing)
+
+
+async def _settle_by_readings(
+    store: RoundStore, absent: MissingRecords, seen: SeenKeys, readings: _AbsenceByReadings
+) -> bool:
+    if readings.too_soon:
+        return await readings.settle(absent.some)
+    settled = True
+    while absent.some:
+        for some in batches(absent.some.items()):
+            settled = await readings.settle(some) and settled
+        seen.update(absent.some)
+        absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
+    return settled
+
+
+class _AbsenceByRequests:
+    """Confirms absence by two requests for each record."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        store: RoundStore,
+        get: Get,
+        remove: WriteAbsent,
+        readings: _AbsenceByReadings,
+        *,
+        several_pages: bool,
+        clock: Clock,
+    ) -> None:
+        self._several_pages = several_pages
+        self._feed = feed
+        self._store = store
+        self._get = get
+        self._remove = remove
+        self._readings = readings
+        self._clock = clock
+        self._begun = clock.monotonic()
+        self._failure: SourceError | None = None  # of one record; the others of its batch are settled all the same
+        self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
+
+    async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
+        settled, listed = True, absent.listed
+        while absent.some and self._failure is None:
+            for some in batches(absent.some.items()):
+                if self._failure is None:
+                    settled = await self._asked_once(some) and settled
+            seen.update(absent.some)
+            absent = await self._store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
+        if self._gone and not await self._has_all(listed):
+            return await self._leave_to_readings() and settled
+        for answered_at, keys in self._gone:
+            await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
+            settled = await self._asked_again(keys, answered_at) and settled
+        if self._failure is not None:
+            raise self._failure
+        return settled
+
+    async def _has_all(self, listed: Mapping[str, Snapshot]) -> bool:
+        """Whether the endpoint has these records, which are listed, as far as they can be requested."""
+        readable = {key: snapshot for key, snapshot in listed.items() if not snapshot.unreadable}
+        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in readable.items()}
+        asked = {key: path for key, path in paths.items() if path is not None}
+        verdicts = await self._verdicts(asked)
+        return all(verdicts.get(key) is _Verdict.HERE for key in asked)
+
+    async def _leave_to_readings(self) -> bool:
+        settled = True
+        for _, keys in self._gone:
+            settled = await self._readings.settle(await self._known(keys)) and settled
+        if self._failure is not None:
+            raise self._failure
+        return settled
+
+    async def _known(self, keys: list[str]) -> dict[str, Snapshot]:
+        return {key: checked(snapshot) for key, snapshot in (await self._store.known(keys)).items()}
+
+    async def _asked_once(self, absent: Mapping[str, Snapshot]) -> bool:
+        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in absent.items()}
+        verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None})
+        undecided = {key for key, path in paths.items() if path is None or verdicts.get(key) is _Verdict.UNCLEAR}
+        gone = {key for key, verdict in verdicts.items() if verdict is _Verdict.GONE}
+        if self._several_pages:
+            slipped = {key for key in gone if not absent[key].unreadable}  # these cannot be marked missing
+            undecided, gone = undecided | slipped, gone - slipped
+        settled = await self._readings.settle({key: absent[key] for key in paths if key in undecided})
+        if gone:
+            self._gone.append((self._clock.monotonic(), sorted(gone)))
+        return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
+
+    async def _asked_again(self, keys: list[str], answered_at: float) -> bool:
+        known = await self._known(keys)
+        paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in known.items()}
+        verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
+        await self._remove({key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE})
+        undecided = {key: known[key] for key, verdict in verdicts.items() if verdict in _UNDECIDED}
+        settled = await self._readings.settle(undecided)
+        return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
+
+    async def _verdicts(self, paths: Mapping[str, str], answered_at: float | None = None) -> dict[str, _Verdict]:
+        asking = (self._verdict(key, path, answered_at) for key, path in paths.items())
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        verdicts: dict[str, _Verdict] = {}
+        for key, answer in zip(paths, answers, strict=True):
+            if isinstance(answer, SourceError):
+                self._failure = self._failure or answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                verdicts[key] = answer
+        return verdicts
+
+    async def _verdict(self, key: str, path: str, answered_at: float | None) -> _Verdict:
+        """What one request says; a second one is made after the first was answered at a moment."""
+        try:
+            body = await self._get(path, ())
+        except SourceRefused as refused:
+            if refused.status not in GONE:
+                raise
+            now = self._clock.monotonic()
+            if refused.age > now - self._begun + _ROUNDED:
+                # The record may have been made since, and be missing from a listing that a cache had kept, too.
+                raise SourceUnavailable(
+                    f"{refused}; a cache on the way has kept that for {refused.age} s, so it does not say that the "
+                    "record is gone now"
+                ) from None
+            if answered_at is not None and refused.age and refused.age > now - answered_at - _ROUNDED:
+                return _Verdict.REPEATED
+            return _Verdict.GONE
+        found = single_record(body, self._feed)
+        return _Verdict.HERE if found and subject_of(found.key) == subject_of(key) else _Verdict.UNCLEAR
