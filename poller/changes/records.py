@@ -3,7 +3,8 @@
 **Invariants**
 
 - Identity is the id field alone. Ids of UUID shape are compared without regard to case (the reference allows both);
-  all others as they are, the integer 1 and the text "1" as two.
+  all others as they are. The integer 1 and the text "1" are two records where both are listed; where one follows the
+  other (:func:`twin_of`), an API has changed the type of its ids.
 - A record without a usable identity becomes :class:`Rejected`, with the reason, and the rest of its page is used. It
   still counts as listed: :func:`identities` reads its id from the bytes alone.
 - Of each usable record of a page one version is left, so that reading the page again finds nothing new: the one
@@ -41,6 +42,7 @@ _SEARCHED: Final = 200_000  # brackets, commas and colons of an unusable record 
 _MOST_IDS: Final = 16
 _INTEGER: Final = "\x01"  # before the digits in the key of an integer id; no id that is text may hold it
 
+_DIGITS: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII).fullmatch
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
 _IN_PATH: Final = re.compile(ID_IN_PATH).fullmatch
 # CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
@@ -227,6 +229,13 @@ def _key(subject: str) -> str:
 def subject_of(key: str) -> str:
     """The id of a key, except for the case of a UUID's letters."""
     return key.removeprefix(_INTEGER)
+
+
+def twin_of(key: str) -> str | None:
+    """The key of the same id in the other JSON type: text for an integer, an integer for its digits; None: no other."""
+    if key.startswith(_INTEGER):
+        return key.removeprefix(_INTEGER)
+    return _INTEGER + key if _DIGITS(key) else None
 
 
 def is_older(modified: str | None, than: str | None) -> bool:

@@ -243,6 +243,10 @@ class DeltaReader:
         """Whether the token that the deltas start from may be one that the API has forgotten."""
         return not self.moved and bool(self.late)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether a delta or the full reading has brought this key."""
+        return key in self._brought or (self._seen is not None and key in self._seen)
+
     async def read_if_due(self) -> Collection[str]:
         """Read a delta if one is due, and return the keys of the records of all deltas.
 

@@ -57,6 +57,7 @@ from poller.changes.records import (
     merged,
     record_reader,
     shape_of,
+    twin_of,
 )
 from poller.clock import Clock, rfc3339
 from poller.errors import SourceRefused
@@ -80,6 +81,10 @@ class SeenKeysObserver(Protocol):
 
     def update(self, keys: list[str], /) -> None:
         """Add keys that were listed."""
+        ...
+
+    def __contains__(self, key: object, /) -> bool:
+        """Whether a key was listed."""
         ...
 
 
@@ -165,6 +170,7 @@ class RoundWriter:
         self._not_before = 0  # when the next full reading for these may begin
         self._backwards = state.backwards
         # Records of a replaced store were never published from here: they are a baseline.
+        self._may_know = state.kept_records != 0
         self._knows_records = bool(state.kept_records) and state.loss is None
 
     def marks_with_first_records(self, marks: Mapping[str, str | None]) -> None:
@@ -276,7 +282,7 @@ class RoundWriter:
         keys = [record.key for record in received if isinstance(record, Record)]
         if seen is not None:
             seen.update(keys)
-        known = await self._store.known(keys)
+        known = await self._known(keys, seen)
         if partial:
             readable = await self._readable(known)
             records, whole = await complete_records(records, readable, feed=self._feed, get=self._get)
@@ -310,6 +316,43 @@ class RoundWriter:
         if rejected:
             await self._mark_seen(rejected, seen)
         self.tally.pages += 1
+
+    async def _known(self, keys: list[str], seen: SeenKeysObserver | None) -> Mapping[str, Snapshot]:
+        """The snapshots of a page's records."""
+        known = await self._store.known(keys)
+        if self._may_know and await self._take_over(keys, known, seen):
+            return await self._store.known(keys)
+        return known
+
+    async def _take_over(
+        self, keys: Sequence[str], known: Mapping[str, Snapshot], seen: SeenKeysObserver | None
+    ) -> bool:
+        """Commit the snapshots of records whose id has changed its JSON type to their new keys; whether there are any.
+
+        Such a record is the one that was known: its subject is the same, so its revisions go on. The old key keeps a
+        tombstone. An id that is listed in both types is two records.
+        """
+        packed = isinstance(known, PackedSnapshots)  # none of which is a tombstone, but in rare cases
+        free = [key for key in keys if key not in known or (not packed and known[key].removed)]
+        listed = frozenset(keys) if free else frozenset()
+        twins = {twin: key for key in free if (twin := twin_of(key)) and twin not in listed}
+        found = await self._store.known(list(twins)) if twins else {}
+        has_moved = False
+        for some in batches((twin, checked(before)) for twin, before in found.items()):
+            moved: dict[str, Snapshot] = {}
+            for twin, before in some.items():
+                if before.removed or before.unreadable or (seen is not None and twin in seen):
+                    continue
+                own = known.get(twins[twin])
+                revision = max(before.revision, own.revision if own else 0)
+                moved[twins[twin]] = msgspec.structs.replace(before, revision=revision, missing=False)
+                moved[twin] = Snapshot(before.revision, before.sequence, b"", removed=True)
+            if moved:
+                tombstones = len(moved) // 2 - sum(key in known for key in moved)
+                commit = Commit(self._generation, self._sequence, moved)
+                await self._store.commit(self._with_tombstones(commit, tombstones))
+                has_moved = True
+        return has_moved
 
     async def _mark_seen(self, rejected: Sequence[Rejected], seen: SeenKeysObserver | None) -> None:
         """Count unusable records as listed, as far as their keys can be read."""

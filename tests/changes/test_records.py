@@ -20,6 +20,7 @@ from poller.changes.records import (
     latest_versions,
     record_reader,
     shape_of,
+    twin_of,
 )
 from poller.lifecycle import at_once
 from poller.source.paging import ListQuery
@@ -59,6 +60,19 @@ def test_integers_are_ids(number: int, key: str) -> None:
     assert (found.subject, found.raw) == (key, raw)
     assert other == Record(key, key, text, None, None)
     assert found.key != key
+
+
+@given(st.integers(-(2**63), 2**64 - 1))
+def test_an_integer_and_its_digits_are_twins(number: int) -> None:
+    """The key of an integer id and that of its digits as text name each other."""
+    found, other = record_of(id=number).key, record_of(id=str(number)).key
+    assert (twin_of(found), twin_of(other)) == (other, found)
+
+
+@pytest.mark.parametrize("subject", [UUID, "a1", "01", "+1", "-0", "1.0", "1e3", " 1", "١", "--1", "-"])
+def test_text_that_no_integer_is_written_as_has_no_twin(subject: str) -> None:
+    """Only text that an integer is written as may be the id of a record whose id was an integer."""
+    assert twin_of(record_of(id=subject).key) is None
 
 
 @given(st.text(max_size=6), st.integers())

@@ -16,7 +16,7 @@ import pytest
 from poller.changes.diff import Snapshot, checked
 from poller.changes.plan import RemovalGuard, SeenKeys
 from poller.clock import Clock
-from poller.errors import PollerError, SourceRefused, SourceUnavailable
+from poller.errors import PollerError, SourceRefused, SourceUnavailable, StoreError
 from poller.resources import RESOURCES, Resource
 from poller.source.absence import SettledAbsence, settle_absent
 from poller.source.feed import Feed, RoundMode
@@ -312,6 +312,88 @@ async def test_an_integer_is_removed_as_itself() -> None:
         assert [(result.ok, result.removed, result.unchanged) for result in results] == [(True, 0, 2), (True, 1, 2)]
         assert {asked for asked, _ in script.asked} == {"/contractTypes", "/contractTypes/1", "/contractTypes/2"}
         assert (read.causes[-1], read.store.events[-1]["data"]["previous"]) == (("1", "removed", "full"), gone)
+
+
+def numbered(*subjects: int | str) -> list[dict[str, object]]:
+    return [{"id": subject, "n": 1} for subject in subjects]
+
+
+def published(read: Round, *, after: int = 0) -> list[tuple[str, str, int]]:
+    """Subject, kind and revision of the events after some."""
+    return [
+        (subject, kind, event["data"]["revision"])
+        for (subject, kind, _), event in zip(read.causes[after:], read.store.events[after:], strict=True)
+    ]
+
+
+async def test_an_id_that_changes_its_type_stays_one_record() -> None:
+    """Of a record whose id becomes text, and an integer again, the revisions go on; nothing is removed or created."""
+    read = Round(FULL)
+    await read(Script().on(numbered(1, 2, -3)))
+    assert (await read(Script().on(numbered("1", 2, "-3")))).modified == 2
+    assert published(read, after=3) == [("1", "modified", 2), ("-3", "modified", 2)]
+    assert read.store.events[-1]["data"]["changed"] == ["/id"]
+    assert [(await read(Script().on(numbered("1", 2, "-3")))).changes for _ in range(3)] == [0, 0, 0]
+    await read(Script().on(numbered(1, 2, "-3")))
+    await read(Script().on(numbered("1", 2, "-3")))
+    assert published(read, after=5) == [("1", "modified", 3), ("1", "modified", 4)]
+    lost = Script().on(numbered(2, "-3")).on(SourceRefused("not there", status=404), path="/contractTypes/1")
+    assert (await read(lost)).removed == 1
+    assert (published(read)[-1], read.store.state.tombstones) == (("1", "removed", 5), 3)
+    await read(Script().on(numbered(1, 2, "-3")))
+    assert published(read)[-1][:2] == ("1", "created")
+
+
+async def test_an_id_that_changes_its_type_in_a_delta_stays_one_record() -> None:
+    """A delta takes over the snapshot of the other type, too; the full reading after it has nothing to add."""
+    read = Round(FEED)
+    await read(Script().on(numbered(1, 2), delta="d1"))
+    await read(Script().on(numbered("1"), since="d1", delta="d2"))
+    assert published(read, after=2) == [("1", "modified", 2)]
+    read.store.mark("resync", "1")
+    assert (await read(Script().on(numbered("1", 2), delta="d3"))).changes == 0
+
+
+async def test_ids_of_both_types_in_one_delta_are_two_records() -> None:
+    """A delta of both types takes nothing over, for both exist."""
+    read = Round(FEED)
+    await read(Script().on(numbered(1, 2), delta="d1"))
+    await read(Script().on(numbered("1", 1), since="d1", delta="d2"))
+    assert published(read, after=2) == [("1", "created", 1)]
+
+
+async def test_the_revision_never_falls_when_a_type_changes() -> None:
+    """If the other type was removed with a higher revision, revisions go on from that."""
+    read = Round(FULL)
+    await read(Script().on(numbered(1, 2)))
+    read.store.snapshots["1"] = Snapshot(6, 2, b"", removed=True)
+    await read(Script().on(numbered("1", 2)))
+    assert published(read)[-1] == ("1", "modified", 7)
+
+
+@pytest.mark.parametrize("first", [1, "1"])
+async def test_ids_that_are_listed_in_both_types_are_two_records(first: int | str) -> None:
+    """An integer and its digits that stand in one listing, on one page or on two, do not replace each other."""
+    second = "1" if first == 1 else 1
+    read = Round(FULL)
+    await read(Script().on(numbered(2, first)))
+    both = Script().on(numbered(2, first), further="p").on(numbered(second), page="p")
+    assert (await read(both)).created == 1
+    assert [(await read(one)).changes for one in (both, Script().on(numbered(2, second, first)), both)] == [0, 0, 0]
+    one_page = Round(FULL)
+    await one_page(Script().on(numbered(2)))
+    assert (await one_page(Script().on(numbered(2, 1, "1")))).created == 2
+
+
+async def test_a_snapshot_that_was_moved_before_a_crash_is_compared_in_the_next_round() -> None:
+    """If a round ends between the move of a snapshot and the event, the next one publishes the event."""
+    read = Round(FULL)
+    await read(Script().on(numbered(1, 2)))
+    read.store.failing = lambda commit: StoreError("the store is gone") if commit.events else None
+    assert not (await read(Script().on(numbered("1", 2)))).ok
+    read.store.failing = lambda _: None
+    assert (await read(Script().on(numbered("1", 2)))).modified == 1
+    assert published(read, after=2) == [("1", "modified", 2)]
 
 
 async def test_a_record_that_returns_is_created_and_goes_on_counting() -> None:
