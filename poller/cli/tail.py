@@ -153,7 +153,17 @@ async def _follow(settings: Settings, streams: Mapping[str, str], start: str, sh
             warn("no process polls; new events come after `poller run` or `poller once`")
         silent = True
         async with blocking_client(store.url, block=_BLOCK, clock=store.clock) as client:
-            async for entries in followed(client, positions, block=_BLOCK, away=_warn_away, clock=store.clock):
+            following = followed(
+                client,
+                positions,
+                block=_BLOCK,
+                away=_warn_away,
+                back=lambda key: warn(
+                    f"the stream of {streams[key]} went back in the store and is shown from its start"
+                ),
+                clock=store.clock,
+            )
+            async for entries in following:
                 if silent and not entries:
                     silent = False
                     warn(f"waiting for events of {_some(list(streams.values()))}{shown.choice}")

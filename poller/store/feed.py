@@ -176,7 +176,7 @@ class FeedStore:
     def _beginning(self) -> tuple[list[str], list[str | int]]:
         keys, known = self.keys, self.memory.known
         names = [keys.lease, keys.state, keys.snapshots, keys.dictionaries, keys.qualifications, keys.listings]
-        before = (" ".join(known.lineage), known.sequence) if known else ("", 0)
+        before = (" ".join(known.lineage), known.sequence, known.end) if known else ("", 0, "")
         return [*names, keys.events, keys.pause, keys.held_versions], [
             self.lease.token,
             self.lease.milliseconds,
@@ -365,7 +365,7 @@ class FeedStore:
         self._codec = codec
         self.appended += sum(map(len, commit.events))
         self._sequence = commit.next_sequence
-        self.memory.moved(commit.next_sequence)
+        self.memory.moved(commit.next_sequence, at_ms=milliseconds_of(self._clock.now()))
         reach("commit.done")
 
     async def _loaded(self) -> SnapshotCodec:

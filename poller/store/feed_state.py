@@ -84,6 +84,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         generation: drawn once when the state was created; a part of every event's id.
         sequence: the number of the last event; 0 where there was none yet.
+        entry: the id of the last event's entry; None where that is not known.
         delta_token: where the next delta starts; None before the first complete reading and where the API has none.
         query: hash of the query that the token belongs to.
         fields: which were asked for, empty for all; None where that is not known.
@@ -128,6 +129,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
 
     generation: str
     sequence: int
+    entry: str | None = None
     delta_token: str | None = None
     query: str | None = None
     fields: tuple[str, ...] | None = None

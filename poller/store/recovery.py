@@ -102,12 +102,19 @@ class HighWaterMark(msgspec.Struct, frozen=True):
         sequence: of its last event, at least.
         formers: the generations before that one, the newest first.
         losses: how many losses of this feed were found so far, by any process.
+        latest: no entry of its stream has a later moment in its id; milliseconds, 0: unknown.
     """
 
     generation: str
     sequence: int
     formers: tuple[str, ...] = ()
     losses: int = msgspec.field(default=0, name="told")
+    latest: int = 0
+
+    @property
+    def end(self) -> str:
+        """An id that no entry of the stream is after; empty: unknown."""
+        return str(EntryId(self.latest + 1)) if self.latest else ""
 
     @property
     def lineage(self) -> tuple[str, ...]:
@@ -180,6 +187,8 @@ def _with(known: HighWaterMark | None, state: FeedState, **said: str) -> Loss:
         place |= {"former": known.generation, "former_sequence": known.sequence}
     return msgspec.convert(said | place, Loss)
 
+
+_UNCERTAIN_MS: Final = 1000  # how far the store's clock may be from what is known of it here
 
 NOTE_EVERY: Final = 10.0  # seconds between notes that only the sequence has moved
 
@@ -268,12 +277,15 @@ class FeedMemory:
         """Remember this state, with which a round begins."""
         before = self.known.losses if self.known else 0
         turned = state.loss is not None or found == ORDER
-        self.known = HighWaterMark(state.generation, state.sequence, state.formers, before + turned)
+        latest = max(self.known.latest if self.known else 0, _entry_ms(state.entry))
+        self.known = HighWaterMark(state.generation, state.sequence, state.formers, before + turned, latest)
 
-    def moved(self, sequence: int) -> None:
-        """Remember the number of the feed's last event."""
-        if self.known is not None:
-            self.known = msgspec.structs.replace(self.known, sequence=sequence)
+    def moved(self, sequence: int, *, at_ms: int) -> None:
+        """Remember the number of the feed's last event, and the store's clock once it was written."""
+        known = self.known
+        if known is not None and sequence != known.sequence:
+            latest = max(known.latest, at_ms + _UNCERTAIN_MS)
+            self.known = msgspec.structs.replace(known, sequence=sequence, latest=latest)
 
     async def save(self) -> None:
         """Write the note, if it has changed or was not written for long.
@@ -298,6 +310,13 @@ class FeedMemory:
         with translated(self._client):
             noted: bytes | None = await self._client.hget(self._key, self._feed)  # type: ignore[assignment] # bytes, as the client is set up
         return None if noted is None else _decoded(noted)
+
+
+def _entry_ms(entry: str | None) -> int:
+    try:
+        return EntryId.checked(entry).ms if entry else 0
+    except ValueError:
+        return 0
 
 
 async def high_water_marks(client: Redis, key: str) -> dict[str, HighWaterMark]:

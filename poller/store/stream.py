@@ -9,6 +9,8 @@ second, or as seldom as keeps it at 5 000 questions a second.
   and the one following it.
 - Every entry after the start is given out once, in each stream's order.
 - :func:`followed` waits for a store that is away, and goes on after the last entry that it gave out.
+- A reader whose place is past the end of its stream is not left behind there: if the stream went back (an older copy,
+  a failover) and grows again before that place, it is read from its beginning.
 """
 
 from __future__ import annotations
@@ -184,7 +186,7 @@ async def arrivals(
     """The keys of the streams in which something new has come, again and again; after ``block`` without, none.
 
     Whatever is in a stream when its key is yielded may be read then; for later entries the key is yielded again. The
-    key of a stream that has lost its last entries is yielded, too.
+    key of a stream that went back is yielded, too, and again when it grows.
 
     Args:
         client: one for blocking reads (:func:`poller.redis.client.blocking`), with room for ``block``.
@@ -196,16 +198,16 @@ async def arrivals(
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`. Start again, and read everything once.
     """
-    after, looked = await _last_ids(client, list(keys)), clock.monotonic()
+    after, looked = await last_ids(client, list(keys)), clock.monotonic()
     yield after.keys()
     while True:
         fresh = dict.fromkeys(await _read(client, after, most=1, block=block, clock=clock))
         if clock.monotonic() - looked >= look_back.total_seconds():
-            ids, looked = await _last_ids(client, list(after)), clock.monotonic()
+            ids, looked = await last_ids(client, list(after)), clock.monotonic()
             fresh |= dict.fromkeys(key for key in after if ids[key] != after[key])
             after = ids
         elif fresh:  # past all that is there: one look for a burst, however long it is
-            after |= await _last_ids(client, list(fresh))
+            after |= await last_ids(client, list(fresh))
         yield fresh.keys()
 
 
@@ -249,7 +251,12 @@ def _found(answer: Any) -> _Found:
     return {name.decode(): some for name, some in pairs}
 
 
-async def _last_ids(client: Redis, keys: Sequence[str]) -> dict[str, str]:
+async def last_ids(client: Redis, keys: Sequence[str]) -> dict[str, str]:
+    """Where each stream ends: the id of its last entry, also if that was deleted; :data:`EARLIEST`: there is no stream.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
     at_once = 1 if scattered(client) else _KEYS_AT_ONCE
     ids: list[bytes] = []
     with translated(client):
@@ -271,6 +278,33 @@ async def append(client: Redis, key: str, event: bytes, *, most: int) -> None:
         await client.xadd(key, {"data": event}, maxlen=most, approximate=True)
 
 
+class ReaderPlaces:
+    """Notices that a reader's place in a stream is one that the store does not know any more.
+
+    A store that goes back may give lower ids to what comes next, if its clock is behind or was ahead once. A process
+    that knew the feed before prevents that (:mod:`poller.store.recovery`); so a reader waits until the stream grows.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a place past the end."""
+        self._ends: dict[str, str] = {}
+
+    def is_lost(self, key: str, place: EntryId, end: str) -> bool:
+        """Whether entries have come before this place since the stream went back behind it.
+
+        Args:
+            key: of the stream.
+            place: the id of an entry that the reader got.
+            end: the last id of the stream now, from :func:`last_ids`.
+        """
+        before = self._ends.pop(key, end)
+        if EntryId.parse(end) >= place:
+            return False
+        if before == end:
+            self._ends[key] = end
+        return before != end
+
+
 _FIRST_PAUSE: Final = 0.1  # seconds before the store is asked again; doubles up to
 _LONGEST_PAUSE: Final = 2.0
 
@@ -281,6 +315,7 @@ async def followed(
     *,
     block: timedelta,
     away: Callable[[StoreUnavailable], None],
+    back: Callable[[str], None] = lambda _: None,
     clock: Clock,
 ) -> AsyncGenerator[list[Entry]]:
     """Entries as they come, some at a time, the oldest first; an empty list where nothing came for ``block``.
@@ -290,20 +325,32 @@ async def followed(
         start: for each stream's key the id to start after.
         block: how long to wait before an empty list.
         away: called once each time that the store becomes unavailable.
+        back: called with the key of a stream that went back and is read from its beginning.
         clock: of this process.
 
     Raises:
         StoreRefused: the store refuses access.
     """
-    after = dict(start)
-    pause = _FIRST_PAUSE
+    after, given, places = dict(start), dict[str, EntryId](), ReaderPlaces()
+    pause, looked = _FIRST_PAUSE, clock.monotonic()
     while True:
         try:
             async with aclosing(follow(client, after, block=block, clock=clock)) as reading:
                 async for entries in reading:
                     pause = _FIRST_PAUSE
                     after.update((entry.key, entry.id) for entry in entries)
+                    given.update((entry.key, EntryId.parse(entry.id)) for entry in entries)
                     yield sorted(entries, key=lambda entry: EntryId.parse(entry.id))
+                    if not given or clock.monotonic() - looked < LOOK_BACK.total_seconds():
+                        continue
+                    ends, looked = await last_ids(client, list(given)), clock.monotonic()
+                    lost = [key for key, place in given.items() if places.is_lost(key, place, ends[key])]
+                    for key in lost:
+                        back(key)
+                        after[key] = EARLIEST
+                        del given[key]
+                    if lost:
+                        break
         except StoreUnavailable as error:
             if pause == _FIRST_PAUSE:
                 away(error)

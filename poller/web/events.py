@@ -50,7 +50,7 @@ from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.errors import let_in, translated
 from poller.store.session import blocking_client
-from poller.store.stream import EntryId, arrivals
+from poller.store.stream import EntryId, ReaderPlaces, arrivals, last_ids
 from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import process_metrics
 from poller.web.context import AppContext
@@ -446,6 +446,8 @@ class EventReader:
         self._types = types
         self._from_now = from_now
         self._told = ""
+        self._ends = ReaderPlaces()
+        self._left: set[str] = set()  # streams that went back, and are read from their beginning
         self._beat = beat_seconds
         self._clock = clock
         self._most = dict.fromkeys(streams, 1)  # entries of each stream, by the size of those before
@@ -484,7 +486,12 @@ class EventReader:
                 following = str(self._places[feed].following)
                 most = self._most[key]
                 found = cast("_Entries", await self._client.xrange(key, min=following, count=most))
-                unknown = bool(found) and await self._trimmed_unknown(key, feed, found[0])
+                if not found and await self._is_lost(key, feed):
+                    self._places.move(feed, BEGINNING)
+                    self._left.add(key)
+                    due.append(key)
+                    return []
+                unknown = bool(found) and (key in self._left or await self._trimmed_unknown(key, feed, found[0]))
         except StoreUnavailable:
             due.append(key)
             await self._clock.sleep(_AGAIN)
@@ -492,12 +499,21 @@ class EventReader:
         if len(found) == most:
             due.append(key)
         if found:
+            self._left.discard(key)
             mean = sum(len(fields.get(b"data", b"")) for _, fields in found) // len(found)
             self._most[key] = max(1, min(AT_ONCE, _GROWTH * most, _AT_ONCE_BYTES // max(mean, 1)))
         told = [gap(feed, after=None, before=sequence_of(outline_of(found[0][1][b"data"])))] if unknown else []
         for entry, fields in found:
             told += self._messages(feed, entry, fields.get(b"data", b""))
         return told
+
+    async def _is_lost(self, key: str, feed: str) -> bool:
+        """Whether the stream went back behind the reader's place and has grown since; only events have a sequence."""
+        place = self._places[feed]
+        if not place.sequence:
+            return False
+        ends = await last_ids(self._client, [key])
+        return self._ends.is_lost(key, EntryId(place.milliseconds, place.number), ends[key])
 
     async def _trimmed_unknown(self, key: str, feed: str, first: tuple[bytes, Mapping[bytes, bytes]]) -> bool:
         """Whether entries may have been trimmed after a position without a sequence number.

@@ -19,6 +19,7 @@ from poller.store.keys import remembered_key
 from poller.store.lease import HeldElsewhere
 from poller.store.recovery import NOTE_EVERY, FeedMemory, high_water_marks
 from poller.store.snapshots import SAMPLES
+from poller.store.stream import EntryId
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns
 from tests.store.records import unavailability
@@ -32,10 +33,10 @@ FEED = "acme/employmentUnavailabilities"
 class Process:
     """A process that polls the feed: its store, its memory and its clock."""
 
-    def __init__(self, client: Redis, nonce: str) -> None:
+    def __init__(self, client: Redis, nonce: str, *, now_ms: int = 1_000) -> None:
         self.seconds = 0.0
         clock = StubClock(
-            now=lambda: moment_of(1_000),
+            now=lambda: moment_of(now_ms),
             monotonic=lambda: self.seconds,
             draws=(f"{nonce}{number:x}" for number in range(16)),
         )
@@ -174,6 +175,59 @@ async def test_after_a_lost_stream_ids_are_later_though_the_clock_was_set_back(s
     assert [entry for entry, _ in some] == [f"{2**42}-{number}".encode() for number in (8, 9)]
     assert await one.round(4) is None
     assert await sequences(store_client) == [2, 3, 4]
+
+
+_AHEAD = 2**42  # milliseconds: the year 2109
+
+
+@pytest.mark.parametrize("by", ["the process that wrote them", "another process"])
+@pytest.mark.parametrize("lost", ["everything", "the last events", "the state"])
+async def test_after_any_loss_ids_are_later_though_the_clock_was_set_back(
+    store_client: Redis, lost: str, by: str
+) -> None:
+    """Law: what comes after a loss has later ids than what any reader may have got, if a process knows of that."""
+    one = Process(store_client, "a", now_ms=_AHEAD)
+    await one.round(1)
+    dump = await dumped(store_client)
+    one.seconds += NOTE_EVERY
+    await one.round(2, 3)  # while the server's clock was ahead, as far as the process knows
+    if by == "another process":
+        noted = await high_water_marks(store_client, NOTES)
+        await one.store.release()
+        one = Process(store_client, "b")
+        one.store.memory.overheard(noted[FEED])
+    if lost == "the state":
+        await gone(store_client, KEYS.state)
+    else:
+        await flushed(store_client)
+        if lost == "the last events":
+            await restored(store_client, dump)
+    assert await one.round(2, 3, 4) is not None
+    ids = [EntryId.parse(entry) for entry, _ in await entries_of(store_client)]
+    assert len(ids) == {"everything": 3, "the last events": 4, "the state": 6}[lost]
+    assert ids[-3] > EntryId(_AHEAD)
+    assert ids == sorted(ids)
+    assert await one.round(5) is None
+    assert len(await entries_of(store_client)) == len(ids) + 1
+
+
+async def test_ids_are_not_raised_without_a_loss(store_client: Redis) -> None:
+    """Law: as long as nothing is lost, and in the data of another installation, entries have the server's time."""
+    other = Process(store_client, "e")
+    await other.round(1)
+    await other.store.release()
+    foreign = await dumped(store_client)
+    await flushed(store_client)
+    one = Process(store_client, "a", now_ms=_AHEAD)
+    assert [await one.round(1), await one.round(2)] == [None, None]
+    await flushed(store_client)
+    await restored(store_client, foreign)
+    assert await one.round(2) is not None
+    assert all(EntryId.parse(entry).ms < _AHEAD for entry, _ in await entries_of(store_client))
+
+
+async def entries_of(client: Redis) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    return cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(KEYS.events))
 
 
 async def test_a_stream_that_was_trimmed_is_not_lost(store_client: Redis) -> None:

@@ -83,6 +83,10 @@ class Published:
         self._sequence[feed] = number
         return name
 
+    def goes_back(self, feed: str, number: int) -> None:
+        """Number the next events of a feed after this one."""
+        self._sequence[feed] = number
+
 
 @pytest.fixture
 def published(given: Served) -> Published:
@@ -372,6 +376,29 @@ async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Se
         assert await one.names(2) == names[2:]
     async with reader(given, "?from=3000-0") as one:
         assert await one.names(1) == names[3:]
+
+
+async def test_a_reader_past_the_end_of_its_stream_begins_again(given: Served, published: Published) -> None:
+    """If the store went back and its clock is behind, what comes before a reader's place is sent, after a gap."""
+    key = keys_of(given.settings, FEEDS[0]).events
+    names = [await published.add(FEEDS[0], entry=f"{number}-0") for number in (1000, 2000, 3000)]
+    async with reader(given, "?from=earliest") as one:
+        assert await one.names(3) == names
+    last = one.parser.last
+    await given.store.delete(key)
+    published.goes_back(FEEDS[0], 0)
+    again = [await published.add(FEEDS[0], entry=f"{number}-0") for number in (1000, 1500)]
+    async with reader(given, last=last) as one:
+        await one.begun()
+        await published.add(FEEDS[1])
+        assert await one.names(1) == [f"{FEEDS[1]}#1"]  # an older copy in which nothing has come yet repeats nothing
+        again.append(await published.add(FEEDS[0], entry="1600-0"))
+        told = await one.next()
+        gap = {"feed": FEEDS[0], "after": None, "before": 1, "missing": None}
+        assert (told.kind, json.loads(told.data)) == ("gap", gap)
+        assert await one.names(3) == again
+        name = await published.add(FEEDS[0], entry="1700-0")
+        assert await one.names(1) == [name]
 
 
 @asynccontextmanager

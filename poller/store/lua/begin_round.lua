@@ -1,15 +1,16 @@
 -- Acquires a feed's lease and reads its state; creates the state where there is none, or not all of it.
 -- KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events, pause, held versions.
 -- ARGV: nonce, ttl of the lease in ms, a fresh generation, the generations of this feed that the caller knows
---   (the newest first, '' for none), the sequence it knows.
+--   (the newest first, '' for none), the sequence it knows, and an id that no entry it knows of is after ('' for none).
 -- Answers, where this process has the lease now, the state as a flat list, a word on what was found, and its clock in
 --   ms; else the ms that the other's lease still has; and where the feed is paused, as text, what is kept of
 --   that.
 -- The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream lacks the last
 --   event that was published, and else what was missing ('all'; or 'order', where an operator wants it): then
 --   the feed starts with nothing left of what was known, and never with a half of it.
--- What comes after a loss of the stream alone has later ids than what was in it, whatever the clock: readers that
---   are past that would not see it.
+-- What comes after any loss has later ids than what was in the stream, whatever the clock: readers that are past
+--   that would not see it. The state knows that of a loss of the stream alone; where the state went back or is gone,
+--   the caller does.
 -- A feed of which nothing was published yet is like a new one where an operator wants it to begin again: what comes
 --   repeats nothing.
 -- The stream stays, for others may still need what is in it; and the sequence goes on from its last event,
@@ -28,27 +29,35 @@ local now = time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000
 local kind = redis.call('TYPE', KEYS[7])['ok']
 local streams = kind == 'stream'
 local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers')
+local function lift(to)
+  local last = '0-0'
+  local info = streams and redis.call('XINFO', 'STREAM', KEYS[7]) or {}
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then last = info[i + 1] end
+  end
+  local behind = precedes(last, to)
+  if behind and (streams or kind == 'none') then
+    redis.call('XADD', KEYS[7], to, 'data', '')
+    redis.call('XDEL', KEYS[7], to)
+    return true, to
+  end
+  return behind, last
+end
 local found = 'state'
 if have[1] and have[2] then
   found = have[6] and 'order' or lost(counted(KEYS[3], KEYS[4], KEYS[5]), have[3], have[2]) or ''
 end
 if found == '' then
   if have[4] then
-    local last = '0-0'
-    local info = streams and redis.call('XINFO', 'STREAM', KEYS[7]) or {}
-    for i = 1, #info, 2 do
-      if info[i] == 'last-generated-id' then last = info[i + 1] end
-    end
-    local behind = precedes(last, have[4])
+    local behind, last = lift(have[4])
     if have[5] or behind then
       found = 'stream'
       redis.call('HDEL', KEYS[2], 'torn')
-      if behind and (streams or kind == 'none') then
-        redis.call('XADD', KEYS[7], have[4], 'data', '')
-        redis.call('XDEL', KEYS[7], have[4])
-      else redis.call('HSET', KEYS[2], 'entry', last) end
+      redis.call('HSET', KEYS[2], 'entry', last)
     end
   end
+  local ours = string.find(' ' .. ARGV[4] .. ' ', ' ' .. have[1] .. ' ', 1, true)
+  if ours and (tonumber(have[2]) or 0) < tonumber(ARGV[5]) then lift(ARGV[6]) end
   return {redis.call('HGETALL', KEYS[2]), found, now}
 end
 local formers, sequence = ARGV[4], ARGV[5]
@@ -56,6 +65,7 @@ if have[1] then formers = have[1] .. ' ' .. (have[7] or '') end
 if tonumber(have[2] or 0) and tonumber(have[2] or 0) > tonumber(sequence) then sequence = have[2] end
 local newest = streams and redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
 if newest then sequence = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"') or sequence end
+if found ~= 'order' then lift(ARGV[6]) end
 local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if not have[1] and left == 0 and not newest then found = 'all' end
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[9])

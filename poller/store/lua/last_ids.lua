@@ -1,9 +1,14 @@
--- Reads the id of the last entry of each stream, without the entry.
+-- Reads where each stream ends.
 -- KEYS: streams.
--- Answers the id of each one's last entry, without the entry.
+-- Answers the id of each one's last entry, also where that was deleted; '0-0' where there is no stream.
 local ids = {}
 for place, key in ipairs(KEYS) do
-  local newest = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
-  ids[place] = newest[1] and newest[1][1] or '0-0'
+  ids[place] = '0-0'
+  if redis.call('EXISTS', key) == 1 then
+    local info = redis.call('XINFO', 'STREAM', key)
+    for i = 1, #info, 2 do
+      if info[i] == 'last-generated-id' then ids[place] = info[i + 1] end
+    end
+  end
 end
 return ids
