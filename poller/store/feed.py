@@ -176,7 +176,7 @@ class FeedStore:
     def _beginning(self) -> tuple[list[str], list[str | int]]:
         keys, known = self.keys, self.memory.known
         names = [keys.lease, keys.state, keys.snapshots, keys.dictionaries, keys.qualifications, keys.listings]
-        before = (" ".join(known.lineage), known.sequence, known.end) if known else ("", 0, "")
+        before = (" ".join(known.lineage), known.sequence, known.highest_entry) if known else ("", 0, "")
         return [*names, keys.events, keys.pause, keys.held_versions], [
             self.lease.token,
             self.lease.milliseconds,

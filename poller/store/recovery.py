@@ -112,7 +112,7 @@ class HighWaterMark(msgspec.Struct, frozen=True):
     latest: int = 0
 
     @property
-    def end(self) -> str:
+    def highest_entry(self) -> str:
         """An id that no entry of the stream is after; empty: unknown."""
         return str(EntryId(self.latest + 1)) if self.latest else ""
 

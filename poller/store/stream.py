@@ -278,7 +278,7 @@ async def append(client: Redis, key: str, event: bytes, *, most: int) -> None:
         await client.xadd(key, {"data": event}, maxlen=most, approximate=True)
 
 
-class ReaderPlaces:
+class RollbackWatch:
     """Notices that a reader's place in a stream is one that the store does not know any more.
 
     A store that goes back may give lower ids to what comes next, if its clock is behind or was ahead once. A process
@@ -331,7 +331,7 @@ async def followed(
     Raises:
         StoreRefused: the store refuses access.
     """
-    after, given, places = dict(start), dict[str, EntryId](), ReaderPlaces()
+    after, given, watch = dict(start), dict[str, EntryId](), RollbackWatch()
     pause, looked = _FIRST_PAUSE, clock.monotonic()
     while True:
         try:
@@ -344,7 +344,7 @@ async def followed(
                     if not given or clock.monotonic() - looked < LOOK_BACK.total_seconds():
                         continue
                     ends, looked = await last_ids(client, list(given)), clock.monotonic()
-                    lost = [key for key, place in given.items() if places.is_lost(key, place, ends[key])]
+                    lost = [key for key, place in given.items() if watch.is_lost(key, place, ends[key])]
                     for key in lost:
                         back(key)
                         after[key] = EARLIEST

@@ -50,7 +50,7 @@ from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.errors import let_in, translated
 from poller.store.session import blocking_client
-from poller.store.stream import EntryId, ReaderPlaces, arrivals, last_ids
+from poller.store.stream import EntryId, RollbackWatch, arrivals, last_ids
 from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import process_metrics
 from poller.web.context import AppContext
@@ -446,7 +446,7 @@ class EventReader:
         self._types = types
         self._from_now = from_now
         self._told = ""
-        self._ends = ReaderPlaces()
+        self._ends = RollbackWatch()
         self._left: set[str] = set()  # streams that went back, and are read from their beginning
         self._beat = beat_seconds
         self._clock = clock

@@ -14,7 +14,7 @@ from redis import Redis
 from poller.clock import Clock
 from poller.errors import StoreUnavailable
 from poller.redis.client import blocking
-from poller.store.stream import LOOK_BACK, EntryId, ReaderPlaces, followed
+from poller.store.stream import LOOK_BACK, EntryId, RollbackWatch, followed
 from tests.harness.clock import StubClock
 from tests.harness.waiting import limited
 from tests.servers import running
@@ -48,10 +48,10 @@ async def test_a_stream_that_went_back_is_read_again(store_url: str) -> None:
 
 def test_a_place_is_lost_if_the_stream_grows_before_it() -> None:
     """Not at the first look, not while nothing comes, and not if what comes is after the place."""
-    places, place = ReaderPlaces(), EntryId(9, 1)
-    assert [places.is_lost("k", place, end) for end in ("9-1", "5-0", "5-0", "5-1")] == [False, False, False, True]
-    assert [places.is_lost("k", place, end) for end in ("5-1", "10-0", "8-0", "8-0", "7-0")] == [False] * 4 + [True]
-    assert [places.is_lost(key, place, end) for key, end in (("a", "1-0"), ("b", "2-0"), ("a", "1-0"))] == [False] * 3
+    watch, place = RollbackWatch(), EntryId(9, 1)
+    assert [watch.is_lost("k", place, end) for end in ("9-1", "5-0", "5-0", "5-1")] == [False, False, False, True]
+    assert [watch.is_lost("k", place, end) for end in ("5-1", "10-0", "8-0", "8-0", "7-0")] == [False] * 4 + [True]
+    assert [watch.is_lost(key, place, end) for key, end in (("a", "1-0"), ("b", "2-0"), ("a", "1-0"))] == [False] * 3
 
 
 async def test_nothing_lost_or_repeated_across_an_absence() -> None:

@@ -56,8 +56,8 @@ if found == '' then
       redis.call('HSET', KEYS[2], 'entry', last)
     end
   end
-  local ours = string.find(' ' .. ARGV[4] .. ' ', ' ' .. have[1] .. ' ', 1, true)
-  if ours and (tonumber(have[2]) or 0) < tonumber(ARGV[5]) then lift(ARGV[6]) end
+  local is_known = string.find(' ' .. ARGV[4] .. ' ', ' ' .. have[1] .. ' ', 1, true)
+  if is_known and (tonumber(have[2]) or 0) < tonumber(ARGV[5]) then lift(ARGV[6]) end
   return {redis.call('HGETALL', KEYS[2]), found, now}
 end
 local formers, sequence = ARGV[4], ARGV[5]
