@@ -258,18 +258,22 @@ class RoundWriter:
             changed: receives the keys of those that are published.
             newer: keys of records of which a newer version may be known; they count as seen and are not compared.
         """
-        frame = self._frame(mode, path)
-        silent = self._feed.silent_baseline and mode is RoundMode.BASELINE
-        again = self._frame(RoundMode.FULL, path) if mode is RoundMode.BASELINE and self._knows_records else None
-        partial = self._feed.partial and mode is RoundMode.DELTA
-        holding = VersionPolicy(
-            self._held,
-            newest=self._feed.newest,
-            begun=None if mode is RoundMode.DELTA else self._begun_ms - int(self._age().total_seconds() * 1000),
-            now=self._store_ms(),
-            apart=self._feed.second_look,
-        )
-        rules = msgspec.structs.replace(self._rules, silent=silent, again=again, partial=partial, holding=holding)
+        if page.records:  # most deltas have none: an idle feed costs little
+            await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
+        self.tally.pages += 1
+
+    async def _page(
+        self,
+        page: Page,
+        *,
+        mode: RoundMode,
+        path: str,
+        seen: SeenKeysObserver | None,
+        changed: set[str] | None,
+        newer: Collection[str],
+    ) -> None:
+        frame, rules = self._frame(mode, path), self._rules_for(mode, path)
+        partial = rules.partial
         received: list[Record | Rejected] = []
         for some in _batched(page.records):
             received += map(self._read, some)
@@ -315,7 +319,23 @@ class RoundWriter:
                 self._sequence = commit.next_sequence
         if rejected:
             await self._mark_seen(rejected, seen)
-        self.tally.pages += 1
+
+    def _rules_for(self, mode: RoundMode, path: str) -> PublishRules:
+        is_baseline = mode is RoundMode.BASELINE
+        holding = VersionPolicy(
+            self._held,
+            newest=self._feed.newest,
+            begun=None if mode is RoundMode.DELTA else self._begun_ms - int(self._age().total_seconds() * 1000),
+            now=self._store_ms(),
+            apart=self._feed.second_look,
+        )
+        return msgspec.structs.replace(
+            self._rules,
+            partial=self._feed.partial and mode is RoundMode.DELTA,
+            silent=self._feed.silent_baseline and is_baseline,
+            again=self._frame(RoundMode.FULL, path) if is_baseline and self._knows_records else None,
+            holding=holding,
+        )
 
     async def _known(self, keys: list[str], seen: SeenKeysObserver | None) -> Mapping[str, Snapshot]:
         """The snapshots of a page's records."""
