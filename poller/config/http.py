@@ -33,7 +33,6 @@ _EXPECTED_REDIS: Final = (
 )
 _SECRET_PATH: Final = 8  # characters
 _SECRET_PIECE: Final = 16
-_SUBJECT: Final = re.compile(r"[^*>/%\\]{1,255}")
 _HOST_AND_PORT: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
@@ -43,22 +42,7 @@ def check_url(value: str) -> str:
     Raises:
         ValueError: anything else; user, password or a fragment in it; characters outside ASCII.
     """
-    _split(value)
-    return value
-
-
-def check_nats_url(value: str) -> str:
-    """A URL of NATS, ``nats://HOST:PORT/SUBJECT`` or ``tls://…``, as written.
-
-    Raises:
-        ValueError: anything else; user and password; a subject that cannot be published to, or one of the server's own.
-    """
-    parts = _split(value, ("nats", "tls"))
-    subject = parts.path.removeprefix("/")
-    if not _SUBJECT.fullmatch(subject) or "" in subject.split(".") or "?" in value:
-        raise ValueError("expected nats://HOST:PORT/SUBJECT or tls://…, with a subject without wildcards")
-    if subject.startswith(("$", "_INBOX.")):
-        raise ValueError("expected a subject that is not one of the server's own ($…, _INBOX)")
+    split_url(value)
     return value
 
 
@@ -68,7 +52,7 @@ def check_base_url(value: str) -> str:
     Raises:
         ValueError: as there.
     """
-    if _split(value).query or "?" in value:
+    if split_url(value).query or "?" in value:
         raise ValueError("expected a URL without a query")
     return value.rstrip("/")
 
@@ -181,7 +165,12 @@ def path_secrets(url: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for one in (*whole, *pieces) for text in (one, unquote(one))))
 
 
-def _split(value: str, schemes: tuple[str, str] = ("http", "https")) -> SplitResult:
+def split_url(value: str, schemes: tuple[str, str] = ("http", "https")) -> SplitResult:
+    """The parts of an absolute URL of one of two schemes.
+
+    Raises:
+        ValueError: anything else; user, password or a fragment in it; characters outside ASCII.
+    """
     try:
         parts = urlsplit(value)
         _ = parts.port

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -27,8 +28,8 @@ from poller.config.http import (
     SinkAuthSettings,
     SinkHeaders,
     auth_kinds_of,
-    check_nats_url,
     check_url,
+    split_url,
 )
 from poller.config.types import (
     Between,
@@ -164,6 +165,24 @@ class SinkKind(NamedTuple):
         if self.reach:
             return self.reach(url, allowed)
         return forbidden(url, allowed, tls=self.tls, plain=self.plain)
+
+
+_SUBJECT: Final = re.compile(r"[^*>/%\\]{1,255}")
+
+
+def check_nats_url(value: str) -> str:
+    """A URL of NATS, ``nats://HOST:PORT/SUBJECT`` or ``tls://…``, as written.
+
+    Raises:
+        ValueError: anything else; user and password; a subject that cannot be published to, or one of the server's own.
+    """
+    parts = split_url(value, ("nats", "tls"))
+    subject = parts.path.removeprefix("/")
+    if not _SUBJECT.fullmatch(subject) or "" in subject.split(".") or "?" in value:
+        raise ValueError("expected nats://HOST:PORT/SUBJECT or tls://…, with a subject without wildcards")
+    if subject.startswith(("$", "_INBOX.")):
+        raise ValueError("expected a subject that is not one of the server's own ($…, _INBOX)")
+    return value
 
 
 _WEBHOOK: Final = SinkKind(
