@@ -22,16 +22,18 @@ import structlog
 from poller import __version__
 from poller.clock import Clock
 from poller.config.settings import Settings
-from poller.control.orphans import stated, store_orphans
+from poller.config.sources import SourceSettings
+from poller.control.factories import credential_of
+from poller.control.orphans import report_empty_store, stated, store_orphans
 from poller.daemon.cluster.membership import Configurations, Membership
 from poller.daemon.deliver_role import DeliverRole
 from poller.daemon.health import START, Readiness, StoreMonitor, SupervisorNotifier, counted, measured, supervised
 from poller.daemon.poll_role import poll_until
 from poller.daemon.retention_role import RetentionRole
 from poller.daemon.round_runner import PolledFeed, RoundObserver, polled_feeds
-from poller.daemon.startup import report_empty_store, report_missing_credentials
 from poller.daemon.stored_metrics import StoredReadings
-from poller.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
+from poller.errors import ConfigurationError, CredentialUnusable, StoreError, StoreRefused, StoreUnavailable
+from poller.http.transport import Transport
 from poller.lifecycle import ended, first_of, unless_stopped
 from poller.source.feed import RoundMode, RoundResult
 from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
@@ -47,6 +49,8 @@ from poller.web.health import Exposition, metrics_routes
 
 _log = structlog.get_logger("poller.daemon")
 _ASKED_AGAIN: Final = 0.25  # seconds
+_NO_VARIABLE: Final = "set it and start poller again; until then the source's rounds fail"
+_NO_FILE: Final = "correct the file; until then the source's rounds fail; they continue without a restart"
 ROLES: Final = frozenset({"poll", "deliver", "serve"})
 T = TypeVar("T")
 
@@ -321,3 +325,16 @@ async def _when_free(polled: PolledFeed, clock: Clock) -> RoundResult:
             return again
         result = again
     return result
+
+
+async def report_missing_credentials(
+    sources: Iterable[SourceSettings], environ: Mapping[str, str], clock: Clock
+) -> None:
+    """Log the sources whose credential is missing or unusable. Token programs and token servers are not called here."""
+    for source in sources:
+        credential = credential_of(source.auth, environ, Transport(), source.timeout, clock)
+        try:
+            await credential.check()
+        except CredentialUnusable as error:
+            advice = _NO_VARIABLE if credential.needs_restart else _NO_FILE
+            _log.error("source without a credential", source=source.name, error=str(error), advice=advice)

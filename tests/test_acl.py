@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from structlog.testing import capture_logs
 
 from poller.clock import Clock
-from poller.daemon.startup import report_empty_store
+from poller.control.orphans import report_empty_store
 from poller.redis.client import commands
 from poller.redis.health import check_store
 from tests.acl import DEPLOYED, Guarded, running_with_acl

@@ -1,28 +1,35 @@
-"""Orphaned feeds: stored feeds that no running process has configured.
+"""Stored feeds that are not configured: orphaned feeds of this prefix, and those of another one.
+
+A feed is orphaned if no running process has it configured. If the store has no configured feed at all, it is empty, or
+the prefix is wrong.
 
 **Invariants**
 
 - Undelivered events of an orphaned feed are delivered; the stream needs no source for that.
 - A feed is forgotten only while no live process has it configured, and under its lease, so that no round writes
   meanwhile. The processes are informed before the keys are deleted.
+- An empty store is no error; the log says that it is empty, or which other prefix has the same feeds. The search has a
+  time limit, so that a large store that other programs use as well delays nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Final
 
 import msgspec
+import structlog
 from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.types import did_you_mean
+from poller.control.factories import keys_of
 from poller.control.subscriptions import registry_of, until_let_go
 from poller.errors import ConfigurationError, PollerError, StoreError, StoreRefused
 from poller.redis.client import servers
@@ -42,7 +49,11 @@ LEASE: Final = timedelta(seconds=15)
 LEASE_PATIENCE: Final = 3.0  # seconds; trimming a stream holds the feed's lease for milliseconds
 _PAUSE: Final = 0.1
 _OURS: Final = group_of("")
+_STATES_AT_ONCE: Final = 500
+_EVERY_STATE: Final = "*:{*/*}:state"
 _MARKS: Final = ("place", "replay_after", "replay_to")
+
+_store_log = structlog.get_logger("poller.store")
 
 
 class OrphanedBacklog(msgspec.Struct, frozen=True):
@@ -390,3 +401,66 @@ def differences(said: Mapping[str, MemberConfiguration]) -> list[ConfigurationDi
 
 def _digest(value: str) -> str:
     return blake2b(value.encode(), digest_size=8).hexdigest()
+
+
+# At the start: whether the store knows the configured feeds at all.
+
+
+async def report_empty_store(client: Redis, settings: Settings) -> None:
+    """Log that the store has no state of any configured feed, if so.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    if await _has_state(client, settings):
+        return
+    prefix = settings.redis.prefix
+    try:
+        others = sorted(await prefixes_of(client, settings.feed_ids) - {prefix})
+    except StoreRefused:  # the user may not SCAN
+        others = []
+    if others:
+        _store_log.warning(
+            "no state of any feed under this prefix, but under others",
+            prefix=prefix,
+            others=others,
+            advice=f"check redis.prefix: with {prefix!r}, all feeds are read for the first time",
+        )
+    else:
+        _store_log.info("first start: the store has no state of any feed", prefix=prefix)
+
+
+async def prefixes_of(
+    client: Redis, feeds: Collection[str], *, within: float = SEARCH_SECONDS, at_once: int = 1000
+) -> set[str]:
+    """The prefixes under which the store holds one of these feeds, as far as found within this many seconds.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    found: set[str] = set()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            for one in await servers(client):
+                with translated(one):
+                    async for key in one.scan_iter(match=_EVERY_STATE, count=at_once):
+                        prefix, _, rest = key.decode("utf-8", "replace").rpartition(":{")
+                        if rest.rpartition("}")[0] in feeds:
+                            found.add(prefix)
+    return found
+
+
+async def _has_state(client: Redis, settings: Settings) -> bool:
+    """Whether the store has, or had, state of any of the feeds."""
+    with translated(client):
+        if await client.exists(remembered_key(settings.redis.prefix)):
+            return True
+    states = [keys_of(settings, feed).state for feed in settings.feed_ids]
+    for some in (states[at : at + _STATES_AT_ONCE] for at in range(0, len(states), _STATES_AT_ONCE)):
+        with translated(client):
+            asking = client.pipeline(transaction=False)
+            for state in some:
+                asking.exists(state)
+            if any(await asking.execute()):
+                return True
+    return False

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.startup`: what a daemon reports when it starts."""
+"""What a daemon reports when it starts: an empty store, a store filled under another prefix, missing credentials."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from fakeredis import FakeAsyncRedis
 from structlog.testing import capture_logs
 
-from poller.app import run
+from poller.app import report_missing_credentials, run
 from poller.clock import Clock
 from poller.config.load import load
 from poller.control.factories import keys_of
-from poller.daemon.startup import prefixes_of, report_empty_store, report_missing_credentials
+from poller.control.orphans import prefixes_of, report_empty_store
 from poller.store.keys import ConsumerKeys, FeedKeys, remembered_key
 from tests.control.subscribed import FEEDS, configured
 from tests.harness.clock import StubClock
