@@ -206,7 +206,10 @@ class World:
         self.feeds = list(plan.feeds)
         self.settings = configured(plan, without=self.addable)
         self._resources = {feed.feed: feed.resource for feed in plan.feeds}
-        self._retired: set[str] = set()
+        self._retired, self._excused = (
+            set[str](),
+            set[str](),
+        )  # excused: could not release leases when they were stopped
         self._forgotten: set[str] = set()
         self._deleted: dict[str, tuple[str, list[tuple[str, bytes]]]] = {}  # where it was reset, and its stream
         self._restarting = asyncio.Lock()
@@ -472,7 +475,7 @@ class World:
     async def _end(self) -> None:
         # The release of a lease that goes out on a half-open connection has no answer; the lease runs out by itself.
         running = list(self._running)
-        deaf = set(filter(self._is_deaf, running))
+        deaf, excused = set(filter(self._is_deaf, running)), set(self._excused)
         for name in running:
             await self.stop(name)
         self._problems += self._miscounted(self._counters.count - len(running))
@@ -480,8 +483,12 @@ class World:
             self._problems += await self.operator.start(self._counted())
         if not self.problems:
             spared = {f"poller:{{acme/{feed}}}:lease" for feed in self._forgotten if self._belated}
-            left = [key for key, owner in self._left() if owner.rsplit("-", 2)[0] not in deaf and key not in spared]
-            self._problems += [f"{key} is left" for key in left]
+            left = [(key, owner.rpartition("-")[0]) for key, owner in self._left() if key not in spared]
+            self._problems += [
+                f"{key} is left"
+                for key, process in left
+                if process not in excused and process.rpartition("-")[0] not in deaf
+            ]
 
     def _is_deaf(self, name: str) -> bool:
         """Whether a daemon has a half-open connection to the store."""
@@ -568,10 +575,11 @@ class World:
     async def _look_at_leases(self, host: Host, told: float) -> None:
         """A process that has ended in order has no lease, also when its last requests have arrived, if it could."""
         await self.rest(self.latency[1])
+        process = f"{host.name}-{host.pid}"
         if self.plan.latency > _PROMPT or held_from_releasing(self.plan, host.name, told, self.now()):
+            self._excused.add(process)
             return
-        member = f"{host.name}-{host.pid}-"
-        kept = [key for key, owner in self._left() if owner.startswith(member)]
+        kept = [key for key, owner in self._left() if owner.rpartition("-")[0] == process]
         self._problems += [f"{host.name} was stopped at {told:.3f}, and {key} stays its" for key in kept]
 
     def _held_up(self) -> float:
