@@ -165,8 +165,8 @@ def path_secrets(url: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for one in (*whole, *pieces) for text in (one, unquote(one))))
 
 
-def split_url(value: str, schemes: tuple[str, str] = ("http", "https")) -> SplitResult:
-    """The parts of an absolute URL of one of two schemes.
+def split_url(value: str, schemes: tuple[str, ...] = ("http", "https")) -> SplitResult:
+    """The parts of an absolute URL of one of these schemes.
 
     Raises:
         ValueError: anything else; user, password or a fragment in it; characters outside ASCII.
@@ -178,7 +178,8 @@ def split_url(value: str, schemes: tuple[str, str] = ("http", "https")) -> Split
     except ValueError:  # urlsplit's text repeats what it could not read
         raise ValueError("expected a URL whose host and port can be read") from None
     if parts.scheme not in schemes or not host or re.search(r"[^\x21-\x7e]", value):
-        raise ValueError(f"expected a URL that begins with {schemes[0]}:// or {schemes[1]}:// and a host, in ASCII")
+        beginnings = " or ".join(f"{scheme}://" for scheme in schemes)
+        raise ValueError(f"expected a URL that begins with {beginnings} and a host, in ASCII")
     if "@" in parts.netloc:
         raise ValueError("expected a URL without user and password: a credential goes into auth")
     if "#" in value:

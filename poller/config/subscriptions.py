@@ -142,7 +142,7 @@ class SinkKind(NamedTuple):
     Attributes:
         module: of :mod:`poller.delivery.sinks`.
         protocol: for the Subscriptions API.
-        tls: its scheme with TLS, or its only one.
+        tls: its scheme with TLS, or of one that connects to no host; "": it has no TLS.
         plain: its scheme without TLS, which is for allowed addresses alone; "": there is none.
         check: of a URL; ValueError: it cannot be used.
         refuses: keys of a subscription that it has no use for.
@@ -159,6 +159,11 @@ class SinkKind(NamedTuple):
     refuses: frozenset[str] = frozenset()
     auth: frozenset[str] = frozenset({"none"})
     reach: Callable[[str, AddressPolicy], str | None] | None = None
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that messages name it by."""
+        return self.tls or self.plain
 
     def forbidden(self, url: str, allowed: AddressPolicy) -> str | None:
         """Why this URL may not be reached; None: it may."""
@@ -207,7 +212,7 @@ def sink_kind_of(url: str) -> SinkKind:
 
 
 def _schemes(takes: Callable[[SinkKind], bool]) -> list[str]:
-    return [f"{scheme}://" for scheme, kind in SINKS.items() if scheme == kind.tls and takes(kind)]
+    return [f"{scheme}://" for scheme, kind in SINKS.items() if scheme == kind.scheme and takes(kind)]
 
 
 def _check_sink(url: str) -> str:
@@ -299,7 +304,8 @@ class SubscriptionSettings(Table):
     def _over_tls(cls, file: Path | None, given: ValidationInfo) -> Path | None:
         url = str(given.data.get("sink", "https://"))
         if file is not None and urlsplit(url).scheme == (kind := sink_kind_of(url)).plain:
-            raise ValueError(f"expected only with a sink that is {kind.tls}://")
+            secure = f" that is {kind.tls}://" if kind.tls else " with TLS"
+            raise ValueError(f"expected only with a sink{secure}")
         return file
 
     @field_validator("mode", "secret_files", "headers", "handshake", "ca_file", "client_cert_file")
@@ -308,7 +314,7 @@ class SubscriptionSettings(Table):
         name, kind = given.field_name or "", sink_kind_of(str(given.data.get("sink", "https://")))
         if name in kind.refuses and value and value != "structured":
             takers = " or ".join(_schemes(lambda one: name not in one.refuses))
-            raise ValueError(f"expected only with a sink that is {takers}; one that is {kind.tls}:// takes none")
+            raise ValueError(f"expected only with a sink that is {takers}; one that is {kind.scheme}:// takes none")
         return value
 
     @field_validator("auth")
@@ -318,7 +324,7 @@ class SubscriptionSettings(Table):
         if auth.kind in kind.auth:
             return auth
         if kind.auth <= {"none"}:
-            raise ValueError(f"expected none: a sink that is {kind.tls}:// takes no credential")
+            raise ValueError(f"expected none: a sink that is {kind.scheme}:// takes no credential")
         takers = sorted(f"{scheme}://" for scheme, one in SINKS.items() if auth.kind in one.auth) or ["sources"]
         raise ValueError(f"expected another kind than {auth.kind}, which is for {' and '.join(takers)} alone")
 

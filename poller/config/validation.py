@@ -22,6 +22,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from poller.config.errors import ABSENT, ConfigProblem, Key, shown_problem, sounds_secret
+from poller.config.http import AUTH_KINDS
 from poller.config.settings import Settings, broken_relations, source_relations, subscription_relations
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import SLOWEST, Table, did_you_mean
@@ -37,7 +38,6 @@ _PLACES: Final = {
     "subscriptions": _KEEP + 'secret_files = ["…"], or for the Authorization header auth = { token_file = "…" }',
     "http": _KEEP + 'admin_token_file = "…"',
     "redis": "a secret has no place in the file: put the whole URL into the environment as REDIS_URL",
-    "oauth2": _KEEP + 'client_secret_file = "…"',
 }
 _WORDS: Final = {
     "missing": "expected a value: this key is required",
@@ -102,11 +102,23 @@ def _unknown(key: Key) -> str:
     name, known = str(last), _keys_at(tuple(table))
     hint = did_you_mean(name, known)
     if sounds_secret(name) and name not in _everywhere(Settings):
-        return next((_PLACES[part] for part in reversed(table) if part in _PLACES), f"unknown key{hint}")
+        return _place_for_secret(tuple(table)) or f"unknown key{hint}"
     if hint:
         return f"unknown key{hint}"
     homes = [home for home in _everywhere(Settings).get(name, ()) if home]
     return f"unknown key; it belongs in {' or '.join(homes)}" if homes else f"unknown key; known are {', '.join(known)}"
+
+
+def _place_for_secret(table: Key) -> str | None:
+    """Where a secret belongs that was written into this table: the nearest place that takes one."""
+    for end in range(len(table), 0, -1):
+        part = str(table[end - 1])
+        if part in _PLACES:
+            return _PLACES[part]
+        files = [key for key in _keys_at(table[:end]) if key.endswith("_file")] if part in AUTH_KINDS else []
+        if files:
+            return f'{_KEEP}{files[0]} = "…"'
+    return None
 
 
 def _keys_at(table: Key) -> list[str]:

@@ -187,15 +187,15 @@ def forbidden(url: str, allowed: AddressPolicy, *, tls: str = "https", plain: st
     Args:
         url: of the sink.
         allowed: the policy; an allowed host may be used without TLS, too.
-        tls: the scheme of such sinks with TLS.
-        plain: the scheme without TLS.
+        tls: the scheme of such sinks with TLS; "": there is none.
+        plain: the scheme without TLS; "": likewise.
     """
     parts = _parts(url)
     if parts is None:
         return "a URL whose host and port can be read"
     authority, host = parts.netloc, parts.hostname or ""
     if parts.scheme not in {plain, tls} or not host:
-        return f"a URL that begins with {tls}:// and a host"
+        return f"a URL that begins with {tls or plain}:// and a host"
     if "@" in authority + parts.fragment or _UNFIT.search(url):
         return "a URL in ASCII without user and password, backslashes, spaces and control characters"
     shown = f"[{host}]" if authority.startswith("[") else host
@@ -205,7 +205,7 @@ def forbidden(url: str, allowed: AddressPolicy, *, tls: str = "https", plain: st
     inwards = _inwards(host, allowed)
     if inwards or parts.scheme == tls or allowed.private or allowed.names(host):
         return inwards
-    return f"{tls}://; {plain}:// only with {PRIVATE}, or to a host of allow_hosts"
+    return f"{f'{tls}://; ' if tls else ''}{plain}:// only with {PRIVATE}, or to a host of allow_hosts"
 
 
 def _parts(url: str) -> SplitResult | None:

@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from poller.clock import Clock
-from poller.config.http import AUTH_KINDS, AuthSettings, OAuth2Settings, SinkAuthSettings
+from poller.config.http import AUTH_KINDS, AuthSettings, OAuth2Settings, SinkAuthSettings, auth_kinds_of
 from poller.config.sources import SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.factories import client_of, credential_of, feed_of, subscription_of
@@ -31,13 +31,14 @@ async def test_each_kind_of_auth_gives_its_token(tmp_path: Path) -> None:
     issued = http(200, b'{"access_token":"from-endpoint","token_type":"bearer"}')
     async with serving(issued) as server:
         oauth2 = {"token_url": server.url, "client_id": "c", "client_secret_file": str(secret), "scope": "s"}
-        kinds = {
+        kinds: dict[str | None, dict[str, object]] = {
             "from-file": {"token_file": str(secret)},
             "from-variable": {"token_env": "TOKEN"},
             "from-command": {"command": ["echo", "from-command"]},
             "from-endpoint": {"oauth2": oauth2},
             None: {"none": True},
         }
+        assert {name for kind in kinds.values() for name in kind} == auth_kinds_of("source")
         for token, kind in kinds.items():
             auth = AuthSettings.model_validate(kind)
             environ = {"TOKEN": "from-variable"}
