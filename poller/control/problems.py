@@ -199,7 +199,10 @@ _STREAM_LOST: Final = (
     "what was not read yet is gone. For subscriptions that need it: poller resync {feed} --anew --wait publishes all "
     "records again, then {replay} 10m delivers them"
 )
-_ROLLED_BACK: Final = "nothing is to be done: what is missing is read and published again, with the same ids"
+_ROLLED_BACK: Final = (
+    "what is missing is read and published again, with the same ids, but for a change that the API has taken back "
+    "since: if receivers may hold one, poller resync {feed} --anew publishes all records again"
+)
 _REPLACED: Final = (
     "check redis.url and redis.prefix. If they are right, nothing is to be done: what differs is published as a "
     "baseline, and {replay} {at} delivers it to a subscription"

@@ -27,8 +27,10 @@ from poller.control.subscriptions import end_unlisted_feeds, filed
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
+from poller.delivery.endpoint import ConnectionBudget
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
+from poller.http.server import descriptor_limit
 from poller.lifecycle import ended, first_of, unless_stopped
 from poller.redis.errors import let_in
 from poller.store.consumer_state import ConsumerScripts
@@ -229,6 +231,7 @@ class DeliverRole:
             self._registry,
             self._beside,
             self._sharing,
+            ConnectionBudget(descriptor_limit() // 2),
             membership.name,
             watch,
             clock,

@@ -29,7 +29,7 @@ from poller.control.diagnostics import check_choices
 from poller.control.factories import sink_of, subscription_of
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
 from poller.daemon.cluster.membership import StoreObserver
-from poller.delivery.endpoint import EndpointState
+from poller.delivery.endpoint import ConnectionBudget, EndpointState
 from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
 from poller.delivery.feed_consumer import LAST_WAIT, FeedConsumer
 from poller.delivery.handshake import Granted, permitted
@@ -91,6 +91,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
         beside: takes a sink's URL, the subscription whose delivery learnt that the sink wants nothing until a moment,
             and that moment; informs the others of that sink and names them.
         sharing: the leases of the feed consumers.
+        connections: to all sinks.
         member: this process's name.
         watch: is informed when the store is away.
         clock: the store's.
@@ -103,6 +104,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
     registry: Registry
     beside: Callable[[str, str, datetime], Iterable[str]]
     sharing: LeaseBalancer
+    connections: ConnectionBudget
     member: str
     watch: StoreObserver
     clock: Clock
@@ -304,7 +306,8 @@ class SubscriptionRunner:
                 resumed=self._resumed,
                 clock=clock,
             )
-            await self._own_all(self._subscriber, kept.registered[self._name])
+            with self._shared.connections.shared_by(self._subscriber):
+                await self._own_all(self._subscriber, kept.registered[self._name])
 
     async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
         public_url = self._shared.settings.http.public_url

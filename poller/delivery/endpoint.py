@@ -15,6 +15,7 @@ sink costs little, nearly all events stay unread in the stream, and its recovery
 
 * No attempt starts while the endpoint is paused, whichever feed it is for.
 * Feeds take turns: a free slot is offered first to each of them in rotation.
+* A sink that hangs takes no connection from others: all endpoints of a process share its descriptors evenly.
 * If several processes share the feeds, each uses the part of slots and rate that corresponds to its feeds.
 * While a credential is missing, no attempt starts between two checks, and attempts that started before are not sent.
 * An attempt that was sent before the credential was missing does not end that state.
@@ -24,8 +25,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final, Literal, Protocol
@@ -37,7 +38,7 @@ from poller.delivery.endpoint_health import EndpointHealth, Health
 from poller.delivery.filters import Subscription
 from poller.delivery.retry import CREDENTIAL_WAIT
 from poller.delivery.sinks.base import NOT_PERMITTED, Outcome, OutcomeKind, Sink, SinkEvent, always
-from poller.limits import AdaptiveRate, RateLimiter, part_of
+from poller.limits import WHOLE, AdaptiveRate, RateLimiter, part_of
 
 MANY_FAILURES: Final = 20
 LOOK_AGAIN: Final = 0.1  # seconds; the adaptive rate rises during a wait
@@ -117,7 +118,8 @@ class EndpointState:
         self._unwell = unwell
         self._failed_in_a_row = 0
         self._clock = clock
-        self._most = self._free = subscription.concurrency
+        self._most = self._free = self._bound = subscription.concurrency
+        self._part = WHOLE
         self._pace = RateLimiter(subscription.rate)
         self._throttle = AdaptiveRate()
         self._throttled = asyncio.Lock()
@@ -130,10 +132,20 @@ class EndpointState:
 
     def share(self, part: Fraction) -> None:
         """Use this part of the limits; other processes have the rest."""
-        most = part_of(self.subscription.concurrency, part)
+        self._part = part
+        self._pace.change(part)
+        self._resize()
+
+    def bound(self, most: int) -> None:
+        """Use at most this number of connections, whatever the part."""
+        if most != self._bound:
+            self._bound = most
+            self._resize()
+
+    def _resize(self) -> None:
+        most = min(part_of(self.subscription.concurrency, self._part), self._bound)
         self._free += most - self._most
         self._most = most
-        self._pace.change(part)
         self._wake()
 
     def took(self, feed: str, health: Health) -> None:
@@ -439,3 +451,42 @@ class CredentialOutage:
             return None
         began, self.since, self.next_try = self.since, None, None
         return now - began
+
+
+class ConnectionBudget:
+    """The connections to sinks that one process may have, shared evenly by its endpoints; each may have one.
+
+    A sink that accepts requests and never answers keeps its connections. Without a bound a few dozen of them would use
+    up the descriptors of the process, and nothing would reach the others.
+    """
+
+    def __init__(self, most: int) -> None:
+        """``most``: the number of connections."""
+        self._most = most
+        self._endpoints: set[EndpointState] = set()
+        self._is_reported = False
+
+    @contextmanager
+    def shared_by(self, endpoint: EndpointState) -> Iterator[None]:
+        """Give this endpoint a share for the time of the block."""
+        self._endpoints.add(endpoint)
+        self._spread()
+        try:
+            yield
+        finally:
+            self._endpoints.remove(endpoint)
+            self._spread()
+
+    def _spread(self) -> None:
+        each = max(1, self._most // max(1, len(self._endpoints)))
+        for endpoint in self._endpoints:
+            endpoint.bound(min(each, endpoint.subscription.concurrency))
+        if not self._is_reported and any(each < one.subscription.concurrency for one in self._endpoints):
+            self._is_reported = True
+            _log.warning(
+                "few descriptors",
+                subscriptions=len(self._endpoints),
+                connections_each=each,
+                advice="subscriptions use fewer connections than their concurrency, so that a sink that hangs takes "
+                "none from others; raise the limit of open files (ulimit -n, LimitNOFILE=)",
+            )

@@ -85,8 +85,9 @@ _STREAM: Final = (
     "all records again for readers of the stream"
 )
 _ROLLED_BACK: Final = (
-    "nothing is to be done for the feed: what was lost is read and published again, with the same ids. Find out "
-    "whether a backup was restored, or a failover lost acknowledged writes"
+    "what was lost is read and published again, with the same ids, but for a change that the API has taken back since: "
+    "if receivers may hold one, `poller resync FEED --anew` publishes all records again. Find out whether a backup was "
+    "restored, or a failover lost acknowledged writes"
 )
 _REPLACED: Final = (
     "are redis.url and redis.prefix right? If they are, nothing is to be done: the next reading publishes what differs "

@@ -57,14 +57,14 @@ _KNOWN = HighWaterMark("g2", 9, ("g1",))
             STREAM,
             ("poller resync {feed} --anew --wait", "poller replay SUBSCRIPTION {feed} --from 10m"),
         ),
-        (FeedState("g2", 5), "", ("nothing is to be done",)),
-        (FeedState("g1", 5), "", ("nothing is to be done",)),
+        (FeedState("g2", 5), "", ("published again, with the same ids", "poller resync {feed} --anew")),
+        (FeedState("g1", 5), "", ("published again, with the same ids", "poller resync {feed} --anew")),
         (FeedState("x", 5), "", ("check redis.url and redis.prefix", "--from {at}")),
     ],
     ids=["all", "a part", "the stream", "an older backup", "before a loss", "another installation"],
 )
 def test_a_loss_is_shown_with_what_to_run(state: FeedState, found: str, remedies: tuple[str, ...]) -> None:
-    """A loss is shown for a week, with the commands that repair it or the word that nothing is to be done."""
+    """A loss is shown for a week, with what happens by itself and the commands that repair the rest."""
     loss = loss_of(_KNOWN, state, found)
     assert loss is not None
     at = "2026-03-02T08:15:00.000Z"

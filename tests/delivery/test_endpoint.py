@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +21,7 @@ from poller.delivery.endpoint import (
     MANY_FAILURES,
     REST_AGAIN,
     TELL_AGAIN,
+    ConnectionBudget,
     CredentialOutage,
     EndpointState,
 )
@@ -482,3 +485,57 @@ def test_told_now_and_then(apart: list[float]) -> None:
     assert told[:1] == [sum(apart[:1])] * len(told[:1])
     assert all(later - earlier >= TELL_AGAIN for earlier, later in pairwise(told))
     assert not apart or now - told[-1] < TELL_AGAIN
+
+
+def slots(sink: EndpointState) -> int:
+    """How many requests may start now; they are started."""
+    count = 0
+    while sink.free:
+        sink.acquire(fresh=False)
+        count += 1
+    return count
+
+
+def let_go(sink: EndpointState, count: int) -> int:
+    for _ in range(count):
+        sink.release()
+    return count
+
+
+def test_endpoints_share_the_connections_of_a_process() -> None:
+    """Each has an even share, at least one, its own concurrency and its part among processes at most."""
+    clock, budget = FakeClock(), ConnectionBudget(10)
+    sinks = [made(clock, concurrency=most) for most in (50, 4, 50)]
+    with capture_logs() as said, ExitStack() as running:
+        running.enter_context(budget.shared_by(sinks[0]))
+        assert let_go(sinks[0], slots(sinks[0])) == 10
+        leaving = [running.enter_context(ExitStack()) for _ in sinks[1:]]
+        for sink, one in zip(sinks[1:], leaving, strict=True):
+            one.enter_context(budget.shared_by(sink))
+        assert [let_go(sink, slots(sink)) for sink in sinks] == [3, 3, 3]
+        sinks[2].share(Fraction(1, 25))
+        assert [let_go(sink, slots(sink)) for sink in sinks] == [3, 3, 2]
+        many = [made(clock) for _ in range(20)]
+        with ExitStack() as more:
+            for sink in many:
+                more.enter_context(budget.shared_by(sink))
+            assert [let_go(sink, slots(sink)) for sink in (*sinks, *many)] == [1] * 23
+        leaving[1].close()
+        assert [let_go(sink, slots(sink)) for sink in sinks[:2]] == [5, 4]
+    assert [(line["event"], line["connections_each"]) for line in said] == [("few descriptors", 10)]
+
+
+def test_a_smaller_share_waits_for_requests_in_flight() -> None:
+    """Requests in flight go on; the next one starts when fewer than the new share are left."""
+    clock, budget = FakeClock(), ConnectionBudget(8)
+    one, other, heard = made(clock, concurrency=8), made(clock, concurrency=8), []
+    one.listen(lambda: heard.append(one.free))
+    with budget.shared_by(one):
+        assert slots(one) == 8
+        with budget.shared_by(other):
+            assert slots(other) == 4
+            let_go(one, 4)
+            assert not one.free
+            let_go(one, 1)
+            assert slots(one) == 1
+        assert (heard[-1], slots(one)) == (True, 4)

@@ -61,6 +61,52 @@ async def test_idle_connections_take_no_descriptor_from_the_work(tmp_path: Path,
     assert {line["event"] for line in amiss} == {"no room for more HTTP connections"}, amiss
 
 
+HANGING = """
+[[subscriptions]]
+id = "hanging-{number}"
+sink = "http://127.0.0.1:{port}/{number}"
+allow_private = true
+concurrency = 50
+timeout = "60s"
+"""
+
+
+async def test_sinks_that_hang_take_no_descriptor_from_the_others(tmp_path: Path, store: str) -> None:
+    """With sinks that never answer and few descriptors, another sink gets every event, and probes answer."""
+    connections: set[asyncio.StreamWriter] = set()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+
+    def close() -> None:
+        for writer in connections:
+            writer.close()
+
+    few = 128
+    async with (
+        subscribed(tmp_path, [Wish("one")], store=store, records=100) as scene,
+        await asyncio.start_server(hang, "127.0.0.1", 0) as server,
+        AsyncExitStack() as stack,
+    ):
+        config, port = scene.config(bind="127.0.0.1:0"), server.sockets[0].getsockname()[1]
+        hanging = (HANGING.format(number=number, port=port) for number in range(12))
+        config.write_text(config.read_text() + "".join(hanging))
+        crowded = await stack.enter_async_context(daemon(config, descriptors=(few, few)))
+        stack.callback(close)
+        await crowded.started()
+        said = await crowded.until(lambda line: line.get("event") == "listening", "listening")
+        await scene.more("one", 150)
+        await until(lambda: len(connections) >= 12, "each sink to hang")
+        await scene.more("one", 50)
+        assert psutil.Process(crowded.pid).num_fds() < few
+        async with patience("a probe"), aiohttp.ClientSession() as http, http.get(f"{said['page']}livez") as answer:
+            assert answer.status == 200
+        found = (await scene.caught_up())["one"]
+        assert found.clean, found
+        warned = [line for line in crowded.lines if line.get("level") in {"warning", "error"}]
+        assert {line["event"] for line in warned} == {"few descriptors"}, warned
+
+
 async def test_it_has_as_many_descriptors_as_it_may(tmp_path: Path, store: str) -> None:
     """The daemon raises its soft limit of descriptors to the hard limit at the start."""
     async with (
