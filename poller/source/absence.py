@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Where one answer holds the whole listing, a record is gone when ``GET …/{id}`` answers 404 or 410 twice; the second
 request starts after all first ones, at least :attr:`Feed.apart` later. An API behind two unequal backends answers 404
-now and then for what the other one has; a backend that lags has caught up by then.
+now and then for what the other one has; a backend that lags by less has caught up by then.
 
 In all other cases a second full reading at least as much later has to miss the record too; until then its snapshot is
 marked missing. Such cases are:
