@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-Where one answer holds the whole listing, a record is gone when ``GET …/{id}`` answers 404 or 410 twice; the second
+A record is gone when ``GET …/{id}`` answers 404 or 410 twice; the second
 request starts after all first ones, at least :attr:`Feed.apart` later. An API behind two unequal backends answers 404
 now and then for what the other one has; a backend that lags by less has caught up by then.
 
-In all other cases a second full reading at least as much later has to miss the record too; until then its snapshot is
-marked missing. Such cases are:
+In some cases a second full reading at least as much later has to miss the record too; until then its snapshot is marked
+missing. A record that the endpoint has is not removed then either. The cases are:
 
-- The listing has several pages. A record may slip over the edge of a page while it is read. The single-record endpoint
-  does not tell that it exists if it answers 404 for some records that are listed (for archived ones, say). It is still
-  requested: a record that it has is not removed.
-- The endpoint does not have a record that is listed: its path is wrong, or it takes another id.
+- The endpoint does not have a record that is listed: its path is wrong, it takes another id, or it does not show
+  archived records. A few records that are listed are requested to find that out, other ones each time; it counts for a
+  day (:meth:`poller.source.paging.DetectedCapabilities.lacks_listed`). Without that, a record that the endpoint never
+  shows would be removed when it slips over the edge of a page while the listing is read.
 - It answers with something else than the record: a page of HTML, an empty object, a list.
 - There is no such endpoint, servers may misread the id (``a/b``, ``..``), or a cache repeats the first answer.
 
@@ -70,11 +70,13 @@ class SettledAbsence(msgspec.Struct, frozen=True):
         uses_release: whether this was all that an operator's release lets through; False: removals that it lets
             through wait for a second reading.
         awaits_reading: whether records are missing for the first time, and a second reading decides.
+        lacks_listed: whether the single-record endpoint was found not to have a record that is listed.
     """
 
     is_complete: bool
     uses_release: bool = True
     awaits_reading: bool = False
+    lacks_listed: bool = False
 
 
 async def settle_absent(
@@ -87,7 +89,7 @@ async def settle_absent(
     released_missing: int | None = None,
     since_marked: timedelta | None,
     age: timedelta = timedelta(),
-    several_pages: bool = False,
+    lacks_listed: bool = False,
     remove: WriteAbsent,
     mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
@@ -104,7 +106,7 @@ async def settle_absent(
         released_missing: how many records were missing when it was held; the guard decides about more. None: unknown.
         since_marked: the time since records were last marked missing; None: never, or unknown.
         age: how long a cache had kept the oldest answer of the reading.
-        several_pages: whether records may have slipped from one page of the listing to another.
+        lacks_listed: whether the single-record endpoint is known not to have all records that are listed.
         remove: commits the removal of records.
         mark: commits that records are missing for the first time.
         keeps: whether a record may be in a listing that could not be read; then no reading confirms that it is gone.
@@ -132,15 +134,16 @@ async def settle_absent(
     if feed.resource.detail_path is None:
         settled = await _settle_by_readings(store, absent, seen, readings)
     else:
-        requests = _AbsenceByRequests(feed, store, get, remove, readings, several_pages=several_pages, clock=clock)
+        requests = _AbsenceByRequests(feed, store, get, remove, readings, lacks_listed=lacks_listed, clock=clock)
         settled = await requests.settle(absent, seen)
+        lacks_listed = requests.has_lacked
     if too_soon and readings.is_first and since_marked is not None and since_marked >= feed.apart:
         raise SourceUnavailable(
             f"a cache on the way has kept the listing for {age.total_seconds():g} s, so it does not say that the "
             "records which an earlier answer lacked are gone now"
         )
     uses_release = not (holds and readings.is_first)
-    return SettledAbsence(settled, uses_release=uses_release, awaits_reading=readings.awaits_reading)
+    return SettledAbsence(settled, uses_release, readings.awaits_reading, lacks_listed)
 
 
 class _AbsenceByReadings:
@@ -201,10 +204,11 @@ class _AbsenceByRequests:
         remove: WriteAbsent,
         readings: _AbsenceByReadings,
         *,
-        several_pages: bool,
+        lacks_listed: bool,
         clock: Clock,
     ) -> None:
-        self._several_pages = several_pages
+        self.has_lacked = False  # a record that is listed
+        self._lacks_listed = lacks_listed
         self._feed = feed
         self._store = store
         self._get = get
@@ -238,6 +242,7 @@ class _AbsenceByRequests:
         paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in readable.items()}
         asked = {key: path for key, path in paths.items() if path is not None}
         verdicts = await self._verdicts(asked)
+        self.has_lacked = _Verdict.GONE in verdicts.values()
         return all(verdicts.get(key) is _Verdict.HERE for key in asked)
 
     async def _leave_to_readings(self) -> bool:
@@ -256,7 +261,7 @@ class _AbsenceByRequests:
         verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None})
         undecided = {key for key, path in paths.items() if path is None or verdicts.get(key) is _Verdict.UNCLEAR}
         gone = {key for key, verdict in verdicts.items() if verdict is _Verdict.GONE}
-        if self._several_pages:
+        if self._lacks_listed:
             slipped = {key for key in gone if not absent[key].unreadable}  # these cannot be marked missing
             undecided, gone = undecided | slipped, gone - slipped
         settled = await self._readings.settle({key: absent[key] for key in paths if key in undecided})

@@ -235,6 +235,9 @@ REFUSING: Final = frozenset({400, 413, 414, 422})
 TokenPlacement = Literal["every page", "the first page", "the last page", "some pages", "none"]
 
 
+_LATELY_MS: Final = 24 * 3600 * 1000
+
+
 class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of one feed's list endpoint.
 
@@ -245,6 +248,8 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
         paging: how its listings ended; None: none has ended yet.
         delta_token: on which pages of a listing a delta token was; None: likewise.
         expired: statuses, not among the configured ones, by which it refuses a delta token that is no longer valid.
+        lacking_at: when its single-record endpoint last answered 404 for a record that was listed, milliseconds of the
+            store's clock; None: it never did.
     """
 
     query: str = ""
@@ -253,6 +258,11 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     paging: Ending | None = None
     delta_token: TokenPlacement | None = None
     expired: tuple[int, ...] = ()
+    lacking_at: int | None = None
+
+    def lacks_listed(self, now_ms: int) -> bool:
+        """Whether the single-record endpoint has lacked a listed record lately. One may just have been deleted."""
+        return self.lacking_at is not None and abs(now_ms - self.lacking_at) < _LATELY_MS
 
     def applied(self, query: ListQuery) -> ListQuery:
         """The query without what the API refused."""

@@ -451,7 +451,7 @@ class _RoundRun:
                 released_missing=self._state.released_missing,
                 since_marked=self._since_marked,
                 age=age,
-                several_pages=self._pages > 1,
+                lacks_listed=self._drain.learnt.lacks_listed(self._state.now_ms),
                 remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
                 keeps=self._keeps,
@@ -459,6 +459,8 @@ class _RoundRun:
             )
             self._settled, self._uses_release = absence.is_complete, absence.uses_release
             self._awaits_reading = absence.awaits_reading
+            if absence.lacks_listed:
+                self._drain.learnt = msgspec.structs.replace(self._drain.learnt, lacking_at=self._state.now_ms)
         self._concluded = self._complete
 
     @property

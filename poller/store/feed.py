@@ -16,7 +16,9 @@ from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, Final, cast
+from math import exp, log, log1p
+from random import Random
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 import structlog
@@ -51,6 +53,7 @@ MANY: Final = 50
 """Unreadable snapshots of one read: more than this number and more than half of them are an error of the store."""
 
 _SHOWN: Final = 10
+_BELOW_ONE: Final = 1 - 1e-12
 _GENERATION_BYTES: Final = 8
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
 
@@ -68,8 +71,11 @@ class FeedScripts(LeaseScripts):
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 
 
-LISTED: Final = 3
+LISTED: Final = 8
 """Listed records that :attr:`MissingRecords.listed` has at most."""
+
+
+T = TypeVar("T")
 
 
 class MissingRecords(msgspec.Struct, frozen=True):
@@ -79,13 +85,44 @@ class MissingRecords(msgspec.Struct, frozen=True):
         live: how many records are known and not removed.
         missing: how many of them were not seen.
         some: some of these, by key.
-        listed: some of the others, by key.
+        listed: some of the others, by key, drawn at random.
     """
 
     live: int
     missing: int
     some: Mapping[str, Snapshot]
     listed: Mapping[str, Snapshot] = {}
+
+
+class RandomSample(Generic[T]):
+    """A few of any number of values, each drawn with the same probability (Li's algorithm L: most are passed over).
+
+    Attributes:
+        drawn: those.
+    """
+
+    def __init__(self, most: int, random: Random) -> None:
+        """``most``: the number of values that are drawn."""
+        self.drawn: list[T] = []
+        self._most = most
+        self._random = random
+        self._offered = self._next = 0
+        self._weight = 1.0
+
+    def offer(self, value: T) -> None:
+        """One value more."""
+        place = self._offered
+        self._offered += 1
+        if place < self._most:
+            self.drawn.append(value)
+        elif place == self._next:
+            self.drawn[self._random.randrange(self._most)] = value
+        else:
+            return
+        if self._offered >= self._most:
+            self._weight *= exp(log(1 - self._random.random()) / self._most)
+            passed = log(1 - self._random.random()) / log1p(-min(self._weight, _BELOW_ONE))
+            self._next = self._offered + int(passed)
 
 
 class FeedStore:
@@ -239,7 +276,7 @@ class FeedStore:
         """
         codec = await self._loaded()
         live = missing = cursor = 0
-        some, listed = dict[str, bytes](), dict[str, bytes]()
+        some, listed = dict[str, bytes](), RandomSample[tuple[str, bytes]](LISTED, self._clock.random)
         while True:
             with translated(self._client):
                 cursor, found = await self._client.hscan(self.keys.snapshots, cursor, count=_READ_AT_ONCE)
@@ -253,10 +290,11 @@ class FeedStore:
                         missing += 1
                         if len(some) < most:
                             some[key] = stored
-                elif len(listed) < LISTED:
-                    listed[key] = stored
+                else:
+                    listed.offer((key, stored))
             if not cursor:
-                return MissingRecords(live, missing, await self._checked(some), await self._checked(listed))
+                drawn = await self._checked(dict(listed.drawn))
+                return MissingRecords(live, missing, await self._checked(some), drawn)
 
     async def _checked(self, stored: Mapping[str, bytes]) -> Mapping[str, Snapshot]:
         """The snapshots, also those marked as unreadable whose records are no JSON."""

@@ -506,24 +506,24 @@ async def test_an_endpoint_that_lacks_some_of_what_is_listed_confirms_nothing(ar
     assert [(await read(script)).removed for _ in range(2)] == [0, 1]
 
 
-async def test_a_record_that_slipped_between_two_pages_is_not_removed() -> None:
-    """One reading of several pages removes nothing that the endpoint lacks, although it has listed records."""
-    read = await has(FULL, "a", "b", "c")
-    lost = SourceRefused("not there", status=404)
-    slipped = Script().on(records("a"), further="p").on(records("b"), page="p").on(lost, path="/contractTypes/c")
-    for script in (slipped, listing(FULL, ["a", "b", "c"]), slipped):
-        assert (await read(script)).changes == 0
-    assert (await read(slipped)).removed == 1
-    assert read.causes[-1][:2] == ("c", "removed")
+async def test_what_an_endpoint_was_found_to_lack_counts_for_a_day() -> None:
+    """Once it has lacked a listed record, its 404 proves nothing for a day; after that it is tried again."""
+    read = await has(FULL, "a", "b", "c", "d")
+    found_out, honest = (listing(FULL, ["a", "b"], gone=["c", "d", *lacked]) for lacked in (["a"], []))
+    back = listing(FULL, ["a", "b", "c", "d"])
+    assert [(await read(one)).changes for one in (found_out, back, honest, back)] == [0, 0, 0, 0]
+    assert [(await read(honest)).removed for _ in range(2)] == [0, 2]
+    assert (await read(back)).created == 2
+    read.store.now_ms += 24 * 3600 * 1000
+    assert (await read(honest)).removed == 2
 
 
-async def test_an_unreadable_record_of_a_list_of_several_pages_is_removed_at_once() -> None:
+async def test_an_unreadable_record_is_removed_at_once_although_the_endpoint_has_lacked_another() -> None:
     """It cannot be marked as missing, so two answers of the endpoint decide about it."""
     read = await has(FULL, "a", "b", "c")
+    await read(listing(FULL, ["a", "b"], gone=["a", "c"]))
     read.store.snapshots["c"] = Snapshot(1, 1, b"cut", unreadable="cut")
-    lost = SourceRefused("not there", status=404)
-    script = Script().on(records("a"), further="p").on(records("b"), page="p").on(lost, path="/contractTypes/c")
-    assert (await read(script)).removed == 1
+    assert (await read(listing(FULL, ["a", "b"], gone=["c"]))).removed == 1
 
 
 NO_RECORDS = [

@@ -7,8 +7,10 @@ import itertools
 import json
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from random import Random
 from typing import cast
 
 import msgspec
@@ -24,7 +26,15 @@ from poller.changes.records import Rejected, record_reader
 from poller.clock import Clock, moment_of
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
-from poller.store.feed import LISTED, FeedScripts, FeedStore, MissingRecords, named_qualifications, rejected_digest
+from poller.store.feed import (
+    LISTED,
+    FeedScripts,
+    FeedStore,
+    MissingRecords,
+    RandomSample,
+    named_qualifications,
+    rejected_digest,
+)
 from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere
@@ -589,3 +599,18 @@ async def test_a_commit_tells_what_it_writes_and_what_became_of_it(fake: Redis) 
     assert {(one.kind, parent(one)) for one in spans.named("commit")} == {
         (SpanKind.CLIENT, tracing.ids_of(span.carried)[1])
     }
+
+
+def test_each_value_is_drawn_as_often_as_the_others() -> None:
+    """Of many values, each is drawn about equally often; of few, all are."""
+    random, times = Random(7), Counter[int]()
+    for _ in range(3000):
+        sample = RandomSample[int](3, random)
+        for value in range(20):
+            sample.offer(value)
+        assert len(set(sample.drawn)) == 3
+        times.update(sample.drawn)
+    assert all(380 < times[value] < 520 for value in range(20)), times
+    few = RandomSample[int](3, random)
+    few.offer(5)
+    assert few.drawn == [5]
