@@ -29,7 +29,7 @@ from poller.lifecycle import at_once
 from poller.source.paging import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES
-from tests.documents import DOCUMENTS, README, ROOT, anchors, block, prose, table
+from tests.documents import DOCUMENTS, MANUAL, README, ROOT, anchors, block, prose, table
 from tests.harness.waiting import blocking_until, strain, until
 from tests.node import needs_node
 from tests.programs import bare_environ
@@ -75,6 +75,18 @@ async def answer_to(url: str, *secrets: str) -> Outcome:
             return None if outcome.failure is Failure.REFUSED else outcome
 
         return await until(answer, "the receiver to listen and to answer", every=0.1)
+
+
+@needs_node("lossless-json")
+def test_what_the_document_says_of_large_integers_in_javascript_is_true() -> None:
+    """``JSON.parse`` rounds an integer beyond 2^53; the library that the document names keeps it."""
+    assert "`lossless-json`" in MANUAL.read_text("utf-8")
+    large = str(2**53 + 1)
+    shown = "JSON.parse(text).id + ' ' + require('lossless-json').parse(text).id"
+    script = f"const text = '{{\"id\":{large}}}'; process.stdout.write({shown})"
+    with program("node", "-e", script) as node:
+        assert node.stdout is not None
+        assert node.stdout.read() == f"{2**53} {large}"
 
 
 FLASK: Final = (sys.executable, "-m", "flask", "--app", "receiver_flask.py", "run", "--port", "8000")
