@@ -17,7 +17,6 @@ from datetime import timedelta
 from hashlib import blake2b
 from itertools import chain
 from math import exp, log, log1p
-from random import Random
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
@@ -101,11 +100,11 @@ class RandomSample(Generic[T]):
         drawn: those.
     """
 
-    def __init__(self, most: int, random: Random) -> None:
-        """``most``: the number of values that are drawn."""
+    def __init__(self, most: int, clock: Clock) -> None:
+        """``most``: the number of values that are drawn, by the random numbers of this clock."""
         self.drawn: list[T] = []
         self._most = most
-        self._random = random
+        self._random = clock.random
         self._offered = self._next = 0
         self._weight = 1.0
 
@@ -276,7 +275,7 @@ class FeedStore:
         """
         codec = await self._loaded()
         live = missing = cursor = 0
-        some, listed = dict[str, bytes](), RandomSample[tuple[str, bytes]](LISTED, self._clock.random)
+        some, listed = dict[str, bytes](), RandomSample[tuple[str, bytes]](LISTED, self._clock)
         while True:
             with translated(self._client):
                 cursor, found = await self._client.hscan(self.keys.snapshots, cursor, count=_READ_AT_ONCE)

@@ -603,14 +603,15 @@ async def test_a_commit_tells_what_it_writes_and_what_became_of_it(fake: Redis) 
 
 def test_each_value_is_drawn_as_often_as_the_others() -> None:
     """Of many values, each is drawn about equally often; of few, all are."""
-    random, times = Random(7), Counter[int]()
+    clock, times = Clock(), Counter[int]()
+    clock.random = Random(7)
     for _ in range(3000):
-        sample = RandomSample[int](3, random)
+        sample = RandomSample[int](3, clock)
         for value in range(20):
             sample.offer(value)
         assert len(set(sample.drawn)) == 3
         times.update(sample.drawn)
     assert all(380 < times[value] < 520 for value in range(20)), times
-    few = RandomSample[int](3, random)
+    few = RandomSample[int](3, clock)
     few.offer(5)
     assert few.drawn == [5]
