@@ -193,7 +193,7 @@ async def test_a_list_of_feeds_that_cannot_be_read_ends_no_start(tmp_path: Path)
         async with commands(server.url) as client:
             await client.set(remembered_key("poller"), "x")
             async with running_daemon(wanted):
-                said = await report(f"http://{web}", lambda one: bool(one["failing"]))
+                said = await report(f"http://{web}", lambda one: bool(one["failing"]) and bool(one["reasons"]))
                 assert [one["name"] for one in said["reasons"]] == ["subscriptions"]
                 assert all(remembered_key("poller") in text for text in said["failing"].values())
                 await client.delete(remembered_key("poller"))
