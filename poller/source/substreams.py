@@ -56,12 +56,11 @@ from poller.source.client import LONGEST_UNCHANGED, ConditionalRequest, Conditio
 from poller.source.drain import ListingDrain, Prefetch
 from poller.source.feed import Feed, RoundMode, RoundTimer
 from poller.source.paging import ListQuery, Params
-from poller.source.writer import RoundWriter
+from poller.source.writer import GONE, RoundWriter
 
 Named = Callable[[int], Awaitable[Mapping[str, int]]]
 """The qualifications named since a time, and when each was last: both milliseconds of the store's clock."""
 
-_GONE: Final = frozenset({404, 410})
 _UNAUTHORIZED: Final = 401
 _UNAVAILABLE: Final = 3  # listings in a row: then the fault is not the listing's
 _REFRESH_AFTER: Final = 1.0  # seconds between two looks for qualifications named meanwhile
@@ -301,7 +300,7 @@ class SubstreamReader:
             if refused.status == _UNAUTHORIZED:
                 self._store_listing(turn.name, kept.failed(kept.tried, keys=keys))
                 raise
-            gone = refused.status in _GONE and self._drain.pages == pages  # else it refused a page token
+            gone = refused.status in GONE and self._drain.pages == pages  # else it refused a page token
             after = kept.after(turn.begun, gone=True) if gone else failed(refused)
         except RoundTimeExceeded as failure:
             after = failed(failure)

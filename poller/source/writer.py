@@ -572,7 +572,7 @@ async def commits_in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGener
 
 _DETAILS_AT_ONCE: Final = 32
 GONE: Final = frozenset({404, 410})
-"""Answers of the single-record endpoint that say that it does not have the record."""
+"""Answers that say that there is no such record, or no such listing of a qualification."""
 
 
 async def complete_records(
