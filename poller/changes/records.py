@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from operator import attrgetter
@@ -165,6 +165,20 @@ def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
             if len(keys) > _MOST_IDS:
                 return None
     return frozenset(keys) if keys and raw.lstrip().startswith(b"{") else None
+
+
+def listed_keys(records: Iterable[bytes], id_field: str) -> Generator[None, None, frozenset[str] | None]:
+    """The keys of all records of a page, usable or not; None: at least one of them is unknown."""
+    read, keys = record_reader(id_field), set[str]()
+    for count, raw in enumerate(records, 1):
+        one = read(raw)
+        found = frozenset((one.key,)) if isinstance(one, Record) else identities(raw, id_field)
+        if found is None:
+            return None
+        keys |= found
+        if not count % _CHECKED_AT_ONCE:
+            yield
+    return frozenset(keys)
 
 
 def is_single(raw: bytes) -> bool:

@@ -6,13 +6,16 @@ A record is gone when ``GET …/{id}`` answers 404 or 410 twice; the second
 request starts after all first ones, at least :attr:`Feed.apart` later. An API behind two unequal backends answers 404
 now and then for what the other one has; a backend that lags by less has caught up by then.
 
+A listing of several pages is read once more between the two (:class:`poller.source.drain.SecondPass`). A record may
+slip over the edge of a page while the listing is read, and the endpoint may be one that never shows this record.
+
 In some cases a second full reading at least as much later has to miss the record too; until then its snapshot is marked
 missing. A record that the endpoint has is not removed then either. The cases are:
 
 - The endpoint does not have a record that is listed: its path is wrong, it takes another id, or it does not show
   archived records. A few records that are listed are requested to find that out, other ones each time; it counts for a
-  day (:meth:`poller.source.paging.DetectedCapabilities.lacks_listed`). Without that, a record that the endpoint never
-  shows would be removed when it slips over the edge of a page while the listing is read.
+  day (:meth:`poller.source.paging.DetectedCapabilities.lacks_listed`).
+- The second pass does not say what is listed: a key in it cannot be read, it failed, or the round has taken too long.
 - It answers with something else than the record: a page of HTML, an empty object, a list.
 - There is no such endpoint, servers may misread the id (``a/b``, ``..``), or a cache repeats the first answer.
 
@@ -26,7 +29,7 @@ missing. A record that the endpoint has is not removed then either. The cases ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
@@ -39,6 +42,7 @@ from poller.changes.plan import SeenKeys
 from poller.changes.records import subject_of
 from poller.clock import Clock
 from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
+from poller.source.drain import SecondPass
 from poller.source.feed import Feed
 from poller.source.paging import SLICE_RECORDS, Get
 from poller.source.writer import GONE, RoundStore, batches, single_record
@@ -93,6 +97,7 @@ async def settle_absent(
     remove: WriteAbsent,
     mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
+    second_pass: SecondPass | None = None,
     clock: Clock,
 ) -> SettledAbsence:
     """Confirm and remove the records that a complete reading did not hold.
@@ -110,6 +115,7 @@ async def settle_absent(
         remove: commits the removal of records.
         mark: commits that records are missing for the first time.
         keeps: whether a record may be in a listing that could not be read; then no reading confirms that it is gone.
+        second_pass: over the listing; None: it has no edge of a page.
         clock: of this process.
 
     Raises:
@@ -134,7 +140,9 @@ async def settle_absent(
     if feed.resource.detail_path is None:
         settled = await _settle_by_readings(store, absent, seen, readings)
     else:
-        requests = _AbsenceByRequests(feed, store, get, remove, readings, lacks_listed=lacks_listed, clock=clock)
+        requests = _AbsenceByRequests(
+            feed, store, get, remove, readings, lacks_listed=lacks_listed, second_pass=second_pass, clock=clock
+        )
         settled = await requests.settle(absent, seen)
         lacks_listed = requests.has_lacked
     if too_soon and readings.is_first and since_marked is not None and since_marked >= feed.apart:
@@ -205,9 +213,12 @@ class _AbsenceByRequests:
         readings: _AbsenceByReadings,
         *,
         lacks_listed: bool,
+        second_pass: SecondPass | None,
         clock: Clock,
     ) -> None:
         self.has_lacked = False  # a record that is listed
+        self._second_pass = second_pass
+        self._listed: Container[str] = ()  # what the second pass has listed of the absent records
         self._lacks_listed = lacks_listed
         self._feed = feed
         self._store = store
@@ -227,10 +238,10 @@ class _AbsenceByRequests:
                     settled = await self._asked_once(some) and settled
             seen.update(absent.some)
             absent = await self._store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
-        if self._gone and not await self._has_all(listed):
+        if self._gone and not (await self._has_all(listed) and await self._has_listed_again()):
             return await self._leave_to_readings() and settled
         for answered_at, keys in self._gone:
-            await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
+            await self._wait_after(answered_at)
             settled = await self._asked_again(keys, answered_at) and settled
         if self._failure is not None:
             raise self._failure
@@ -244,6 +255,23 @@ class _AbsenceByRequests:
         verdicts = await self._verdicts(asked)
         self.has_lacked = _Verdict.GONE in verdicts.values()
         return all(verdicts.get(key) is _Verdict.HERE for key in asked)
+
+    async def _has_listed_again(self) -> bool:
+        """Read the listing once more if it has several pages; whether what is listed is known."""
+        if self._second_pass is None:
+            return True
+        await self._wait_after(self._gone[-1][0])
+        try:
+            listed = await self._second_pass.keys()
+        except SourceError as failure:
+            self._failure = self._failure or failure
+            return False
+        if listed is not None:
+            self._listed = listed
+        return listed is not None
+
+    async def _wait_after(self, answered_at: float) -> None:
+        await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
 
     async def _leave_to_readings(self) -> bool:
         settled = True
@@ -273,9 +301,12 @@ class _AbsenceByRequests:
         known = await self._known(keys)
         paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in known.items()}
         verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
-        await self._remove({key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE})
+        gone = {key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE}
+        lacked = {key for key in gone if key in self._listed}
+        self.has_lacked = self.has_lacked or bool(lacked)
+        await self._remove({key: snapshot for key, snapshot in gone.items() if key not in lacked})
         undecided = {key: known[key] for key, verdict in verdicts.items() if verdict in _UNDECIDED}
-        settled = await self._readings.settle(undecided)
+        settled = await self._readings.settle(undecided) and not lacked
         return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
 
     async def _verdicts(self, paths: Mapping[str, str], answered_at: float | None = None) -> dict[str, _Verdict]:

@@ -16,6 +16,8 @@
 - A record that the full reading brings and no delta does is late (:mod:`poller.changes.confirmation`).
 - A delta that fails does not fail the full reading; no further one is read in the round. If none worked, the token of
   the full reading is kept. If the API refused the token, that is a resync.
+- A second pass over a listing of several pages commits nothing of it: it only says what is listed. Deltas go on beside
+  it, too.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ from typing import Final
 
 import msgspec
 
+from poller.changes.plan import SeenKeys
+from poller.changes.records import listed_keys
 from poller.clock import Clock, rfc3339
 from poller.errors import RoundTimeExceeded, SourceError, SourceRefused
 from poller.failpoints import reach
+from poller.lifecycle import in_turns
+from poller.source.client import ConditionalReader
 from poller.source.feed import Feed, RoundMode, RoundTimer
 from poller.source.paging import (
     REFUSING,
@@ -45,6 +51,7 @@ from poller.source.writer import RoundWriter, SeenKeysObserver
 from poller.store.feed_state import DELTA_TOKEN, DELTA_TOKEN_AT
 
 _CONFIRMING: Final = 3  # readings
+_ROUNDED: Final = timedelta(seconds=1)  # ``Age`` is a whole number
 
 
 class Prefetch(msgspec.Struct, frozen=True):
@@ -78,6 +85,30 @@ class ListingDrain:
     def pages(self) -> int:
         """How many pages were committed."""
         return self._writer.tally.pages
+
+    async def keys(self, path: str, *, beside: DeltaReader | None) -> SeenKeys | None:
+        """The keys of a listing and of the deltas beside it; None: not all of them are known.
+
+        Raises:
+            RoundTimeExceeded: the round has taken too long.
+            SourceError: a request failed.
+            StoreError: as :meth:`read`.
+        """
+        reader, listed = ListingReader(self.query), SeenKeys()
+        brought: Collection[str] = ()
+        async with aclosing(read_pages(self._get, path, reader)) as pages:
+            async for page in pages:
+                found = await in_turns(listed_keys(page.records, self._feed.id_field))
+                if found is None:
+                    return None
+                listed.update(found)
+                if beside is not None:
+                    brought = await beside.read_if_due()
+                if reader.ending is None and self._timer.is_over:
+                    raise self._timer.exceeded()
+                await self._timer.show()
+        listed.update(brought)
+        return listed if reader.ending is not None else None
 
     async def read(
         self,
@@ -181,6 +212,49 @@ class ListingDrain:
                 return False
             raise
         return True
+
+
+class SecondPass:
+    """Reads a listing of several pages once more in the same round, to see what slipped over the edge of a page.
+
+    Attributes:
+        was_begun: whether it was read, and with it perhaps deltas.
+    """
+
+    def __init__(self, drain: ListingDrain, path: str, answers: ConditionalReader, deltas: DeltaReader | None) -> None:
+        """Nothing is read yet.
+
+        Args:
+            drain: reads the listing.
+            path: of the listing.
+            answers: measures how long a cache on the way had kept an answer.
+            deltas: those that are read between the pages.
+        """
+        self.was_begun = False
+        self._drain = drain
+        self._path = path
+        self._answers = answers
+        self._deltas = deltas
+
+    async def keys(self) -> SeenKeys | None:
+        """The keys of all listed records; None: this pass does not say what is not listed.
+
+        That is so if a record's key cannot be read, if a cache may have kept a page since the first pass, or if the
+        round has taken too long.
+
+        Raises:
+            SourceError: a request failed.
+            StoreError: see :meth:`poller.source.writer.RoundStore.commit`.
+        """
+        self.was_begun = True
+        before, self._answers.age = self._answers.age, timedelta()
+        try:
+            listed = await self._drain.keys(self._path, beside=self._deltas)
+            return listed if self._answers.age <= _ROUNDED else None
+        except RoundTimeExceeded:
+            return None
+        finally:
+            self._answers.age = max(before, self._answers.age)
 
 
 class DeltaReader:

@@ -57,7 +57,7 @@ from poller.errors import (
 from poller.failpoints import reach
 from poller.source.absence import settle_absent
 from poller.source.client import ConditionalReader, FeedPosition, unconditional
-from poller.source.drain import DeltaReader, ListingDrain
+from poller.source.drain import DeltaReader, ListingDrain, SecondPass
 from poller.source.feed import (
     Feed,
     RoundMode,
@@ -192,6 +192,7 @@ class _RoundRun:
         self._unsure: frozenset[str] = frozenset()  # qualifications whose listings could not be read at their last turn
         self._left: frozenset[str] = frozenset()  # records that these lacked when they were read last
         self._may_have_moved = False  # whether any missing record may be in one of these
+        self._second_pass: SecondPass | None = None  # over a listing of several pages
         self._kept = 0  # records that may be in one of these, and are therefore not removed
         self._token_failures: int | None = None  # in a row, this round's the last
         self._doubtful: int | None = None  # the status for which the token was left out
@@ -365,8 +366,10 @@ class _RoundRun:
             reader = await self._drain.read(path, mode=start.mode, seen=self._seen, beside=self._deltas)
         self._delta_token, self._pages = reader.delta_token, reader.pages
         self._as_before, self._complete = not reader.pages, bool(reader.pages)
-        if self._deltas is not None and reader.pages > 1:
-            await self._catch_up(self._deltas)
+        if reader.pages > 1:
+            self._second_pass = SecondPass(self._drain, path, self._answers, self._deltas)
+            if self._deltas is not None:
+                await self._catch_up(self._deltas)
 
     async def _read_delta_all_the_same(self) -> None:
         """Read a delta after the full reading failed or was held, unless one was read beside it.
@@ -455,12 +458,15 @@ class _RoundRun:
                 remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
                 keeps=self._keeps,
+                second_pass=self._second_pass,
                 clock=self._clock,
             )
             self._settled, self._uses_release = absence.is_complete, absence.uses_release
             self._awaits_reading = absence.awaits_reading
             if absence.lacks_listed:
                 self._drain.learnt = msgspec.structs.replace(self._drain.learnt, lacking_at=self._state.now_ms)
+            if self._deltas is not None and self._second_pass is not None and self._second_pass.was_begun:
+                await self._catch_up(self._deltas)
         self._concluded = self._complete
 
     @property

@@ -12,8 +12,10 @@ import pytest
 from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
 from poller.errors import SourceError, SourceNonsense, SourceRefused
 from poller.resources import Resource
+from poller.source.client import ConditionalReader, ConditionalResponse, Validators
 from poller.source.feed import RoundMode
 from poller.source.paging import Params
+from poller.source.round import run_round
 from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN
 from tests.source.round_sides import DAY, DOWN, FEED, GONE, Round, Script, records
 
@@ -174,9 +176,125 @@ async def test_a_record_that_slips_while_it_is_confirmed_is_not_removed(slipped:
     slipped.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
     await slipped(listed(records("a"), [], ("d3", records("c"), "d4"), ("d4", [], "d5")))
     assert [kind for _, kind, _ in slipped.causes] == ["created", "created"]
-    script = listed(records("a"), [], ("d5", [], "d6"), ("d6", [], "d7")).on(GONE, path="/contractTypes/c")
+    script = listed(records("a"), [], ("d5", [], "d6"), ("d6", [], "d7"), ("d7", [], "d8"), ("d8", [], "d9"))
+    script.on(GONE, path="/contractTypes/c")
     slipped.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
     assert (await slipped(script)).removed == 1
+
+
+class Passes(Script):
+    """A listing of two pages, of which one is another one in each pass, and an endpoint that shows no missing record.
+
+    Attributes:
+        passes: what the second page has in each pass, the last one from then on; an error is raised.
+        age: how old a copy the second page is, seconds; None: it is none.
+    """
+
+    def __init__(self, *passes: list[Any] | SourceError, age: list[int] | None = None) -> None:
+        super().__init__()
+        self.on(records("a"), further="p").on(GONE, path="/contractTypes/c")
+        self._passes = list(passes)
+        self._ages = age or [0]
+        self._age = 0
+
+    async def get(self, path: str, params: Params) -> bytes:
+        if dict(params).get("pageToken") == "p":
+            self.on(self._passes.pop(0) if len(self._passes) > 1 else self._passes[0], page="p")
+            self._age = self._ages.pop(0) if len(self._ages) > 1 else self._ages[0]
+        return await super().get(path, params)
+
+    async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
+        assert not unless.headers
+        body = await self.get(path, params)
+        return ConditionalResponse(body, age=self._age if dict(params).get("pageToken") else 0)
+
+
+@pytest.fixture
+async def two_pages() -> Round:
+    """A feed without deltas whose listing has two pages, with a on one, b and c on the other."""
+    feed = Round(msgspec.structs.replace(FEED, delta=False))
+    await feed(Script().on(records("a"), further="p").on(records("b", "c"), page="p"))
+    return feed
+
+
+async def test_what_slips_over_an_edge_and_has_no_path_of_its_own_is_not_removed(two_pages: Round) -> None:
+    """A record that the endpoint never shows and that one pass has missed is listed by the second pass."""
+    passes = Passes(records("b"), records("b", "c"))
+    result = await two_pages(passes)
+    assert (result.ok, result.changes, result.pages) == (True, 0, 2)
+    assert [(path, asked) for path, asked in passes.asked if path == "/contractTypes"] == [
+        ("/contractTypes", asked) for asked in ({}, {"pageToken": "p"}) * 2
+    ]
+    assert [(await two_pages(Passes(records("b")))).removed for _ in range(2)] == [0, 1]  # now it is known to lack some
+
+
+async def test_what_both_passes_lack_is_removed_in_the_same_round(two_pages: Round) -> None:
+    """Two answers and two passes decide."""
+    assert (await two_pages(Passes(records("b")))).removed == 1
+    assert two_pages.causes[-1][:2] == ("c", "removed")
+
+
+async def test_a_listing_of_one_page_is_read_once() -> None:
+    """It has no edge."""
+    feed = Round(msgspec.structs.replace(FEED, delta=False))
+    await feed(Script().on(records("a", "c")))
+    script = Script().on(records("a")).on(GONE, path="/contractTypes/c")
+    assert (await feed(script)).removed == 1
+    assert [path for path, _ in script.asked].count("/contractTypes") == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [([*records("b"), {"n": 1}], None), ([*records("b"), 7], None), (DOWN, str(DOWN)), (GONE, str(GONE))],
+    ids=["a record without an id", "no record", "no answer", "an expired page token"],
+)
+async def test_a_second_pass_that_does_not_say_what_is_listed_confirms_nothing(
+    two_pages: Round, second: Any, error: str | None
+) -> None:
+    """Then a second full reading decides."""
+    result = await two_pages(Passes(records("b"), second))
+    assert (result.ok, result.removed, result.error) == (error is None, 0, error)
+    assert (await two_pages(Passes(records("b", "c")))).changes == 0
+    assert (await two_pages(Passes(records("b"), second))).removed == 0
+    assert (await two_pages(Passes(records("b")))).removed == 1
+
+
+@pytest.mark.parametrize(("age", "removed"), [(1, 1), (2, 0)])
+async def test_a_second_pass_that_a_cache_repeats_confirms_nothing(two_pages: Round, age: int, removed: int) -> None:
+    """A page that was kept since the first pass says nothing new; an age of a second may be rounded."""
+    passes = Passes(records("b"), age=[0, age])
+    reader = ConditionalReader(passes.ask)
+    result = await run_round(
+        two_pages.feed, two_pages.store, reader.get, clock=two_pages.clock, qualifications=_none, unchanged=reader
+    )
+    assert (result.ok, result.removed) == (True, removed)
+
+
+async def _none(since: int) -> dict[str, int]:
+    return {}
+
+
+async def test_a_second_pass_that_takes_too_long_confirms_nothing(two_pages: Round) -> None:
+    """The round ends in time, and a second full reading decides."""
+    passes = Passes(records("b"))
+    passes.on(records("b"), page="p", further="q").on([], page="q")
+    two_pages.feed = msgspec.structs.replace(two_pages.feed, max_round=timedelta(seconds=10))
+    two_pages.clock.seconds = lambda: 20.0 * (len(passes.asked) > 4)
+    result = await two_pages(passes)
+    assert (result.ok, result.removed) == (True, 0)
+
+
+async def test_deltas_go_on_beside_a_second_pass(slipped: Round) -> None:
+    """What a delta brings there is published, and its token is the next one's; a record that it brings is not gone."""
+    slipped.feed = msgspec.structs.replace(slipped.feed, slot=timedelta(microseconds=1))
+    passes = Passes(records("b"))
+    brought: dict[int, list[Any]] = {4: records("c", value=2)}
+    for number in range(1, 9):
+        passes.on(brought.get(number, []), since=f"d{number}", delta=f"d{number + 1}")
+    result = await slipped(passes)
+    assert (result.ok, result.removed) == (True, 0)
+    assert slipped.causes[2:] == [("b", "created", "reconcile"), ("c", "modified", "delta")]
+    assert slipped.kept == f"d{1 + sum('sinceDeltaToken' in asked for _, asked in passes.asked)}"
 
 
 async def test_a_refused_token_makes_a_resync_of_it(slipped: Round) -> None:
