@@ -6,6 +6,10 @@ A record is gone when ``GET …/{id}`` answers 404 or 410 twice; the second
 request starts after all first ones, at least :attr:`Feed.apart` later. An API behind two unequal backends answers 404
 now and then for what the other one has; a backend that lags by less has caught up by then.
 
+A record that a delta has just brought is given more time (:attr:`Feed.lag`): the listing and the endpoint may show a
+copy of the data that lags behind the deltas. If they lag by more, the record is removed, and a full reading a minute
+later publishes it again (:data:`poller.store.feed_state.RECHECK_AT`).
+
 A listing of several pages is read once more between the two (:class:`poller.source.drain.SecondPass`). A record may
 slip over the edge of a page while the listing is read, and the endpoint may be one that never shows this record.
 
@@ -43,7 +47,7 @@ from poller.changes.records import subject_of
 from poller.clock import Clock
 from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
 from poller.source.drain import SecondPass
-from poller.source.feed import Feed
+from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_RECORDS, Get
 from poller.source.writer import GONE, RoundStore, batches, single_record
 from poller.store.feed import MissingRecords
@@ -75,12 +79,14 @@ class SettledAbsence(msgspec.Struct, frozen=True):
             through wait for a second reading.
         awaits_reading: whether records are missing for the first time, and a second reading decides.
         lacks_listed: whether the single-record endpoint was found not to have a record that is listed.
+        has_young: whether a record is left alone because a delta has just brought it.
     """
 
     is_complete: bool
     uses_release: bool = True
     awaits_reading: bool = False
     lacks_listed: bool = False
+    has_young: bool = False
 
 
 async def settle_absent(
@@ -94,6 +100,7 @@ async def settle_absent(
     since_marked: timedelta | None,
     age: timedelta = timedelta(),
     lacks_listed: bool = False,
+    lag: timedelta = timedelta(),
     remove: WriteAbsent,
     mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
@@ -112,6 +119,7 @@ async def settle_absent(
         since_marked: the time since records were last marked missing; None: never, or unknown.
         age: how long a cache had kept the oldest answer of the reading.
         lacks_listed: whether the single-record endpoint is known not to have all records that are listed.
+        lag: by how much the listing may lag behind deltas; zero: it has none.
         remove: commits the removal of records.
         mark: commits that records are missing for the first time.
         keeps: whether a record may be in a listing that could not be read; then no reading confirms that it is gone.
@@ -136,7 +144,8 @@ async def settle_absent(
             missing=absent.missing,
         )
     too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart + age
-    readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps)
+    young = await store.subjects_since(lag, cause=RoundMode.DELTA) if lag and absent.missing else frozenset[str]()
+    readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps, young=young)
     if feed.resource.detail_path is None:
         settled = await _settle_by_readings(store, absent, seen, readings)
     else:
@@ -151,14 +160,20 @@ async def settle_absent(
             "records which an earlier answer lacked are gone now"
         )
     uses_release = not (holds and readings.is_first)
-    return SettledAbsence(settled, uses_release, readings.awaits_reading, lacks_listed)
+    return SettledAbsence(settled, uses_release, readings.awaits_reading, lacks_listed, readings.has_young)
 
 
 class _AbsenceByReadings:
     """Confirms absence by a second reading, for records that cannot be requested."""
 
     def __init__(
-        self, remove: WriteAbsent, mark: WriteAbsent, *, too_soon: bool, keeps: Callable[[str, Snapshot], bool]
+        self,
+        remove: WriteAbsent,
+        mark: WriteAbsent,
+        *,
+        too_soon: bool,
+        keeps: Callable[[str, Snapshot], bool],
+        young: Container[str],
     ) -> None:
         # This reading confirms nothing: records that it misses first count as missed first by the next one.
         self.too_soon = too_soon
@@ -168,13 +183,17 @@ class _AbsenceByReadings:
         self._remove = remove
         self._mark = mark
         self._keeps = keeps
+        self.young = young  # the subjects of records that a delta has just brought
+        self.has_young = False  # whether one of these was left alone
 
     async def settle(self, missing: Mapping[str, Snapshot]) -> bool:
         """Remove or mark them; whether all of them are gone."""
         if not missing or self.too_soon:
             self.is_first = self.awaits_reading = self.is_first or bool(missing)
             return not missing
-        absent = {key: snapshot for key, snapshot in missing.items() if not self._keeps(key, snapshot)}
+        grown = {key: snapshot for key, snapshot in missing.items() if subject_of(key) not in self.young}
+        self.has_young = self.has_young or len(grown) < len(missing)
+        absent = {key: snapshot for key, snapshot in grown.items() if not self._keeps(key, snapshot)}
         again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing}
         await self._remove(again)
         unsure = {key: snapshot for key, snapshot in absent.items() if not snapshot.missing}
@@ -183,7 +202,7 @@ class _AbsenceByReadings:
         await self._mark(first)
         self.awaits_reading = self.awaits_reading or bool(first)
         self._has_removed = self._has_removed or bool(again)
-        self.is_first = (self.is_first or bool(first)) and not self._has_removed
+        self.is_first = (self.is_first or self.has_young or bool(first)) and not self._has_removed
         return not unsure and len(absent) == len(missing)
 
 
@@ -227,6 +246,7 @@ class _AbsenceByRequests:
         self._readings = readings
         self._clock = clock
         self._begun = clock.monotonic()
+        self._apart = feed.apart
         self._failure: SourceError | None = None  # of one record; the others of its batch are settled all the same
         self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
 
@@ -271,7 +291,7 @@ class _AbsenceByRequests:
         return listed is not None
 
     async def _wait_after(self, answered_at: float) -> None:
-        await self._clock.sleep(max(answered_at + self._feed.apart.total_seconds() - self._clock.monotonic(), 0))
+        await self._clock.sleep(max(answered_at + self._apart.total_seconds() - self._clock.monotonic(), 0))
 
     async def _leave_to_readings(self) -> bool:
         settled = True
@@ -293,6 +313,8 @@ class _AbsenceByRequests:
             slipped = {key for key in gone if not absent[key].unreadable}  # these cannot be marked missing
             undecided, gone = undecided | slipped, gone - slipped
         settled = await self._readings.settle({key: absent[key] for key in paths if key in undecided})
+        if any(subject_of(key) in self._readings.young for key in gone):
+            self._apart = max(self._feed.apart, self._feed.lag)
         if gone:
             self._gone.append((self._clock.monotonic(), sorted(gone)))
         return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())

@@ -86,14 +86,28 @@ class ListingDrain:
         """How many pages were committed."""
         return self._writer.tally.pages
 
+    def is_expired(self, status: int) -> bool:
+        """Whether an answer may mean that a token is not valid any more."""
+        return status in self._feed.expired_statuses or status in self.learnt.expired
+
     async def keys(self, path: str, *, beside: DeltaReader | None) -> SeenKeys | None:
         """The keys of a listing and of the deltas beside it; None: not all of them are known.
+
+        If a page token expires, the listing is read once more from its first page.
 
         Raises:
             RoundTimeExceeded: the round has taken too long.
             SourceError: a request failed.
             StoreError: as :meth:`read`.
         """
+        try:
+            return await self._listed_keys(path, beside)
+        except SourceRefused as refused:
+            if not self.is_expired(refused.status):
+                raise
+        return await self._listed_keys(path, beside)
+
+    async def _listed_keys(self, path: str, beside: DeltaReader | None) -> SeenKeys | None:
         reader, listed = ListingReader(self.query), SeenKeys()
         brought: Collection[str] = ()
         async with aclosing(read_pages(self._get, path, reader)) as pages:
@@ -348,7 +362,7 @@ class DeltaReader:
             raise
         except SourceError as failure:
             if isinstance(failure, SourceRefused) and pages == self._drain.pages:
-                self.refused = failure.status in {*self._feed.expired_statuses, *self._drain.learnt.expired}
+                self.refused = self._drain.is_expired(failure.status)
             self.failed = True
             return
         self.worked = True

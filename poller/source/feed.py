@@ -40,6 +40,8 @@ _NOT_ABOUT_TOKENS: Final = frozenset({401, 407, 408, 429})
 # One answer of a backend that lags behind its siblings proves nothing; two answers this far apart count.
 APART: Final = timedelta(seconds=2)
 SECOND_LOOK: Final = timedelta(minutes=1)
+# Listings and single records may come from a copy of the data that lags behind the deltas by this much.
+LAG: Final = timedelta(seconds=10)
 
 
 class RoundMode(StrEnum):
@@ -74,8 +76,10 @@ class Feed(msgspec.Struct, frozen=True):
         removals: whether records that are gone are found, confirmed and published as removed.
         breaker: how much may be missing before removals are held.
         apart: the least time between the two answers that confirm a removal.
+        lag: the least time between the two answers for a record that a delta has brought within this time.
         newest: whether an older version of a known record is held back until two full readings have shown it.
-        second_look: the least time between these two.
+        second_look: the least time between these two, and the time after which a full reading looks once more for
+            records that another one has removed from a feed with deltas.
         expired_statuses: answers that may mean "this token is no longer valid".
         qualifications: ids whose listings are read, for a resource with one listing for each.
         discover: whether those that the source's other feeds name are read too.
@@ -102,6 +106,7 @@ class Feed(msgspec.Struct, frozen=True):
     removals: bool = True
     breaker: RemovalGuard = RemovalGuard()
     apart: timedelta = APART
+    lag: timedelta = LAG
     newest: bool = False
     second_look: timedelta = SECOND_LOOK
     expired_statuses: frozenset[int] = frozenset({400, 404, 409, 410, 412})
@@ -169,7 +174,7 @@ def due_mode(feed: Feed, state: FeedState, now: datetime) -> tuple[RoundMode, st
         return RoundMode.FULL, None
     # A reading in the future was recorded by a clock that has been set back: its age is unknown.
     late = feed.reconcile is not None and abs(now - state.read_at) >= feed.reconcile
-    if state.released or late or _second_look_is_due(feed, state):
+    if state.released or late or _second_look_is_due(feed, state) or is_recheck_due(feed, state.recheck_at, now):
         return RoundMode.RECONCILE, None
     confirmation = confirmation_of(state.confirmation)
     if confirmation is not None and confirmation.due:
@@ -188,6 +193,12 @@ def _second_look_is_due(feed: Feed, state: FeedState) -> bool:
     if left > 2 * feed.second_look:  # longer than it can have been: the server's clock was set back
         return True
     return not feed.newest or left <= timedelta()
+
+
+def is_recheck_due(feed: Feed, at: datetime | None, now: datetime) -> bool:
+    """Whether a full reading has to look once more for records that were removed."""
+    # Longer than it can have been: the server's clock was set back.
+    return at is not None and not timedelta() < at - now <= 2 * feed.second_look
 
 
 class FeedOrigin(msgspec.Struct, frozen=True):

@@ -66,6 +66,7 @@ from poller.source.feed import (
     casts_doubt,
     due_mode,
     is_known_origin,
+    is_recheck_due,
     is_to_be_tried_without,
     is_withheld_origin,
     withheld_origin_reason,
@@ -92,6 +93,7 @@ from poller.store.feed_state import (
     PROGRESS,
     QUERY,
     READ_AT,
+    RECHECK_AT,
     REFUSALS,
     RELEASED,
     RESYNC,
@@ -183,6 +185,7 @@ class _RoundRun:
         self._settled = False  # nothing is left that the next full reading has to look for
         self._uses_release = True  # a release is carried out by this reading
         self._awaits_reading = False  # a second one decides about missing records
+        self._wants_recheck = False  # a later reading looks once more for what is removed
         self._as_before = False  # the listing is unchanged, and was not read
         self._delta_token: str | None = None
         self._pages = 1
@@ -307,6 +310,7 @@ class _RoundRun:
             token_failures=self._token_failures,
             uses_release=self._uses_release,
             awaits_reading=self._awaits_reading,
+            wants_recheck=self._wants_recheck,
         )
         marks = round_marks(self._feed, self._start, end)
         if self._substreams is not None:
@@ -333,7 +337,7 @@ class _RoundRun:
                 return await self._read_listing()
             except SourceRefused as refused:
                 begun = self._drain.pages > before
-                expired = refused.status in {*self._feed.expired_statuses, *self._drain.learnt.expired}
+                expired = self._drain.is_expired(refused.status)
                 if self._start.since and not begun and (expired or self._doubts(refused.status)):
                     # The same request without the delta token decides whether the token is the cause.
                     self._start, self._seen = self._start.without_token(), SeenKeys()
@@ -455,6 +459,7 @@ class _RoundRun:
                 since_marked=self._since_marked,
                 age=age,
                 lacks_listed=self._drain.learnt.lacks_listed(self._state.now_ms),
+                lag=self._feed.lag if self._may_lag else timedelta(),
                 remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
                 keeps=self._keeps,
@@ -463,11 +468,17 @@ class _RoundRun:
             )
             self._settled, self._uses_release = absence.is_complete, absence.uses_release
             self._awaits_reading = absence.awaits_reading
+            self._wants_recheck = self._may_lag and (absence.has_young or self._writer.tally.removed > 0)
             if absence.lacks_listed:
                 self._drain.learnt = msgspec.structs.replace(self._drain.learnt, lacking_at=self._state.now_ms)
             if self._deltas is not None and self._second_pass is not None and self._second_pass.was_begun:
                 await self._catch_up(self._deltas)
         self._concluded = self._complete
+
+    @property
+    def _may_lag(self) -> bool:
+        """Whether a delta may have brought what the listing does not show yet."""
+        return self._feed.delta and self._substreams is None and self._start.mode is not RoundMode.FULL
 
     @property
     def _released(self) -> bool:
@@ -509,6 +520,8 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
         deltas_since: the delta token for deltas beside a full reading; None: none are read.
         confirmation: what is left to be confirmed of earlier readings; None: nothing.
         token_failures: see :attr:`poller.store.feed_state.FeedState.token_failures`.
+        recheck_at: see :attr:`poller.store.feed_state.FeedState.recheck_at`.
+        rechecks: whether it is due.
     """
 
     mode: RoundMode
@@ -525,6 +538,8 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
     deltas_since: str | None = None
     confirmation: Confirmation | None = None
     token_failures: int = 0
+    recheck_at: datetime | None = None
+    rechecks: bool = False
 
     @property
     def in_slots(self) -> bool:
@@ -574,6 +589,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         uses_release: whether it has carried out an operator's release; False: what is released waits for a second
             reading.
         awaits_reading: whether a second reading decides about records that it missed.
+        wants_recheck: whether a later reading has to look once more for records that this one did not find.
     """
 
     at: datetime
@@ -592,6 +608,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     token_failures: int | None = None
     uses_release: bool = True
     awaits_reading: bool = False
+    wants_recheck: bool = False
 
 
 def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
@@ -619,6 +636,8 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
         deltas_since=state.delta_token if mode is RoundMode.RECONCILE else None,
         confirmation=confirmation_of(state.confirmation),
         token_failures=state.token_failures,
+        recheck_at=state.recheck_at,
+        rechecks=is_recheck_due(feed, state.recheck_at, now),
     )
 
 
@@ -700,10 +719,18 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
             marks[HELD_MISSING] = None if end.held_missing is None else str(end.held_missing)
         if start.held_origin is not None:
             marks[HELD_ORIGIN] = None
+        marks |= _recheck_marks(feed, start, end)
         if not feed.resource.per_qualification:
             confirmed_by_deltas = marks.get(DELTA_TOKEN) or keeps_token
             marks[CONFIRMATION] = confirmation_mark(_to_be_confirmed(start, end)) if confirmed_by_deltas else None
     return marks
+
+
+def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
+    if start.rechecks:
+        return {RECHECK_AT: None}  # not again for what this one removed: it would never end
+    wanted = end.wants_recheck and start.recheck_at is None
+    return {RECHECK_AT: rfc3339(end.at + feed.second_look)} if wanted else {}
 
 
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:

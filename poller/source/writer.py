@@ -103,6 +103,10 @@ class RoundStore(Protocol):
         """Read live snapshots that were not seen."""
         ...
 
+    async def subjects_since(self, age: timedelta, *, cause: str) -> Container[str]:
+        """Read the subjects of the latest events of one cause."""
+        ...
+
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         """Read the snapshots of the feed's listings."""
         ...

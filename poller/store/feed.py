@@ -295,6 +295,22 @@ class FeedStore:
                 drawn = await self._checked(dict(listed.drawn))
                 return MissingRecords(live, missing, await self._checked(some), drawn)
 
+    async def subjects_since(self, age: timedelta, *, cause: str) -> frozenset[str]:
+        """The subjects of the events of this age at most that have this cause."""
+        subjects, start = set[str](), f"{milliseconds_of(self._clock.now() - age)}"
+        while True:
+            with translated(self._client):
+                found = await self._client.xrange(self.keys.events, start, "+", count=_READ_AT_ONCE)
+            entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", found)
+            for _, fields in entries:
+                with suppress(msgspec.MsgspecError):  # an entry of a foreign client
+                    event = _decode_event(fields.get(b"data", b""))
+                    if event.data.cause == cause:
+                        subjects.add(event.subject)
+            if len(entries) < _READ_AT_ONCE:
+                return frozenset(subjects)
+            start = f"({entries[-1][0].decode()}"
+
     async def _checked(self, stored: Mapping[str, bytes]) -> Mapping[str, Snapshot]:
         """The snapshots, also those marked as unreadable whose records are no JSON."""
         read = {key: checked(snapshot) for key, snapshot in (await self._decoded(stored, room=UNPACKED)).items()}
@@ -414,6 +430,18 @@ class FeedStore:
             except ValueError as error:
                 raise StoreError(f"{self.keys.dictionaries} holds what this version cannot read: {error}") from None
         return self._codec
+
+
+class _EventData(msgspec.Struct):
+    cause: str
+
+
+class _Event(msgspec.Struct):
+    subject: str
+    data: _EventData
+
+
+_decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 
 def _unpacked(

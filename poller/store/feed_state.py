@@ -53,6 +53,7 @@ BACKWARDS: Final = "backwards"
 HELD_VERSIONS: Final = "held_versions"
 SECOND_LOOK: Final = "second_look"
 TOMBSTONES: Final = "tombstones"
+RECHECK_AT: Final = "recheck_at"
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -114,6 +115,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         backwards: how many versions were older than the known one, ever.
         held_versions: how many of them are held back.
         second_look: when a full reading is due for these, milliseconds of the server's clock; None where none are.
+        recheck_at: when a full reading is due that looks for records which were removed; None where none is.
         tombstones: how many of the known records are removed; None where that was not counted yet.
         next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
         confirmation: whether the feed is read in full again, as :mod:`poller.changes.confirmation` writes it.
@@ -161,6 +163,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     backwards: int = 0
     held_versions: int = 0
     second_look: int | None = None
+    recheck_at: datetime | None = None
     formers: tuple[str, ...] = ()
     anew_at: int | None = None
     lost: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -53,6 +54,9 @@ async def test_nothing_is_missing_once_the_feeds_are_confirmed(tmp_path: Path, s
         read.source.restless = not quiet
         await confirmed(read)
         read.source.restless = False
+        read.now.pass_by(timedelta(minutes=2))
+        await read.good_rounds()  # a minute after a removal a feed is read in full once more
+        await confirmed(read)
         await read.good_rounds()
         assert {result.mode.value for result in read.results[-len(WITH_DELTAS) :]} == {"delta"}
         assert not await missing(read)

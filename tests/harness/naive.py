@@ -33,6 +33,7 @@ from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
+    from datetime import timedelta
 
     from poller.changes.diff import Snapshot
     from poller.changes.held_versions import HeldVersion
@@ -70,6 +71,9 @@ class NaiveStore:
 
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:  # noqa: ARG002 -- as a round calls it
         return MissingRecords(0, 0, {})
+
+    async def subjects_since(self, age: timedelta, *, cause: str) -> frozenset[str]:  # noqa: ARG002 -- likewise
+        return frozenset()
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return {}

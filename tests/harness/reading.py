@@ -237,7 +237,7 @@ async def reading(  # noqa: D417 -- see the scene
             polled_feeds(load(config, {}), {"API_TOKEN": TOKEN}, client, shebang=SHEBANG, clock=StubClock(now=now))
         )
         for polled in read.feeds:  # rounds follow each other without a pause, so confirmations may too
-            polled.feed = msgspec.structs.replace(polled.feed, apart=timedelta(0))
+            polled.feed = msgspec.structs.replace(polled.feed, apart=timedelta(0), lag=timedelta(0))
         yield read
 
 

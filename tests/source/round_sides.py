@@ -36,6 +36,7 @@ FEED = Feed(
     type_prefix="org.example.api",
     reconcile=DAY,
     apart=timedelta(0),  # tests of removals set the time between confirmations
+    lag=timedelta(0),
 )
 ACHIEVEMENTS = msgspec.structs.replace(
     FEED, id="acme/achievements", resource=RESOURCES["achievements"], delta=False, qualifications=("q1", "q2")
@@ -49,7 +50,8 @@ def _integer(digits: str) -> int | Decimal:
 class MemoryStore:
     """A feed's store in memory: a commit is written whole, on the state it was planned on, or not at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
         self.fields = {b"generation": b"g", b"sequence": b"0"}
         self.snapshots: dict[str, Snapshot] = {}
         self.kept_listings: dict[str, SubstreamSnapshot] = {}
@@ -93,6 +95,12 @@ class MemoryStore:
         listed = {key: snapshot for key, snapshot in live.items() if key in seen}
         known = dict(list(listed.items())[:LISTED])
         return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]}, known)
+
+    async def subjects_since(self, age: timedelta, *, cause: str) -> frozenset[str]:
+        assert self._clock is not None
+        since = self._clock.now() - age
+        recent = (event for event in self.events if datetime.fromisoformat(event["recordedtime"]) >= since)
+        return frozenset(event["subject"] for event in recent if event["data"]["cause"] == cause)
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)
@@ -214,8 +222,8 @@ class Round:
 
     def __init__(self, feed: Feed = FEED) -> None:
         self.feed = feed
-        self.store = MemoryStore()
         self.clock = WallClock()
+        self.store = MemoryStore(self.clock)
         self.seen: Sequence[str] = ()
 
     async def __call__(self, script: Script, feed: Feed | None = None) -> RoundResult:

@@ -394,6 +394,22 @@ async def test_what_a_reading_did_not_hold_is_found(opened: Open) -> None:
     assert (len(nothing_seen.some), nothing_seen.listed) == (5, {})
 
 
+async def test_subjects_of_recent_events_of_one_cause(opened: Open, store_client: Redis) -> None:
+    """Law: events that are old enough, of another cause, or of a foreign client are left out."""
+    store = opened("a")
+    await write(store, [unavailability(number) for number in range(SAMPLES)])
+    found = [str(event["subject"]) for event in await events(store_client)]
+    await store_client.xadd(KEYS.events, {"data": b"not JSON"})
+    await store_client.xadd(KEYS.events, {"other": b"{}"})
+    assert await store.subjects_since(timedelta(seconds=1), cause="delta") == frozenset(found)
+    assert await store.subjects_since(timedelta(seconds=1), cause="full") == frozenset()
+    last = cast("list[tuple[bytes, dict[bytes, bytes]]]", await store_client.xrevrange(KEYS.events, count=1))[0][0]
+    minute_later = moment_of(int(last.split(b"-")[0]) + 60_000)
+    later = opened_by(store_client, StubClock(now=lambda: minute_later))("a")
+    assert await later.subjects_since(timedelta(seconds=59), cause="delta") == frozenset()
+    assert await later.subjects_since(timedelta(hours=1), cause="delta") == frozenset(found)
+
+
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
     """Law: a removed record's snapshot is read back as removed, with its revision."""
     store = opened("a")
