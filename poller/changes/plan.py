@@ -458,6 +458,7 @@ class Commit(msgspec.Struct, frozen=True):
             where that does not matter: marks alone may be written twice.
         held: by record key, versions that are held back from now on; None where none is any more.
         backwards: how many versions were older than the known one, published or held back, each once.
+        page_digests: replace those of the feed's last full reading; None: they stay, unless there are snapshots.
     """
 
     generation: str
@@ -471,6 +472,7 @@ class Commit(msgspec.Struct, frozen=True):
     digest: str = ""
     held: Mapping[str, HeldVersion | None] = {}
     backwards: int = 0
+    page_digests: bytes | None = None
 
     @property
     def next_sequence(self) -> int:
@@ -504,6 +506,11 @@ class SeenKeys:
         for number in map(hash, keys):
             self._shelves[number % _SHELVES].append(number)
         self._sorted = False
+
+    @property
+    def has_repeated(self) -> bool:
+        """Whether a key was added more than once."""
+        return any(len(set(shelf)) < len(shelf) for shelf in self._shelves)
 
     def __contains__(self, key: object) -> bool:
         """Whether the key was added."""

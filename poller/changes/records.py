@@ -181,6 +181,22 @@ def listed_keys(records: Iterable[bytes], id_field: str) -> Generator[None, None
     return frozenset(keys)
 
 
+def usable_keys(records: Sequence[bytes], id_field: str) -> list[str]:
+    """The keys of records of which each is known to be usable."""
+    try:
+        found: list[Any] = _ids_decoder(id_field)(b"[%b]" % b",".join(records))
+    except msgspec.MsgspecError:  # such as an integer beyond 64 bits
+        read = record_reader(id_field)
+        return [record.key for record in map(read, records) if isinstance(record, Record)]
+    return [_key(one.id) if isinstance(one.id, str) else _INTEGER + str(one.id) for one in found]
+
+
+@cache
+def _ids_decoder(id_field: str) -> Callable[[bytes], list[Any]]:
+    head = msgspec.defstruct("Identity", [("id", str | int)], rename={"id": id_field}, frozen=True, gc=False)
+    return msgspec.json.Decoder(list[head]).decode  # type: ignore[valid-type]  # a class made here
+
+
 def is_single(raw: bytes) -> bool:
     """Whether unusable bytes are one value, judged by their strings and brackets.
 

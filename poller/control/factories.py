@@ -18,7 +18,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from poller.auth.base import Credential, CredentialParts, MakeCredential, SecretFile
-from poller.changes.canonical import without
 from poller.changes.plan import RemovalGuard
 from poller.clock import Clock
 from poller.config.http import AUTH_KINDS, AuthSettings, host_only
@@ -117,7 +116,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         delta=feed.delta == "on" or (feed.delta == AUTO and resource.delta),
         delta_on_trial=feed.delta == AUTO,
         partial=feed.partial,
-        strip=without(feed.ignore) if feed.ignore else None,
+        ignore=feed.ignore,
         silent_baseline=feed.baseline == "silent",
         reconcile=feed.reconcile,
         removals=feed.removals == "confirm",

@@ -30,6 +30,7 @@ from typing import Final
 
 import msgspec
 
+from poller.changes.page_digests import PageDigests
 from poller.changes.plan import SeenKeys
 from poller.changes.records import listed_keys
 from poller.clock import Clock, rfc3339
@@ -133,6 +134,7 @@ class ListingDrain:
         seen: SeenKeysObserver | None = None,
         ahead: Prefetch | None = None,
         beside: DeltaReader | None = None,
+        digests: PageDigests | None = None,
     ) -> ListingReader:
         """Read one listing and commit its pages. An unchanged listing has no pages.
 
@@ -143,6 +145,7 @@ class ListingDrain:
             seen: is given the keys of the records.
             ahead: the first request, if it was sent already.
             beside: the deltas that are read between the pages.
+            digests: of the pages of the reading before; those of this one are added.
 
         Raises:
             SourceError: a request failed; the pages before it are committed.
@@ -150,13 +153,14 @@ class ListingDrain:
         """
         before, first = self.pages, ahead or Prefetch(self.query, self._get)
         try:
-            return await self._read_pages(path, mode, since, seen, first, beside=beside)
+            return await self._read_pages(path, mode, since, seen, first, beside=beside, digests=digests)
         except SourceRefused as refused:
             if since or self.pages > before or refused.status not in REFUSING:
                 raise
             if first.query == self.query and not await self._narrow_query(path):
                 raise
-        return await self._read_pages(path, mode, since, seen, Prefetch(self.query, self._get), beside=beside)
+        narrower = Prefetch(self.query, self._get)
+        return await self._read_pages(path, mode, since, seen, narrower, beside=beside, digests=digests)
 
     async def read_delta(self, path: str, since: str | None, *, seen: SeenKeysObserver | None = None) -> ListingReader:
         """Read a delta and commit its pages; one of several pages is read again until that brings nothing more.
@@ -190,6 +194,7 @@ class ListingDrain:
         first: Prefetch,
         *,
         beside: DeltaReader | None,
+        digests: PageDigests | None,
     ) -> ListingReader:
         reader = ListingReader(first.query, since)
         newer: Collection[str] = ()
@@ -197,7 +202,12 @@ class ListingDrain:
             async for page in pages:
                 reach("page.fetched")
                 changed = beside.changed if beside else None
-                await self._writer.page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
+                content, is_known = reader.content, digests is not None and reader.content in digests
+                is_stored = await self._writer.page(
+                    page, mode=mode, path=path, seen=seen, changed=changed, newer=newer, is_known=is_known
+                )
+                if digests is not None and page.records:
+                    digests.add(content, is_stored=is_stored)
                 if reader.ending is not None:
                     continue
                 if self._timer.is_over:
@@ -325,6 +335,11 @@ class DeltaReader:
     def late(self) -> int | None:
         """The number of records that the full reading brought late; None: unknown."""
         return None if self.failed else len(self.changed - self._brought)
+
+    @property
+    def has_brought(self) -> bool:
+        """Whether a delta has brought any record."""
+        return bool(self._brought)
 
     @property
     def stand_still(self) -> bool:

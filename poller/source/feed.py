@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal
+from hashlib import blake2b
+from typing import Final, Literal
 
 import msgspec
 
@@ -70,7 +71,7 @@ class Feed(msgspec.Struct, frozen=True):
         delta: whether delta tokens are used.
         delta_on_trial: whether they are given up if the API refuses each of them (``delta = "auto"``).
         partial: whether records of a delta may carry only some of their keys; absent ones are kept.
-        strip: removes what is left out of comparisons; None: nothing is.
+        ignore: JSON pointers that are left out of comparisons.
         silent_baseline: whether the first reading publishes nothing.
         reconcile: how often a delta feed is read in full; None: never.
         removals: whether records that are gone are found, confirmed and published as removed.
@@ -100,7 +101,7 @@ class Feed(msgspec.Struct, frozen=True):
     delta: bool = True
     delta_on_trial: bool = False
     partial: bool = False
-    strip: Callable[[Any], Any] | None = None
+    ignore: tuple[str, ...] = ()
     silent_baseline: bool = False
     reconcile: timedelta | None = None
     removals: bool = True
@@ -147,6 +148,11 @@ class Feed(msgspec.Struct, frozen=True):
     def fingerprint(self) -> str:
         """A hash of the query that the delta token belongs to."""
         return self.query.fingerprint(f"{self.binding}\0{self.resource.path}")
+
+    def rules(self, fields: tuple[str, ...]) -> str:
+        """A hash of what decides which records are requested, compared and found missing; ``fields``: as requested."""
+        deciding = (self.fingerprint, self.id_field, self.ignore, self.removals, fields)
+        return blake2b(repr(deciding).encode(), digest_size=8).hexdigest()
 
 
 def casts_doubt(status: int) -> bool:

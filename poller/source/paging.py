@@ -44,6 +44,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from poller.changes.canonical import MAX_DEPTH, TOO_DEEP, deeper_than, own_members
+from poller.changes.page_digests import page_digest
 from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense
 from poller.lifecycle import ended, in_turns
@@ -110,6 +111,7 @@ class ListingReader:
         pages: how many were given.
         filled: how many of them had records; the last one, repeated, does not count.
         delta_token: the one to keep.
+        content: the digest of the last page's records.
         ending: how the listing ended; None: it has not.
         tokens_on: the number of pages with a delta token; ``token_first``, ``token_last``: whether that page had one.
     """
@@ -117,6 +119,7 @@ class ListingReader:
     def __init__(self, query: ListQuery, since: str | None = None) -> None:
         self.pages = self.filled = 0
         self.delta_token: str | None = None
+        self.content = b""
         self.ending: Ending | None = None
         self.tokens_on = 0
         self.token_first = self.token_last = False
@@ -144,7 +147,7 @@ class ListingReader:
         self.tokens_on += self.token_last
         if page.delta_token and (self.delta_token is None or self._query.keep == "last"):
             self.delta_token = page.delta_token
-        content = blake2b(b"\0".join(page.records), digest_size=8).digest()
+        self.content = content = page_digest(page.records)
         itself, again = page.page_token == self._current, content == self._last
         self._last = content
         self.filled += bool(page.records) and not again

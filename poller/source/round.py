@@ -40,6 +40,7 @@ from poller.changes.confirmation import (
     confirmation_of,
 )
 from poller.changes.diff import Snapshot
+from poller.changes.page_digests import DigestBasis, PageDigests, decode_digests
 from poller.changes.plan import SeenKeys
 from poller.clock import Clock, rfc3339
 from poller.errors import (
@@ -195,6 +196,7 @@ class _RoundRun:
         self._unsure: frozenset[str] = frozenset()  # qualifications whose listings could not be read at their last turn
         self._left: frozenset[str] = frozenset()  # records that these lacked when they were read last
         self._may_have_moved = False  # whether any missing record may be in one of these
+        self._digests: PageDigests | None = None  # of a full reading's pages
         self._second_pass: SecondPass | None = None  # over a listing of several pages
         self._kept = 0  # records that may be in one of these, and are therefore not removed
         self._token_failures: int | None = None  # in a row, this round's the last
@@ -318,7 +320,7 @@ class _RoundRun:
             marks[CONFIRMATION] = confirmation_mark(self._substreams.confirmation)
         if self._timer.shown or self._state.progress is not None:
             marks[PROGRESS] = None
-        await self._writer.marks(marks)
+        await self._writer.marks(marks, page_digests=self._page_digests() if result.ok else None)
         if self._unchanged is not None and result.ok and self._start.mode is not RoundMode.DELTA:
             self._unchanged.finish_round(self._position(self._start.begun) if self._settled else None)
         reach("round.done")
@@ -367,13 +369,45 @@ class _RoundRun:
         if start.mode is RoundMode.DELTA:
             reader = await self._drain.read_delta(path, start.since)
         else:
-            reader = await self._drain.read(path, mode=start.mode, seen=self._seen, beside=self._deltas)
+            self._digests = PageDigests(await self._known_pages())
+            reader = await self._drain.read(
+                path, mode=start.mode, seen=self._seen, beside=self._deltas, digests=self._digests
+            )
         self._delta_token, self._pages = reader.delta_token, reader.pages
         self._as_before, self._complete = not reader.pages, bool(reader.pages)
         if reader.pages > 1:
             self._second_pass = SecondPass(self._drain, path, self._answers, self._deltas)
             if self._deltas is not None:
                 await self._catch_up(self._deltas)
+
+    async def _known_pages(self) -> frozenset[bytes]:
+        """The digests of the pages of the last full reading, if nothing has changed since."""
+        state = self._state
+        if not self._start.on_condition or state.read_at is None or state.loss is not None:
+            return frozenset()
+        return decode_digests(await self._store.page_digests(), self._digest_basis(state.sequence, state.read_at))
+
+    def _digest_basis(self, sequence: int, read_at: datetime) -> DigestBasis:
+        state, rules = self._state, self._feed.rules(self._drain.query.fields)
+        return DigestBasis(state.generation, sequence, rfc3339(read_at), state.missing_at, rules)
+
+    def _page_digests(self) -> bytes | None:
+        """The digests of this reading to be stored; None: a later reading may not rely on them.
+
+        The next reading has to look at all pages if this one has left anything open, if a record was on two pages, or
+        if deltas brought some that are on none.
+        """
+        if self._digests is None or not self._settled or self._as_before or not self._has_known_pages_alone:
+            return None
+        return self._digests.encode(self._digest_basis(self._writer.position[1], self._start.begun))
+
+    @property
+    def _has_known_pages_alone(self) -> bool:
+        if self._deltas is not None and self._deltas.has_brought:
+            return False
+        if self._digests is not None and self._digests.is_unchanged:
+            return True
+        return self._seen is not None and not self._seen.has_repeated
 
     async def _read_delta_all_the_same(self) -> None:
         """Read a delta after the full reading failed or was held, unless one was read beside it.
@@ -443,8 +477,8 @@ class _RoundRun:
             await self._writer.release_unseen(seen)
         if not self._feed.removals:
             self._settled = True
-        elif self._as_before:
-            # The records of an unchanged listing were not seen, and exist; they were settled when the listing was read.
+        elif self._as_before or (self._digests is not None and self._digests.is_unchanged):
+            # The records of an unchanged listing exist; they were settled when the listing was read.
             self._settled = True
         elif self._unidentified:
             self._settled = False  # any of the absent records may be one of those; the next reading may tell

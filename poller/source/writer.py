@@ -42,7 +42,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from poller.changes.canonical import parse_received
+from poller.changes.canonical import parse_received, without
 from poller.changes.diff import Snapshot, checked
 from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
@@ -58,6 +58,7 @@ from poller.changes.records import (
     record_reader,
     shape_of,
     twin_of,
+    usable_keys,
 )
 from poller.clock import Clock, rfc3339
 from poller.errors import SourceRefused
@@ -71,6 +72,7 @@ from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import PackedSnapshots
 from poller.telemetry import tracing
 
+_MOST_WRITTEN: Final = 10_000  # keys
 _AT_ONCE: Final = 1000  # records that are read without a pause
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of known records that are compared, removed or marked together
 T = TypeVar("T")
@@ -105,6 +107,10 @@ class RoundStore(Protocol):
 
     async def subjects_since(self, age: timedelta, *, cause: str) -> Container[str]:
         """Read the subjects of the latest events of one cause."""
+        ...
+
+    async def page_digests(self) -> bytes | None:
+        """Read the digests of the pages of the last full reading."""
         ...
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
@@ -161,7 +167,7 @@ class RoundWriter:
         self._sequence = state.sequence
         self._read = record_reader(feed.id_field)
         self._fields_before = state.fields
-        self._rules = PublishRules(feed.strip, round_start=state.sequence)
+        self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
         self._with_records: Callable[[], Mapping[str, SubstreamSnapshot]] = dict
@@ -170,6 +176,7 @@ class RoundWriter:
         self._began = clock.monotonic() - state.now_ms / 1000
         self._begun_ms = state.now_ms
         self._held: dict[str, HeldVersion] = {}
+        self._written: set[str] | None = set()  # keys of records written in this round; None: too many to know
         self._waits_for_second_look = state.second_look is not None  # ends even if the held versions were lost
         self._not_before = 0  # when the next full reading for these may begin
         self._backwards = state.backwards
@@ -251,8 +258,9 @@ class RoundWriter:
         seen: SeenKeysObserver | None,
         changed: set[str] | None = None,
         newer: Collection[str] = (),
-    ) -> None:
-        """Commit the changes of this page, slice by slice.
+        is_known: bool = False,
+    ) -> bool:
+        """Commit the changes of this page, slice by slice; whether all of its records are now as they are stored.
 
         Args:
             page: what was read.
@@ -261,10 +269,23 @@ class RoundWriter:
             seen: receives the keys of the page's records.
             changed: receives the keys of those that are published.
             newer: keys of records of which a newer version may be known; they count as seen and are not compared.
+            is_known: whether the records were as they are stored when the round began.
         """
-        if page.records:  # most deltas have none: an idle feed costs little
-            await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
+        is_stored = True
+        if page.records and not (is_known and self._pass_over(page, seen)):  # most deltas have none
+            is_stored = await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
         self.tally.pages += 1
+        return is_stored
+
+    def _pass_over(self, page: Page, seen: SeenKeysObserver | None) -> bool:
+        """Count a page that is unchanged; False: one of its records was written in this round."""
+        keys = usable_keys(page.records, self._feed.id_field)
+        if self._written is None or not self._written.isdisjoint(keys):
+            return False
+        if seen is not None:
+            seen.update(keys)
+        self.tally += RoundCounts(records=len(keys), unchanged=len(keys))
+        return True
 
     async def _page(
         self,
@@ -275,7 +296,7 @@ class RoundWriter:
         seen: SeenKeysObserver | None,
         changed: set[str] | None,
         newer: Collection[str],
-    ) -> None:
+    ) -> bool:
         frame, rules = self._frame(mode, path), self._rules_for(mode, path)
         partial = rules.partial
         received: list[Record | Rejected] = []
@@ -298,6 +319,7 @@ class RoundWriter:
             complete = whole | readable
             self.fragments += sum(isinstance(one, Record) and one.key not in complete for one in records)
         rejected: list[Rejected] = []
+        is_stored = not passed_over
         async with commits_in_order(self._commit) as put:
             for part, before in _with_snapshots(records, known):
                 await asyncio.sleep(0)
@@ -311,6 +333,7 @@ class RoundWriter:
                     rules=rules,
                 )
                 rejected += [one for one in commit.rejected if not one.is_snapshot]
+                is_stored = is_stored and not (commit.rejected or commit.held or commit.backwards)
                 if commit.backwards or commit.held:
                     commit = self._with_marks(commit)
                 if commit.empty:
@@ -323,6 +346,7 @@ class RoundWriter:
                 self._sequence = commit.next_sequence
         if rejected:
             await self._mark_seen(rejected, seen)
+        return is_stored
 
     def _rules_for(self, mode: RoundMode, path: str) -> PublishRules:
         is_baseline = mode is RoundMode.BASELINE
@@ -456,9 +480,9 @@ class RoundWriter:
         """Commit snapshots of listings."""
         await self._store.commit(Commit(self._generation, self._sequence, listings=listings))
 
-    async def marks(self, marks: Mapping[str, str | None]) -> None:
-        """Commit marks of the feed's state."""
-        await self._store.commit(Commit(self._generation, self._sequence, marks=marks))
+    async def marks(self, marks: Mapping[str, str | None], *, page_digests: bytes | None = None) -> None:
+        """Commit marks of the feed's state, and the digests of the pages of this reading, if there are any."""
+        await self._store.commit(Commit(self._generation, self._sequence, marks=marks, page_digests=page_digests))
 
     def _store_ms(self) -> int:
         """The server's clock: its time at the lease plus the time since."""
@@ -477,6 +501,10 @@ class RoundWriter:
         await self._store.commit(commit)
         self.tally += tally
         self.backwards += commit.backwards
+        if self._written is not None:
+            self._written.update(commit.snapshots)
+            if len(self._written) > _MOST_WRITTEN:
+                self._written = None
 
 
 def _batched(several: Sequence[T], size: int = _AT_ONCE) -> Iterator[Sequence[T]]:

@@ -330,6 +330,11 @@ class FeedStore:
             if not cursor:
                 return count
 
+    async def page_digests(self) -> bytes | None:
+        """The digests of the pages of the last full reading, as stored; None: there are none."""
+        with translated(self._client):
+            return cast("bytes | None", await self._client.get(self.keys.page_digests))
+
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         """The snapshot of each listing, by qualification."""
         return await kept_listings(self._client, self.keys.listings)
@@ -403,7 +408,7 @@ class FeedStore:
         arguments = commit_arguments(commit, codec, dictionary, nonce=self.lease.token, now_ms=now_ms)
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
-        names += [keys.qualifications, keys.dictionaries, keys.listings, keys.held_versions]
+        names += [keys.qualifications, keys.dictionaries, keys.listings, keys.held_versions, keys.page_digests]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
         answer = until_answered(
@@ -585,6 +590,7 @@ def commit_arguments(
         known,
         now_ms,
         QUARANTINE_ENTRIES,
+        commit.page_digests or b"",
     ]
     return [*checks, *map(len, sections), *chain.from_iterable(sections)]
 

@@ -17,6 +17,7 @@ key ends in        type    holds
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.feed`)
 ``held_versions``  HASH    record key to what is noted of an older version (:mod:`poller.store.snapshots`)
+``page_digests``   STRING  digests of the pages of the last full reading (:mod:`poller.changes.page_digests`)
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.retention`)
 ``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.commands`); absent while it is polled
 =================  ======  ==========================================================================================
@@ -82,7 +83,7 @@ import msgspec
 KEY_TYPES: Final = {
     **dict.fromkeys(("events", "quarantine"), "stream"),
     **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats"), "zset"),
-    **dict.fromkeys(("lease", "pause", "version"), "string"),
+    **dict.fromkeys(("lease", "pause", "version", "page_digests"), "string"),
     **dict.fromkeys(("state", "snapshots", "dictionaries", "listings", "overruns", "letters"), "hash"),
     **dict.fromkeys(("registry", "secrets", "credentials", "paused", "health", "until", "handshakes"), "hash"),
     **dict.fromkeys(("roles", "feeds", "orders"), "hash"),
@@ -105,6 +106,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
     held_versions: str
     overruns: str
     pause: str
+    page_digests: str
 
     @classmethod
     def of(cls, prefix: str, feed: str) -> FeedKeys:

@@ -75,6 +75,9 @@ class NaiveStore:
     async def subjects_since(self, age: timedelta, *, cause: str) -> frozenset[str]:  # noqa: ARG002 -- likewise
         return frozenset()
 
+    async def page_digests(self) -> None:
+        return None
+
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return {}
 

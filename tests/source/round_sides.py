@@ -56,6 +56,7 @@ class MemoryStore:
         self.snapshots: dict[str, Snapshot] = {}
         self.kept_listings: dict[str, SubstreamSnapshot] = {}
         self.held: dict[str, HeldVersion] = {}
+        self.digests: bytes | None = None
         self.events: list[dict[str, Any]] = []
         self.quarantine: list[tuple[bytes, str]] = []
         self.commits: list[Commit] = []
@@ -105,6 +106,9 @@ class MemoryStore:
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)
 
+    async def page_digests(self) -> bytes | None:
+        return self.digests
+
     async def held_versions(self) -> dict[str, HeldVersion]:
         return dict(self.held)
 
@@ -118,6 +122,7 @@ class MemoryStore:
             raise Stale("planned on another state")
         self.commits.append(commit)
         self.snapshots |= commit.snapshots
+        self.digests = commit.page_digests or (None if commit.snapshots else self.digests)
         self.kept_listings |= commit.listings
         for key, held in commit.held.items():
             self.held.pop(key, None)

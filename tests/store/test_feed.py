@@ -394,6 +394,21 @@ async def test_what_a_reading_did_not_hold_is_found(opened: Open) -> None:
     assert (len(nothing_seen.some), nothing_seen.listed) == (5, {})
 
 
+async def test_page_digests_go_with_the_first_snapshot_that_is_written(opened: Open) -> None:
+    """Law: digests of pages are stored with marks, stay with marks, and are deleted by any snapshot."""
+    store = opened("a")
+    assert await store.page_digests() is None
+    commit = await write(store, [unavailability(1)])
+    state = await begun(store)
+    await store.commit(Commit(state.generation, state.sequence, marks={"read_at": "x"}, page_digests=b"digests"))
+    assert await store.page_digests() == b"digests"
+    await store.commit(Commit(state.generation, state.sequence, marks={"read_at": "y"}))
+    assert await store.page_digests() == b"digests"
+    missing = {key: msgspec.structs.replace(one, missing=True) for key, one in commit.snapshots.items()}
+    await store.commit(Commit(state.generation, state.sequence, missing))
+    assert await store.page_digests() is None
+
+
 async def test_subjects_of_recent_events_of_one_cause(opened: Open, store_client: Redis) -> None:
     """Law: events that are old enough, of another cause, or of a foreign client are left out."""
     store = opened("a")
