@@ -10,8 +10,8 @@ record of a page that has one of these digests. If it finds all of these pages a
 - Digests are valid for exactly the state that their reading left: generation, sequence number, time of the reading, and
   the rules by which records were compared. Any write of a snapshot deletes them (``commit.lua``).
 - They are kept only if the reading has settled which records are gone: all known records are on its pages.
-- A page with a record that was rejected, held back, passed over, or read twice in the page has no digest. If a record
-  is on two pages, no page has one: what is stored of it may be the other page's.
+- A page with a record that was rejected or held back has no digest. If a record was read twice, on two pages or on one,
+  no page has one: what is stored of it may be the other version.
 - Pure.
 """
 

@@ -319,7 +319,7 @@ class RoundWriter:
             complete = whole | readable
             self.fragments += sum(isinstance(one, Record) and one.key not in complete for one in records)
         rejected: list[Rejected] = []
-        is_stored = not passed_over
+        is_stored = True
         async with commits_in_order(self._commit) as put:
             for part, before in _with_snapshots(records, known):
                 await asyncio.sleep(0)
