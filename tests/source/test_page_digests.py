@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ class Counting(MemoryStore):
         self.asked = 0
         self._has_digests = digests
 
-    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+    async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         self.asked += len(record_keys)
         return await super().known(record_keys)
 

@@ -25,7 +25,7 @@ _TTL = timedelta(seconds=90)
 
 _LONG_MS = 600_000  # longer than a renewal sets, to see which leases are renewed
 _NONCE = "me/nonce"
-_KEYS = [f"poller:{{acme/{one}}}:lease" for one in range(250)]
+_KEYS = [f"poller:{{acme/{one}}}:lease" for one in range(600)]
 
 
 class _Store(FakeAsyncRedis):
@@ -49,17 +49,32 @@ class _Store(FakeAsyncRedis):
 
 
 class _Batch(ScriptBatch):
-    """Answers each key as the test says, as the servers of a cluster may; notes the keys."""
+    """Answers each key as the test says, as the servers of a store may; notes the keys.
+
+    Attributes:
+        is_scattered: whether each key is on a server of its own.
+    """
+
+    is_scattered = False
 
     def __init__(self, client: FakeAsyncRedis, fails: Mapping[str, StoreError]) -> None:
         super().__init__(client)
         self.sent: list[str] = []
         self._fails = fails
 
+    async def run(self, call: ScriptCall) -> list[int]:
+        self.sent += call.keys
+        for key in call.keys:
+            if key in self._fails:
+                raise self._fails[key]
+        return [1] * len(call.keys)
+
     async def send(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        keys = [call.keys[0] for call in calls]
-        self.sent += keys
-        return [self._fails.get(key, 1) for key in keys]
+        return [self._fails.get(call.keys[0], 1) for call in calls]
+
+
+class _Cluster(_Batch):
+    is_scattered = True
 
 
 def _leases(client: FakeAsyncRedis, keys: Sequence[str], batch: ScriptBatch | None = None) -> list[Lease]:
@@ -98,7 +113,7 @@ async def test_leases_are_renewed_together() -> None:
         client.requests = 0
         await _turns(leases, 1)
         left = [await client.pttl(lease.key) for lease in leases if lease is not lost]
-    assert client.requests <= 3 + 2  # a hundred each; a script is loaded when it is sent first
+    assert client.requests <= 3 + 2  # 250 each; a script is loaded when it is sent first
     assert max(left) <= 90_000
     assert [lease for lease in leases if not lease.held] == [lost]
 
@@ -128,7 +143,7 @@ def _held(batch: _Batch, client: FakeAsyncRedis) -> list[Lease]:
 async def test_a_part_of_the_store_that_is_away_costs_no_lease_of_the_others() -> None:
     """Law: if one server of a cluster does not answer, the leases on the others are renewed."""
     client = FakeAsyncRedis(server=FakeServer())
-    away = _Batch(client, {_KEYS[0]: StoreUnavailable("one server is away"), _KEYS[1]: StoreRefused("no")})
+    away = _Cluster(client, {_KEYS[0]: StoreUnavailable("one server is away"), _KEYS[1]: StoreRefused("no")})
     leases = _held(away, client)
     await _turns(leases, 1)
     assert away.sent == _KEYS
@@ -144,28 +159,57 @@ async def test_a_server_of_a_cluster_that_hangs_costs_no_lease_of_the_others() -
     assert {key: hanging.sent.count(key) for key in _KEYS} == {_KEYS[0]: 1} | dict.fromkeys(_KEYS[1:], 3)
 
 
-class _Hanging(_Batch):
-    """A batch for a cluster, in which one key gets no answer."""
-
-    is_scattered = True
+class _Hanging(_Cluster):
+    """A cluster in which one key gets no answer."""
 
     def __init__(self, client: FakeAsyncRedis, silent: str) -> None:
         super().__init__(client, {})
         self._silent = silent
 
-    async def send(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        found = await super().send(calls)
-        if calls[0].keys[0] == self._silent:
+    async def run(self, call: ScriptCall) -> list[int]:
+        found = await super().run(call)
+        if call.keys[0] == self._silent:
             await asyncio.Event().wait()
         return found
 
 
 async def test_a_store_that_answers_nothing_is_not_asked_for_the_rest() -> None:
-    """Law: if a hundred renewals get no answer, the other leases are not sent to that store."""
+    """Law: if the first renewals get no answer, the other leases are not sent to that store."""
     client = FakeAsyncRedis(server=FakeServer())
     away = _Batch(client, dict.fromkeys(_KEYS, StoreUnavailable("away")))
     await _turns(_held(away, client), 1)
-    assert away.sent == _KEYS[:100]
+    assert away.sent == _KEYS[:250]
+
+
+async def test_a_lease_that_the_store_refuses_costs_no_other_one() -> None:
+    """Law: if a server refuses one of many, each is renewed by itself."""
+    client = FakeAsyncRedis(server=FakeServer())
+    leases = _held(_Batch(client, {_KEYS[1]: StoreRefused("no")}), client)
+    until_before = [lease.renewal().until for lease in leases]
+    await _turns(leases, 1)
+    assert all(lease.held for lease in leases)
+    assert [lease.renewal().until for lease in leases] > until_before
+
+
+async def test_what_was_settled_is_told_with_each_renewal(stores: Stores) -> None:
+    """Law: of leases with a witness each answer has what was settled last; a lease of another owner is lost."""
+    client = commands(stores.emptied("valkey"))
+    scripts = LeaseScripts(client)
+    leases = [
+        Lease(client, scripts, f"{{x}}:{one}", token=_NONCE, ttl=_TTL, witness=f"{{x}}:{one}:state", clock=Clock())
+        for one in range(4)
+    ]
+    for lease in leases:
+        assert await lease.acquire() is None
+        await client.pexpire(lease.key, _LONG_MS)
+    await client.set(leases[1].key, "other/nonce")
+    await client.hset("{x}:2:state", "settled", f"{_NONCE} 7")
+    leases[2].answered, leases[3].answered = 7, 5
+    await _turns(leases, 1)
+    left = [await client.pttl(lease.key) <= 90_000 for lease in leases]
+    await client.aclose()
+    assert [lease.held for lease in leases] == [True, False, True, False]  # the last one's settlement is gone
+    assert left == [True, True, True, True]
 
 
 class _Answering:
