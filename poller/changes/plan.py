@@ -24,9 +24,9 @@ from uuid import UUID
 
 import msgspec
 
-from poller.changes.confirmation import Confirmation
 from poller.changes.diff import EVERYTHING, Change, ChangeKind, Snapshot, checked, compare, lost_snapshot
 from poller.changes.events import EventFrame
+from poller.changes.full_readings import Confirmation
 from poller.changes.held_versions import HeldVersion, VersionPolicy
 from poller.changes.records import (
     MAX_RECORD_BYTES,

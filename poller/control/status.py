@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 from redis.asyncio import Redis
 
-from poller.changes.confirmation import confirmation_of
+from poller.changes.full_readings import confirmation_of
 from poller.changes.plan import RoundCounts
 from poller.clock import moment_of, rfc3339
 from poller.config.http import host_only

@@ -13,7 +13,7 @@
   the listing as it was at the first request. Records that a delta brought are left out of later pages, because no later
   delta would bring them again.
 - A delta of several pages is confirmed before its token is used (:meth:`ListingDrain.read_delta`).
-- A record that the full reading brings and no delta does is late (:mod:`poller.changes.confirmation`).
+- A record that the full reading brings and no delta does is late (:mod:`poller.changes.full_readings`).
 - A delta that fails does not fail the full reading; no further one is read in the round. If none worked, the token of
   the full reading is kept. If the API refused the token, that is a resync.
 - A second pass over a listing of several pages commits nothing of it: it only says what is listed. Deltas go on beside
@@ -30,7 +30,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.page_digests import PageDigests
+from poller.changes.full_readings import PageDigests
 from poller.changes.plan import SeenKeys
 from poller.changes.records import listed_keys
 from poller.clock import Clock, rfc3339

@@ -19,8 +19,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from poller.changes.confirmation import confirmation_of
 from poller.changes.diff import Snapshot
+from poller.changes.full_readings import confirmation_of
 from poller.changes.plan import COUNTERS, RemovalGuard, RoundCounts
 from poller.changes.records import Record, Rejected, record_reader, subject_of
 from poller.clock import Clock

@@ -44,7 +44,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from poller.changes.canonical import MAX_DEPTH, TOO_DEEP, deeper_than, own_members
-from poller.changes.page_digests import page_digest
+from poller.changes.full_readings import page_digest
 from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense
 from poller.lifecycle import ended, in_turns

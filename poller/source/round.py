@@ -32,15 +32,17 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.confirmation import (
+from poller.changes.diff import Snapshot
+from poller.changes.full_readings import (
     Confirmation,
+    DigestBasis,
+    PageDigests,
     after_doubtful_delta,
     after_reading,
     confirmation_mark,
     confirmation_of,
+    decode_digests,
 )
-from poller.changes.diff import Snapshot
-from poller.changes.page_digests import DigestBasis, PageDigests, decode_digests
 from poller.changes.plan import SeenKeys
 from poller.clock import Clock, rfc3339
 from poller.errors import (

@@ -47,7 +47,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.confirmation import Confirmation, after_reading
+from poller.changes.full_readings import Confirmation, after_reading
 from poller.changes.plan import SeenKeys, SubstreamSnapshot
 from poller.clock import Clock
 from poller.errors import RoundTimeExceeded, SourceError, SourceNonsense, SourceRefused, SourceUnavailable

@@ -118,7 +118,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         recheck_at: when a full reading is due that looks for records which were removed; None where none is.
         tombstones: how many of the known records are removed; None where that was not counted yet.
         next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
-        confirmation: whether the feed is read in full again, as :mod:`poller.changes.confirmation` writes it.
+        confirmation: whether the feed is read in full again, as :mod:`poller.changes.full_readings` writes it.
         progress: how far the round that is under way has come, as :mod:`poller.source.feed` writes it; None where
             none has been for long.
         formers: the generations before this one, as far as they are known, the newest first.

@@ -17,7 +17,7 @@ key ends in        type    holds
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.feed`)
 ``held_versions``  HASH    record key to what is noted of an older version (:mod:`poller.store.snapshots`)
-``page_digests``   STRING  digests of the pages of the last full reading (:mod:`poller.changes.page_digests`)
+``page_digests``   STRING  digests of the pages of the last full reading (:mod:`poller.changes.full_readings`)
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.retention`)
 ``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.commands`); absent while it is polled
 =================  ======  ==========================================================================================

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from poller.changes.confirmation import Confirmation, confirmation_mark
+from poller.changes.full_readings import Confirmation, confirmation_mark
 from poller.control.problems import confirmation_text, progress_text
 from poller.control.status import FeedStatus, feed_status
 from poller.redis.client import commands

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from poller.changes.confirmation import MOST
+from poller.changes.full_readings import MOST
 from tests.harness.reading import reading
 from tests.harness.scene import RESOURCES
 

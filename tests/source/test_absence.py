@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from poller.changes.confirmation import Confirmation, confirmation_mark
+from poller.changes.full_readings import Confirmation, confirmation_mark
 from poller.resources import Resource
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params

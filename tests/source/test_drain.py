@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
+from poller.changes.full_readings import Confirmation, confirmation_mark, confirmation_of
 from poller.errors import SourceError, SourceNonsense, SourceRefused
 from poller.resources import Resource
 from poller.source.client import ConditionalReader, ConditionalResponse, Validators

@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from poller.changes.confirmation import MOST, Confirmation, confirmation_of
+from poller.changes.full_readings import MOST, Confirmation, confirmation_of
 from poller.changes.plan import Commit
 from poller.errors import SourceUnavailable
 from poller.resources import RESOURCES, resource_of

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.changes.page_digests`: pages that are unchanged are passed over, and nothing else differs."""
+"""Laws of :mod:`poller.changes.full_readings`: pages that are unchanged are passed over, and nothing else differs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.confirmation import Confirmation, confirmation_mark
 from poller.changes.diff import Snapshot
-from poller.changes.page_digests import DigestBasis, PageDigests, decode_digests, page_digest
+from poller.changes.full_readings import (
+    Confirmation,
+    DigestBasis,
+    PageDigests,
+    confirmation_mark,
+    decode_digests,
+    page_digest,
+)
 from poller.changes.plan import Commit
 from poller.errors import StoreUnavailable
 from poller.resources import Resource

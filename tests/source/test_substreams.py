@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.confirmation import Confirmation, confirmation_of
+from poller.changes.full_readings import Confirmation, confirmation_of
 from poller.changes.plan import RemovalGuard, SubstreamSnapshot
 from poller.errors import (
     CredentialUnusable,

@@ -1,10 +1,10 @@
-"""Laws of :mod:`poller.changes.confirmation`: how often a listing is read again, and when that ends."""
+"""Laws of :mod:`poller.changes.full_readings`: how often a listing is read again, and when that ends."""
 
 from __future__ import annotations
 
 import pytest
 
-from poller.changes.confirmation import (
+from poller.changes.full_readings import (
     MOST,
     Confirmation,
     after_doubtful_delta,
