@@ -145,7 +145,7 @@ class SinkKind(NamedTuple):
         tls: its scheme with TLS, or of one that connects to no host; "": it has no TLS.
         plain: its scheme without TLS, which is for allowed addresses alone; "": there is none.
         check: of a URL; ValueError: it cannot be used.
-        refuses: keys of a subscription that it has no use for.
+        refuses: keys of a subscription, after ``sink``, that it has no use for.
         auth: the kinds of ``auth`` that it takes.
         reach: why a URL that passed ``check`` may not be reached, fit to follow "expected …"; None: it may. Left out,
             the address guard says it; one that connects to no host has to say it itself.
@@ -199,7 +199,7 @@ _NATS: Final = SinkKind(
     "tls",
     "nats",
     check_nats_url,
-    refuses=frozenset({"mode", "secret_files", "headers", "handshake"}),
+    refuses=frozenset({"mode", "batch", "secret_files", "headers", "handshake"}),
     auth=auth_kinds_of("nats"),
 )
 SINKS: Final[Mapping[str, SinkKind]] = {"https": _WEBHOOK, "http": _WEBHOOK, "tls": _NATS, "nats": _NATS}
@@ -308,11 +308,12 @@ class SubscriptionSettings(Table):
             raise ValueError(f"expected only with a sink{secure}")
         return file
 
-    @field_validator("mode", "secret_files", "headers", "handshake", "ca_file", "client_cert_file")
+    @field_validator("*")
     @classmethod
     def _of_its_kind(cls, value: Any, given: ValidationInfo) -> Any:
         name, kind = given.field_name or "", sink_kind_of(str(given.data.get("sink", "https://")))
-        if name in kind.refuses and value and value != "structured":
+        default = cls.model_fields[name].get_default(call_default_factory=True) if name in kind.refuses else value
+        if value != default:
             takers = " or ".join(_schemes(lambda one: name not in one.refuses))
             raise ValueError(f"expected only with a sink that is {takers}; one that is {kind.scheme}:// takes none")
         return value

@@ -401,7 +401,6 @@ def _named(version: Version | None, name: str) -> str | None:
 
 
 _MOST_QUALIFICATIONS = 200
-_ENOUGH_FOR_ALL = 20
 _YEARS_OF_PAST = 3
 
 
@@ -422,7 +421,7 @@ def shares(total: int, qualifications: int | None = None) -> RecordMix:
 
     Each of the requested ``qualifications`` has an evidence variant, if there are enough records.
     """
-    fewest = 3 if total >= _ENOUGH_FOR_ALL else total // 6
+    fewest = min(3, total // (2 * (len(_KINDS) - 1)))  # half of all records are left for unavailabilities
     asked = SeedRequest(total, fewest, qualifications or 0)
     records = {name: kind.share(asked) if kind.share else 0 for name, kind in _KINDS.items()}
     left = max(0, total - sum(records.values()))

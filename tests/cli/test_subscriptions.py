@@ -13,6 +13,7 @@ import pytest
 from poller.clock import moment_of, rfc3339
 from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.signing import new_secret, public_key
+from poller.resources import RESOURCES
 from poller.store.keys import ConsumerKeys
 from poller.store.subscriptions import PARTS
 from tests.cli.commands import environment, on_terminal
@@ -85,8 +86,11 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         status = await poller("status", "--json", **configured)
         *lines, last = [json.loads(line) for line in status.out.splitlines()]
         assert list(last) == ["store"]
-        assert ["feed" in line for line in lines] == [True] * 4 + [False] * 2
-        assert [(line["subscription"], line["state"]) for line in lines[4:]] == [("a", "active"), ("filed", "new")]
+        assert ["feed" in line for line in lines] == [True] * len(RESOURCES) + [False] * 2
+        assert [(line["subscription"], line["state"]) for line in lines[len(RESOURCES) :]] == [
+            ("a", "active"),
+            ("filed", "new"),
+        ]
         assert lines[-2]["sink"] == f"{receiver.url}/…"
 
         with looking(url) as store:

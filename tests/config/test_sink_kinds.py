@@ -18,7 +18,8 @@ def test_each_scheme_leads_to_a_module_that_opens_sinks(scheme: str) -> None:
     assert scheme in (kind.tls, kind.plain)
     assert sink_kind_of(f"{scheme}://h/x") is kind
     assert callable(import_module(f"poller.delivery.sinks.{kind.module}").open_sink)
-    assert kind.refuses <= SubscriptionSettings.model_fields.keys()
+    names = list(SubscriptionSettings.model_fields)
+    assert kind.refuses <= set(names[names.index("sink") :])
     assert kind.auth <= AUTH_KINDS.keys()
     assert "none" in kind.auth
 

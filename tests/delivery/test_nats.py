@@ -518,6 +518,7 @@ BASE = {"id": "a", "sink": "tls://nats.example.org:4222/hr.events"}
     [
         ({"mode": "batch"}, "expected only with a sink that is https://"),
         ({"mode": "binary"}, "expected only with a sink that is https://"),
+        ({"batch": {"max_events": 7}}, "expected only with a sink that is https://"),
         ({"headers": {"X-A": "1"}}, "expected only with a sink that is https://"),
         ({"secret_files": ["a"]}, "expected only with a sink that is https://"),
         ({"validate": True}, "expected only with a sink that is https://"),

@@ -15,6 +15,7 @@ from poller.sandbox.faults.base import ProfileKind
 from poller.sandbox.faults.registry import PROFILES
 from tests.harness.peak import once
 from tests.harness.reading import DAY, TOKEN, Reading, reading
+from tests.harness.scene import RESOURCES
 
 FEED: Final = ("employmentUnavailabilities",)
 BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.ANSWER]
@@ -104,7 +105,7 @@ async def test_listings_that_lack_records_remove_none(name: str, tmp_path: Path,
         await read.switch("profiles?on=1")
         read.source.change(30)
         read.now.pass_by(DAY)
-        assert [result.removed for result in await read.rounds()] == [0, 0, 0, 0]
+        assert [result.removed for result in await read.rounds()] == [0] * len(RESOURCES)
         assert (verdict := await read.verdict()).sound, verdict
         await read.switch("profiles?on=0")
         read.now.pass_by(DAY)

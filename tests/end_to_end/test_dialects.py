@@ -15,6 +15,7 @@ import pytest
 from poller.sandbox.faults.base import ProfileKind
 from poller.sandbox.faults.registry import PROFILES
 from tests.harness.reading import DAY, reading
+from tests.harness.scene import RESOURCES
 
 DIALECTS: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.DIALECT]
 
@@ -105,5 +106,5 @@ async def test_the_stream_is_the_source(names: str, tmp_path: Path, store: str) 
         assert (verdict := await read.verdict(one_case=one_case)).clean, verdict
         removed = sum(result.removed for result in read.results)
         modes = {result.mode for result in read.results}
-    assert removed == 8
+    assert removed == 2 * len(RESOURCES)
     assert ("delta" in modes) is not (profiles & WITHOUT_DELTA != set())
