@@ -188,7 +188,7 @@ def usable_keys(records: Sequence[bytes], id_field: str) -> list[str]:
     except msgspec.MsgspecError:  # such as an integer beyond 64 bits
         read = record_reader(id_field)
         return [record.key for record in map(read, records) if isinstance(record, Record)]
-    return [_key(one.id) if isinstance(one.id, str) else _INTEGER + str(one.id) for one in found]
+    return [text_key(one.id) if isinstance(one.id, str) else _INTEGER + str(one.id) for one in found]
 
 
 @cache
@@ -240,7 +240,7 @@ def _key_in(token: bytes) -> str | None:
     if not token.startswith(b'"'):
         return _INTEGER + ("0" if token == b"-0" else token.decode())
     subject = _text(token)
-    return _key(subject) if subject else None
+    return text_key(subject) if subject else None
 
 
 def _text(token: bytes) -> str | None:
@@ -252,7 +252,8 @@ def _text(token: bytes) -> str | None:
     return text
 
 
-def _key(subject: str) -> str:
+def text_key(subject: str) -> str:
+    """The key of an id that is text."""
     return subject.lower() if _UUID(subject) else subject
 
 

@@ -6,12 +6,12 @@ A record is gone when ``GET …/{id}`` answers 404 or 410 twice; the second
 request starts after all first ones, at least :attr:`Feed.apart` later. An API behind two unequal backends answers 404
 now and then for what the other one has; a backend that lags by less has caught up by then.
 
-A record that a delta has just brought is given more time (:attr:`Feed.lag`): the listing and the endpoint may show a
-copy of the data that lags behind the deltas. If they lag by more, the record is removed, and a full reading a minute
-later publishes it again (:data:`poller.store.feed_state.RECHECK_AT`).
+In a feed with deltas a record that was published lately is given more time (:attr:`Feed.lag`): the listing and the
+endpoint may show a copy of the data that lags behind. If they lag by more, the record is removed, and a full reading a
+minute later publishes it again (:data:`poller.store.feed_state.RECHECK_AT`). Deltas go on while this waits or asks.
 
-A listing of several pages is read once more between the two (:class:`poller.source.drain.SecondPass`). A record may
-slip over the edge of a page while the listing is read, and the endpoint may be one that never shows this record.
+A listing of several pages is read once more before records are removed (:class:`poller.source.drain.SecondPass`). A
+record may slip over the edge of a page while the listing is read, and the endpoint may be one that never shows it.
 
 In some cases a second full reading at least as much later has to miss the record too; until then its snapshot is marked
 missing. A record that the endpoint has is not removed then either. The cases are:
@@ -46,8 +46,8 @@ from poller.changes.plan import SeenKeys
 from poller.changes.records import subject_of
 from poller.clock import Clock
 from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
-from poller.source.drain import SecondPass
-from poller.source.feed import Feed, RoundMode
+from poller.source.drain import DeltaReader, SecondPass
+from poller.source.feed import Feed
 from poller.source.paging import SLICE_RECORDS, Get
 from poller.source.writer import GONE, RoundStore, batches, single_record
 from poller.store.feed import MissingRecords
@@ -105,6 +105,7 @@ async def settle_absent(
     mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
     second_pass: SecondPass | None = None,
+    deltas: DeltaReader | None = None,
     clock: Clock,
 ) -> SettledAbsence:
     """Confirm and remove the records that a complete reading did not hold.
@@ -124,6 +125,7 @@ async def settle_absent(
         mark: commits that records are missing for the first time.
         keeps: whether a record may be in a listing that could not be read; then no reading confirms that it is gone.
         second_pass: over the listing; None: it has no edge of a page.
+        deltas: those that go on meanwhile; None: there are none.
         clock: of this process.
 
     Raises:
@@ -144,13 +146,21 @@ async def settle_absent(
             missing=absent.missing,
         )
     too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart + age
-    young = await store.subjects_since(lag, cause=RoundMode.DELTA) if lag and absent.missing else frozenset[str]()
+    young = await store.subjects_since(lag) if lag and absent.missing else frozenset[str]()
     readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps, young=young)
     if feed.resource.detail_path is None:
-        settled = await _settle_by_readings(store, absent, seen, readings)
+        settled = await _settle_by_readings(store, absent, seen, readings, second_pass)
     else:
         requests = _AbsenceByRequests(
-            feed, store, get, remove, readings, lacks_listed=lacks_listed, second_pass=second_pass, clock=clock
+            feed,
+            store,
+            get,
+            remove,
+            readings,
+            lacks_listed=lacks_listed,
+            second_pass=second_pass,
+            deltas=deltas,
+            clock=clock,
         )
         settled = await requests.settle(absent, seen)
         lacks_listed = requests.has_lacked
@@ -183,6 +193,7 @@ class _AbsenceByReadings:
         self._remove = remove
         self._mark = mark
         self._keeps = keeps
+        self.listed: Container[str] = ()  # what a second pass has listed of the absent records
         self.young = young  # the subjects of records that a delta has just brought
         self.has_young = False  # whether one of these was left alone
 
@@ -194,7 +205,7 @@ class _AbsenceByReadings:
         grown = {key: snapshot for key, snapshot in missing.items() if subject_of(key) not in self.young}
         self.has_young = self.has_young or len(grown) < len(missing)
         absent = {key: snapshot for key, snapshot in grown.items() if not self._keeps(key, snapshot)}
-        again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing}
+        again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing and key not in self.listed}
         await self._remove(again)
         unsure = {key: snapshot for key, snapshot in absent.items() if not snapshot.missing}
         # An unreadable snapshot does not say which listing it was in: it stays until the record is back.
@@ -203,14 +214,20 @@ class _AbsenceByReadings:
         self.awaits_reading = self.awaits_reading or bool(first)
         self._has_removed = self._has_removed or bool(again)
         self.is_first = (self.is_first or self.has_young or bool(first)) and not self._has_removed
-        return not unsure and len(absent) == len(missing)
+        return not unsure and len(again) == len(missing)
 
 
 async def _settle_by_readings(
-    store: RoundStore, absent: MissingRecords, seen: SeenKeys, readings: _AbsenceByReadings
+    store: RoundStore,
+    absent: MissingRecords,
+    seen: SeenKeys,
+    readings: _AbsenceByReadings,
+    second_pass: SecondPass | None,
 ) -> bool:
     if readings.too_soon:
         return await readings.settle(absent.some)
+    if second_pass is not None and any(snapshot.missing for snapshot in absent.some.values()):
+        readings.listed = await second_pass.keys() or ()
     settled = True
     while absent.some:
         for some in batches(absent.some.items()):
@@ -233,10 +250,12 @@ class _AbsenceByRequests:
         *,
         lacks_listed: bool,
         second_pass: SecondPass | None,
+        deltas: DeltaReader | None,
         clock: Clock,
     ) -> None:
         self.has_lacked = False  # a record that is listed
         self._second_pass = second_pass
+        self._deltas = deltas
         self._listed: Container[str] = ()  # what the second pass has listed of the absent records
         self._lacks_listed = lacks_listed
         self._feed = feed
@@ -256,6 +275,8 @@ class _AbsenceByRequests:
             for some in batches(absent.some.items()):
                 if self._failure is None:
                     settled = await self._asked_once(some) and settled
+                    if self._deltas is not None:  # changes do not wait for thousands of missing records
+                        await self._deltas.read_if_due()
             seen.update(absent.some)
             absent = await self._store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
         if self._gone and not (await self._has_all(listed) and await self._has_listed_again()):
@@ -263,6 +284,8 @@ class _AbsenceByRequests:
         for answered_at, keys in self._gone:
             await self._wait_after(answered_at)
             settled = await self._asked_again(keys, answered_at) and settled
+            if self._deltas is not None:
+                await self._deltas.read_if_due()
         if self._failure is not None:
             raise self._failure
         return settled
@@ -291,7 +314,11 @@ class _AbsenceByRequests:
         return listed is not None
 
     async def _wait_after(self, answered_at: float) -> None:
-        await self._clock.sleep(max(answered_at + self._apart.total_seconds() - self._clock.monotonic(), 0))
+        moment = answered_at + self._apart.total_seconds()
+        if self._deltas is not None:
+            await self._deltas.read_until(moment)
+        else:
+            await self._clock.sleep(max(moment - self._clock.monotonic(), 0))
 
     async def _leave_to_readings(self) -> bool:
         settled = True

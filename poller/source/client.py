@@ -45,7 +45,7 @@ from poller.http.transport import (
 )
 from poller.limits import ConcurrencyLimit, RateLimiter
 from poller.source.feed import RoundResult
-from poller.source.paging import Get, Params
+from poller.source.paging import SINCE, Get, Params
 from poller.source.retry import (
     ATTEMPTS,
     PATIENCE,
@@ -579,7 +579,8 @@ class ConditionalReader:
         if self._full and answer.body is not None:
             self._left = None  # the store is about to change; until the round has finished its state is unknown
         current = known if answer.body is None else answer.validators
-        self._asked[path] = None if path in self._asked else (params, current)
+        if not any(name == SINCE for name, _ in params):  # a delta beside the listing says nothing of it
+            self._asked[path] = None if path in self._asked else (params, current)
         return answer.body
 
     def finish_round(self, position: FeedPosition | None) -> None:

@@ -32,7 +32,7 @@ import msgspec
 
 from poller.changes.full_readings import PageDigests
 from poller.changes.plan import SeenKeys
-from poller.changes.records import listed_keys
+from poller.changes.records import listed_keys, twin_of
 from poller.clock import Clock, rfc3339
 from poller.errors import RoundTimeExceeded, SourceError, SourceRefused
 from poller.failpoints import reach
@@ -110,7 +110,6 @@ class ListingDrain:
 
     async def _listed_keys(self, path: str, beside: DeltaReader | None) -> SeenKeys | None:
         reader, listed = ListingReader(self.query), SeenKeys()
-        brought: Collection[str] = ()
         async with aclosing(read_pages(self._get, path, reader)) as pages:
             async for page in pages:
                 found = await in_turns(listed_keys(page.records, self._feed.id_field))
@@ -118,11 +117,12 @@ class ListingDrain:
                     return None
                 listed.update(found)
                 if beside is not None:
-                    brought = await beside.read_if_due()
+                    await beside.read_if_due()
                 if reader.ending is None and self._timer.is_over:
                     raise self._timer.exceeded()
                 await self._timer.show()
-        listed.update(brought)
+        if beside is not None:
+            listed.update(beside.brought)
         return listed if reader.ending is not None else None
 
     async def read(
@@ -197,7 +197,7 @@ class ListingDrain:
         digests: PageDigests | None,
     ) -> ListingReader:
         reader = ListingReader(first.query, since)
-        newer: Collection[str] = ()
+        newer: Collection[str] = beside.newer if beside else ()
         async with aclosing(read_pages(first.get, path, reader)) as pages:
             async for page in pages:
                 reach("page.fetched")
@@ -291,6 +291,7 @@ class DeltaReader:
         refused: whether the API refused the token.
         moved: whether a delta gave a token.
         changed: the keys of the records that the full reading publishes.
+        newer: the keys of records that a page may show in an older version than a delta has.
     """
 
     def __init__(
@@ -300,6 +301,7 @@ class DeltaReader:
         writer: RoundWriter,
         token: str,
         *,
+        recent: Iterable[str] = (),
         seen: SeenKeysObserver | None,
         clock: Clock,
     ) -> None:
@@ -310,6 +312,7 @@ class DeltaReader:
             drain: reads one listing.
             writer: commits the token.
             token: the delta token that the first delta starts from.
+            recent: the subjects of records that deltas have brought lately: the listing may lag behind them.
             seen: is given the keys of the records, because what a delta brings exists.
             clock: the store's.
         """
@@ -321,6 +324,7 @@ class DeltaReader:
         self._writer = writer
         self._seen = seen
         self._brought: set[str] = set()
+        self.newer = {key for subject in recent for key in (subject, twin_of(subject)) if key}
         self._clock = clock
         self._due = clock.monotonic()
 
@@ -328,6 +332,7 @@ class DeltaReader:
         """Add the keys of records that a delta has brought."""
         listed = list(keys)
         self._brought.update(listed)
+        self.newer.update(listed)
         if self._seen is not None:
             self._seen.update(listed)
 
@@ -337,9 +342,9 @@ class DeltaReader:
         return None if self.failed else len(self.changed - self._brought)
 
     @property
-    def has_brought(self) -> bool:
-        """Whether a delta has brought any record."""
-        return bool(self._brought)
+    def brought(self) -> Collection[str]:
+        """The keys of the records of all deltas."""
+        return self._brought
 
     @property
     def stand_still(self) -> bool:
@@ -351,13 +356,19 @@ class DeltaReader:
         return key in self._brought or (self._seen is not None and key in self._seen)
 
     async def read_if_due(self) -> Collection[str]:
-        """Read a delta if one is due, and return the keys of the records of all deltas.
+        """Read a delta if one is due, and return the keys of records of which a newer version may be known.
 
         The pages of a listing may show it as it was at the first request, before these deltas.
         """
         if self._clock.monotonic() >= self._due:
             await self.read()
-        return self._brought
+        return self.newer
+
+    async def read_until(self, moment: float) -> None:
+        """Wait until a moment of the monotonic clock, and read the deltas that are due until then."""
+        while (now := self._clock.monotonic()) < moment:
+            await self._clock.sleep(moment - now if self.failed else min(moment, max(self._due, now)) - now)
+            await self.read_if_due()
 
     async def read(self) -> None:
         """Read a delta and commit its token.

@@ -77,10 +77,11 @@ class Feed(msgspec.Struct, frozen=True):
         removals: whether records that are gone are found, confirmed and published as removed.
         breaker: how much may be missing before removals are held.
         apart: the least time between the two answers that confirm a removal.
-        lag: the least time between the two answers for a record that a delta has brought within this time.
+        lag: the least time between the two answers for a record that was published within this time, in a feed with
+            deltas, for its listing may lag behind them; zero: it does not.
         newest: whether an older version of a known record is held back until two full readings have shown it.
-        second_look: the least time between these two, and the time after which a full reading looks once more for
-            records that another one has removed from a feed with deltas.
+        second_look: the least time between these two, and the time after which a full reading looks once more for what
+            the listing of a feed with deltas did not show yet.
         expired_statuses: answers that may mean "this token is no longer valid".
         qualifications: ids whose listings are read, for a resource with one listing for each.
         discover: whether those that the source's other feeds name are read too.
@@ -202,7 +203,7 @@ def _second_look_is_due(feed: Feed, state: FeedState) -> bool:
 
 
 def is_recheck_due(feed: Feed, at: datetime | None, now: datetime) -> bool:
-    """Whether a full reading has to look once more for records that were removed."""
+    """Whether a full reading has to look once more for what the listing did not show yet."""
     # Longer than it can have been: the server's clock was set back.
     return at is not None and not timedelta() < at - now <= 2 * feed.second_look
 

@@ -51,6 +51,8 @@ from poller.lifecycle import ended, in_turns
 
 R = TypeVar("R", bound=Record | Rejected)
 Params = tuple[tuple[str, str], ...]
+SINCE: Final = "sinceDeltaToken"
+"""The parameter of a delta's first request."""
 
 Ending = Literal["no pageToken", "pageToken null", "pageToken empty", "an empty page", "the last page again"]
 """How a listing shows that it ends; all but the last two are seen on its last page alone."""
@@ -77,7 +79,7 @@ class ListQuery(msgspec.Struct, frozen=True):
 
     def first(self, since: str | None) -> Params:
         """The parameters of a listing's first request."""
-        return (*self._base(), *((("sinceDeltaToken", since),) if since else ()))
+        return (*self._base(), *(((SINCE, since),) if since else ()))
 
     def further(self, since: str | None, page_token: str) -> Params:
         """The parameters of the request for the page that ``page_token`` names."""

@@ -188,7 +188,7 @@ class _RoundRun:
         self._settled = False  # nothing is left that the next full reading has to look for
         self._uses_release = True  # a release is carried out by this reading
         self._awaits_reading = False  # a second one decides about missing records
-        self._wants_recheck = False  # a later reading looks once more for what is removed
+        self._has_young = False  # a record is left alone for now because it was published lately
         self._as_before = False  # the listing is unchanged, and was not read
         self._delta_token: str | None = None
         self._pages = 1
@@ -365,8 +365,15 @@ class _RoundRun:
     async def _read_listing(self) -> None:
         path, start = self._feed.resource.path, self._start
         if start.deltas_since and self._deltas is None:
+            lag = self._feed.lag
             self._deltas = DeltaReader(
-                self._feed, self._drain, self._writer, start.deltas_since, seen=self._seen, clock=self._clock
+                self._feed,
+                self._drain,
+                self._writer,
+                start.deltas_since,
+                recent=await self._store.subjects_since(lag, cause=RoundMode.DELTA) if lag else (),
+                seen=self._seen,
+                clock=self._clock,
             )
         if start.mode is RoundMode.DELTA:
             reader = await self._drain.read_delta(path, start.since)
@@ -405,7 +412,7 @@ class _RoundRun:
 
     @property
     def _has_known_pages_alone(self) -> bool:
-        if self._deltas is not None and self._deltas.has_brought:
+        if self._deltas is not None and self._deltas.brought:
             return False
         if self._digests is not None and self._digests.is_unchanged:
             return True
@@ -424,7 +431,7 @@ class _RoundRun:
     async def _catch_up(self, deltas: DeltaReader) -> None:
         """Read a last delta, after which the feed is where its token is."""
         await deltas.read()
-        if deltas.refused:
+        if deltas.refused and self._start.mode is not RoundMode.RESYNC:  # else it was counted before
             self._start = self._start.without_token()
         elif deltas.worked and not (self._delta_token and deltas.stand_still):
             self._delta_token = deltas.token
@@ -500,21 +507,33 @@ class _RoundRun:
                 mark=self._writer.mark_missing,
                 keeps=self._keeps,
                 second_pass=self._second_pass,
+                deltas=self._deltas,
                 clock=self._clock,
             )
             self._settled, self._uses_release = absence.is_complete, absence.uses_release
             self._awaits_reading = absence.awaits_reading
-            self._wants_recheck = self._may_lag and (absence.has_young or self._writer.tally.removed > 0)
+            self._has_young = absence.has_young
             if absence.lacks_listed:
                 self._drain.learnt = msgspec.structs.replace(self._drain.learnt, lacking_at=self._state.now_ms)
-            if self._deltas is not None and self._second_pass is not None and self._second_pass.was_begun:
-                await self._catch_up(self._deltas)
+        # The token of a listing of one page is not used: it may lag behind the deltas. Others may have been read since.
+        if self._deltas is not None and not self._as_before and self._deltas.token != self._delta_token:
+            await self._catch_up(self._deltas)
         self._concluded = self._complete
 
     @property
     def _may_lag(self) -> bool:
-        """Whether a delta may have brought what the listing does not show yet."""
-        return self._feed.delta and self._substreams is None and self._start.mode is not RoundMode.FULL
+        """Whether a record may be known that the listing does not show yet."""
+        gives_tokens = self._drain.learnt.delta_token != "none"  # noqa: S105 -- no token, but where there is none
+        return self._feed.delta and gives_tokens and self._substreams is None and bool(self._feed.lag)
+
+    @property
+    def _wants_recheck(self) -> bool:
+        """Whether a full reading has to follow soon, when the API has shown what it may not show yet.
+
+        That is so after a reading that deltas have to go on from, and after one that has removed records.
+        """
+        begins = self._start.mode in (RoundMode.BASELINE, RoundMode.RESYNC)
+        return self._may_lag and (begins or self._has_young or self._writer.tally.removed > 0)
 
     @property
     def _released(self) -> bool:
@@ -586,9 +605,9 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
     def on_condition(self) -> bool:
         """Whether the API may answer that a listing is unchanged.
 
-        Not while versions are held back: they have to be shown.
+        Not while versions are held back, nor when a reading looks for what the listing did not show yet.
         """
-        return self.in_slots and not self.holds
+        return self.in_slots and not (self.holds or self.rechecks)
 
     @property
     def confirms(self) -> bool:
@@ -625,7 +644,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         uses_release: whether it has carried out an operator's release; False: what is released waits for a second
             reading.
         awaits_reading: whether a second reading decides about records that it missed.
-        wants_recheck: whether a later reading has to look once more for records that this one did not find.
+        wants_recheck: whether a later reading has to look once more for what the listing did not show yet.
     """
 
     at: datetime
@@ -772,4 +791,6 @@ def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, st
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
     confirming = start.mode is RoundMode.RECONCILE
     doubtful = end.doubtful or end.awaits_reading or end.held is not None
+    if start.rechecks and start.confirmation is None and end.late == 0 and not doubtful:
+        return None
     return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late, doubtful=doubtful)

@@ -105,8 +105,8 @@ class RoundStore(Protocol):
         """Read live snapshots that were not seen."""
         ...
 
-    async def subjects_since(self, age: timedelta, *, cause: str) -> Container[str]:
-        """Read the subjects of the latest events of one cause."""
+    async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> Collection[str]:
+        """Read the subjects of the latest events, or of those of one cause."""
         ...
 
     async def page_digests(self) -> bytes | None:
@@ -319,7 +319,7 @@ class RoundWriter:
             complete = whole | readable
             self.fragments += sum(isinstance(one, Record) and one.key not in complete for one in records)
         rejected: list[Rejected] = []
-        is_stored = True
+        is_stored = not passed_over
         async with commits_in_order(self._commit) as put:
             for part, before in _with_snapshots(records, known):
                 await asyncio.sleep(0)

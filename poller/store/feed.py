@@ -27,7 +27,7 @@ from redis.commands.core import AsyncScript
 from poller.changes.diff import Snapshot, checked
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
-from poller.changes.records import Rejected
+from poller.changes.records import Rejected, text_key
 from poller.clock import Clock, milliseconds_of
 from poller.errors import Stale, StoreError
 from poller.failpoints import reach
@@ -295,8 +295,13 @@ class FeedStore:
                 drawn = await self._checked(dict(listed.drawn))
                 return MissingRecords(live, missing, await self._checked(some), drawn)
 
-    async def subjects_since(self, age: timedelta, *, cause: str) -> frozenset[str]:
-        """The subjects of the events of this age at most that have this cause."""
+    async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:
+        """The subjects, those that are UUIDs in lower case, of the events of this age at most.
+
+        Args:
+            age: by the store's clock.
+            cause: of these events; None: any.
+        """
         subjects, start = set[str](), f"{milliseconds_of(self._clock.now() - age)}"
         while True:
             with translated(self._client):
@@ -305,8 +310,8 @@ class FeedStore:
             for _, fields in entries:
                 with suppress(msgspec.MsgspecError):  # an entry of a foreign client
                     event = _decode_event(fields.get(b"data", b""))
-                    if event.data.cause == cause:
-                        subjects.add(event.subject)
+                    if cause in (None, event.data.cause):
+                        subjects.add(text_key(event.subject))
             if len(entries) < _READ_AT_ONCE:
                 return frozenset(subjects)
             start = f"({entries[-1][0].decode()}"

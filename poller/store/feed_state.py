@@ -115,7 +115,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         backwards: how many versions were older than the known one, ever.
         held_versions: how many of them are held back.
         second_look: when a full reading is due for these, milliseconds of the server's clock; None where none are.
-        recheck_at: when a full reading is due that looks for records which were removed; None where none is.
+        recheck_at: when a full reading is due that looks for what the listing did not show yet; None where none is.
         tombstones: how many of the known records are removed; None where that was not counted yet.
         next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
         confirmation: whether the feed is read in full again, as :mod:`poller.changes.full_readings` writes it.

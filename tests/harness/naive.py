@@ -72,7 +72,7 @@ class NaiveStore:
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:  # noqa: ARG002 -- as a round calls it
         return MissingRecords(0, 0, {})
 
-    async def subjects_since(self, age: timedelta, *, cause: str) -> frozenset[str]:  # noqa: ARG002 -- likewise
+    async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:  # noqa: ARG002 -- likewise
         return frozenset()
 
     async def page_digests(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
+from poller.changes.records import text_key
 from poller.clock import Clock
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
 from poller.resources import RESOURCES
@@ -97,11 +98,11 @@ class MemoryStore:
         known = dict(list(listed.items())[:LISTED])
         return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]}, known)
 
-    async def subjects_since(self, age: timedelta, *, cause: str) -> frozenset[str]:
+    async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:
         assert self._clock is not None
         since = self._clock.now() - age
         recent = (event for event in self.events if datetime.fromisoformat(event["recordedtime"]) >= since)
-        return frozenset(event["subject"] for event in recent if event["data"]["cause"] == cause)
+        return frozenset(text_key(event["subject"]) for event in recent if cause in (None, event["data"]["cause"]))
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)
@@ -181,13 +182,15 @@ class Script:
         self.asked.append((path, asked))
         self.more.set()
         request = path, asked.get("pageToken"), asked.get("sinceDeltaToken")
-        answer = self._answers[request] if request in self._answers else self._listed(path)
+        answer = self._answers[request] if request in self._answers else self._listed(path, request[2])
         if isinstance(answer, PollerError):
             raise answer
         return answer
 
-    def _listed(self, path: str) -> bytes:
-        """The record of a path that a listing's page has."""
+    def _listed(self, path: str, since: str | None) -> bytes:
+        """The record of a path that a listing's page has; of a delta that was not scripted, nothing, and its token."""
+        if since is not None:
+            return json.dumps({"results": [], "deltaToken": since}).encode()
         listing, _, subject = path.rpartition("/")
         pages = (answer for (at, _, _), answer in self._answers.items() if at == listing and isinstance(answer, bytes))
         found = (record for page in pages for record in json.loads(page)["results"])

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.absence`: a listing and single records may lag behind the deltas of their API."""
+"""A listing and single records may lag behind the deltas of their API, or show a record only in every other reading."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from poller.changes.full_readings import Confirmation, confirmation_mark
 from poller.resources import Resource
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
+from poller.source.round import round_start
 from poller.store.feed_state import CONFIRMATION, RECHECK_AT
 from tests.source.round_sides import DAY, FEED, GONE, Round, Script, WallClock, records
+from tests.source.test_drain import Passes
 
 MINUTE = timedelta(minutes=1)
 LAG = timedelta(seconds=10)
@@ -72,6 +74,7 @@ async def brought(feed: Feed) -> tuple[Round, Moving]:
     await read(Script().on(records("n"), path=path, since="d1", delta="d2"))
     assert read.causes[-1] == ("n", "created", "delta")
     read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    read.store.unmark(RECHECK_AT)  # of the first reading
     return read, clock
 
 
@@ -112,6 +115,91 @@ async def test_what_a_delta_has_just_brought_and_has_no_path_of_its_own_is_left_
         (RoundMode.RECONCILE, 0),
         (RoundMode.DELTA, 0),
     ]
+
+
+async def test_a_reading_that_looks_for_what_was_not_shown_is_not_on_condition() -> None:
+    """A 304 would leave it due for ever, and no delta would be read meanwhile."""
+    read, clock = await brought(LAGGING)
+    assert (await read(Copy(clock, shows_after=DAY))).removed == 1
+    start = round_start(read.feed, read.store.state, clock.now())
+    assert (start.mode, start.on_condition) == (RoundMode.DELTA, False)
+    clock.pass_by(MINUTE)
+    start = round_start(read.feed, read.store.state, clock.now())
+    assert (start.mode, start.rechecks, start.on_condition) == (RoundMode.RECONCILE, True, False)
+
+
+async def test_the_token_of_one_page_is_not_used_while_deltas_have_one() -> None:
+    """What changed before it may not be in the page: a delta is read, and its token is kept."""
+    read, _ = await brought(LAGGING)
+    page = Script().on(records("a", "n"), delta="later").on(records("x"), since="d2", delta="d3")
+    assert (await read(page)).created == 1
+    assert (read.kept, read.causes[-1]) == ("d3", ("x", "created", "delta"))
+
+
+async def test_a_listing_that_lags_does_not_bring_back_what_a_delta_has_just_replaced() -> None:
+    """The older version is passed over, for no later delta would bring the newer one again."""
+    read, clock = await brought(LAGGING)
+    old = Script().on([*records("a"), *records("n", value=0)], delta="d9")
+    assert (await read(old)).changes == 0
+    read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    clock.pass_by(LAG + timedelta(milliseconds=1))
+    assert (await read(old)).modified == 1
+
+
+async def test_a_feed_whose_token_is_lost_may_lag_too() -> None:
+    """A full reading after a lost token gives young records the same time."""
+    read, clock = await brought(LAGGING)
+    read.store.unmark("delta_token")
+    result = await read(Copy(clock, shows_after=timedelta(seconds=9)))
+    assert (result.mode, result.ok, result.removed) == (RoundMode.FULL, True, 0)
+    assert clock.slept == [10.0]
+
+
+async def test_what_a_first_reading_has_just_published_may_be_missing_from_the_next() -> None:
+    """It came from another copy: whatever published it, it is asked for again when the copy has caught up."""
+    read = Round(LAGGING)
+    read.clock = clock = Moving()
+    read.store = type(read.store)(clock)
+    await read(Script().on(records("a", "n"), delta="d1"))
+    read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    assert (await read(Copy(clock, shows_after=timedelta(seconds=9)))).removed == 0
+
+
+async def test_a_full_reading_follows_a_first_one() -> None:
+    """What was made within the lag is on no page of the first reading, and no delta after its token brings it."""
+    read = Round(LAGGING)
+    read.clock = clock = Moving()
+    read.store = type(read.store)(clock)
+    await read(Script().on(records("a"), delta="d1"))
+    assert (await read(Script().on([], since="d1", delta="d1"))).mode is RoundMode.DELTA
+    clock.pass_by(MINUTE)
+    found = await read(Script().on(records("a", "n"), delta="d9"))
+    assert (found.mode, found.created, read.kept) == (RoundMode.RECONCILE, 1, "d1")
+    clock.pass_by(MINUTE)
+    assert (await read(Script().on([], since="d1", delta="d1"))).mode is RoundMode.DELTA
+
+
+async def test_deltas_go_on_while_a_removal_waits() -> None:
+    """A change need not wait until the copy has caught up."""
+    read, clock = await brought(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=3)))
+    gone = Copy(clock, shows_after=DAY).on(records("x"), since="d2", delta="d3")
+    for since in ("d3", "d4", "d5"):
+        gone.on([], since=since, delta=since)
+    assert (await read(gone)).removed == 1
+    assert ("x", "created", "delta") in read.causes
+    assert sum(clock.slept) == 10.0
+    assert len(clock.slept) > 2
+
+
+async def test_what_a_second_pass_lists_is_not_removed_by_readings_either() -> None:
+    """A record without a path of its own that slipped out of two readings is found by the second pass."""
+    feed = msgspec.structs.replace(FEED, delta=False, resource=Resource("positions", "position", "/positions"))
+    read, path = Round(feed), "/positions"
+    for listed in ("bc", "b", "b"):
+        read.store.now_ms += 60_000
+        assert (await read(Passes(records(*listed), records("b", "c"), path=path))).removed == 0
+    read.store.now_ms += 60_000
+    assert (await read(Passes(records("b"), path=path))).removed == 1
 
 
 async def test_a_full_reading_follows_a_minute_after_a_removal() -> None:

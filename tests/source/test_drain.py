@@ -82,7 +82,8 @@ async def test_other_full_readings_of_several_pages_are_confirmed_too(read: Roun
     assert confirmation(read) == Confirmation()
     since = read.kept
     assert since == ("r1" if how == "resync" else "d3")
-    assert (await read(Script().on(records("a", "b"), delta="r9"))).mode is RoundMode.RECONCILE
+    one_page = Script().on(records("a", "b"), delta="x").on([], since=since, delta="r9")
+    assert (await read(one_page)).mode is RoundMode.RECONCILE
     assert (confirmation(read), read.kept) == (None, "r9")
 
 
@@ -98,7 +99,7 @@ async def test_deltas_go_on_while_full_readings_fail(read: Round, failure: Sourc
         assert (read.causes[-1], read.kept) == ((f"z{number}", "created", "delta"), f"d{number + 1}")
     result = await read(Script().on(failure).on(DOWN, since="d3"))
     assert (result.ok, result.error, read.kept) == (False, str(failure), "d3")
-    result = await read(Script().on(records("a", "b", "z1", "z2"), delta="d9"))
+    result = await read(Script().on(records("a", "b", "z1", "z2"), delta="x").on([], since="d3", delta="d9"))
     assert (result.mode, result.ok, result.changes, read.kept) == (RoundMode.RECONCILE, True, 0, "d9")
 
 
@@ -190,16 +191,19 @@ class Passes(Script):
         age: how old a copy the second page is, seconds; None: it is none.
     """
 
-    def __init__(self, *passes: list[Any] | SourceError, age: list[int] | None = None) -> None:
+    def __init__(
+        self, *passes: list[Any] | SourceError, age: list[int] | None = None, path: str = "/contractTypes"
+    ) -> None:
         super().__init__()
-        self.on(records("a"), further="p").on(GONE, path="/contractTypes/c")
+        self._path = path
+        self.on(records("a"), path=path, further="p").on(GONE, path=f"{path}/c")
         self._passes = list(passes)
         self._ages = age or [0]
         self._age = 0
 
     async def get(self, path: str, params: Params) -> bytes:
         if dict(params).get("pageToken") == "p":
-            self.on(self._passes.pop(0) if len(self._passes) > 1 else self._passes[0], page="p")
+            self.on(self._passes.pop(0) if len(self._passes) > 1 else self._passes[0], path=self._path, page="p")
             self._age = self._ages.pop(0) if len(self._ages) > 1 else self._ages[0]
         return await super().get(path, params)
 

@@ -72,12 +72,14 @@ async def test_each_kind_of_reading_is_silent_where_nothing_changed(
     read.clock.pass_by(passed)
     since = "d1" if mode is RoundMode.DELTA else None
     script = Script().on(records("a", "b"), since=since, delta="d9")
+    if mode is RoundMode.RECONCILE:
+        script.on([], since="d1", delta="d9")
     feed = msgspec.structs.replace(FEED, **change)
     result = await read(script, feed)
     assert (result.mode, result.unchanged, result.changes) == (mode, 2, 0)
     assert read.store.state.read_at == (NOON if mode is RoundMode.DELTA else read.clock.time)
     assert read.kept == (None if mode is RoundMode.FULL else "d9")
-    assert len(read.store.commits[3:]) == 1  # the conclusion alone
+    assert len(read.store.commits[3:]) == 1 + (mode is RoundMode.RECONCILE)  # the conclusion, and a delta's token
     after = await read(Script().on([], since=read.kept), feed)
     assert after.mode is (RoundMode.FULL if mode is RoundMode.FULL else RoundMode.DELTA)
 

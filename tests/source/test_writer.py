@@ -815,7 +815,8 @@ async def test_a_held_reconcile_is_repeated_some_times_and_heals() -> None:
     assert "known records are missing" in str(read.store.state.held)
     read.clock.pass_by(timedelta(hours=24))
     await read(Script().on([], delta="x").on([], since="d7", delta="d8"))
-    result = await read(Script().on([*records("a", value=6), *records("b")], delta="d9"))
+    whole = Script().on([*records("a", value=6), *records("b")], delta="x").on([], since="d8", delta="d9")
+    result = await read(whole)
     assert (result.mode, result.ok, result.changes, read.kept) == (RoundMode.RECONCILE, True, 0, "d9")
     assert read.store.state.held is None
     assert (await read(Script().on([], since="d9"))).mode is RoundMode.DELTA
@@ -854,7 +855,7 @@ async def test_a_delta_feed_that_is_released_is_read_in_full_at_once() -> None:
     read = await has(FEED, "a")
     read.store.mark("delta_token", "d1")
     read.store.mark("released", "yes")
-    result = await read(Script().on(records("a"), delta="d2"))
+    result = await read(Script().on(records("a"), delta="x").on([], since="d1", delta="d2"))
     assert (result.mode, read.kept) == (RoundMode.RECONCILE, "d2")
 
 
