@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -14,9 +14,9 @@ import pytest
 
 from poller.changes.plan import Commit, RemovalGuard
 from poller.errors import StoreUnavailable
-from poller.source.client import ConditionalReader, validators_of
+from poller.source.client import ConditionalReader, ConditionalResponse, FeedPosition, Validators, validators_of
 from poller.source.feed import Feed, RoundMode, RoundResult
-from poller.source.paging import ListQuery
+from poller.source.paging import ListQuery, Params
 from poller.source.round import run_round
 from poller.store.feed_state import GOOD_AT, READ_AT, RELEASED, ROUND, ROUND_AT
 from tests.source.api import Request, http, serving
@@ -202,6 +202,23 @@ async def test_a_flushed_store_is_filled_again() -> None:
         rounds.store = MemoryStore()
         result = await rounds()
         assert (result.mode, result.created) == (RoundMode.BASELINE, 2)
+
+
+async def test_a_delta_beside_a_listing_leaves_its_version() -> None:
+    """The next full reading is conditional on the version of the listing, whatever was read beside it."""
+    sent: list[str | None] = []
+
+    async def ask(path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
+        sent.append(unless.etag)
+        return ConditionalResponse(b"{}", Validators(etag=f'"{path}{len(params)}"'))
+
+    reader, position = ConditionalReader(ask), FeedPosition("g", 1, "2026-01-01T00:00:00Z")
+    for _ in range(2):
+        reader.start_round(position, now=datetime(2026, 1, 1, tzinfo=UTC))
+        await reader.get("/x", ())
+        await reader.get("/x", (("sinceDeltaToken", "d"),))
+        reader.finish_round(position)
+    assert sent == [None, None, '"/x0"', None]
 
 
 async def test_another_query_is_another_list() -> None:

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from poller.changes.full_readings import Confirmation, confirmation_mark, confirmation_of
+from poller.clock import rfc3339
 from poller.errors import SourceError, SourceNonsense, SourceRefused
 from poller.resources import Resource
 from poller.source.client import ConditionalReader, ConditionalResponse, Validators
 from poller.source.feed import RoundMode
 from poller.source.paging import Params
 from poller.source.round import run_round
-from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN
+from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN, RECHECK_AT
 from tests.source.round_sides import DAY, DOWN, FEED, GONE, Round, Script, records
 
 
@@ -145,6 +146,16 @@ async def test_the_token_moves_with_its_own_delta_and_never_by_the_full_reading(
     assert slipped.causes[2:] == [("c", "modified", "delta")]
     moved = [commit.marks[DELTA_TOKEN] for commit in slipped.store.commits if DELTA_TOKEN in commit.marks]
     assert moved == ["d1", "d2", "d3", "d3"]
+
+
+async def test_a_reading_that_looks_for_what_was_not_shown_is_confirmed_if_something_is_late(slipped: Round) -> None:
+    """It follows others that were confirmed: another one follows only if it has brought a record late."""
+    for late, expected in ((), None), (("n",), Confirmation()):
+        slipped.store.unmark(CONFIRMATION)
+        slipped.store.mark(RECHECK_AT, rfc3339(slipped.clock.now()))
+        again = listed(records("a", *late), records("c"), ("d1", [], "d1"))
+        assert (await slipped(again)).mode is RoundMode.RECONCILE
+        assert confirmation(slipped) == expected
 
 
 async def test_a_token_that_the_api_has_forgotten_without_a_word_is_replaced(slipped: Round) -> None:
