@@ -499,24 +499,28 @@ class SeenKeys:
 
     def __init__(self) -> None:
         self._shelves = [array("q") for _ in range(_SHELVES)]
-        self._sorted = True
+        self._unsorted = array("q")  # most readings are unchanged, and need no order
 
     def update(self, keys: Iterable[str]) -> None:
         """Add keys."""
-        for number in map(hash, keys):
-            self._shelves[number % _SHELVES].append(number)
-        self._sorted = False
+        self._unsorted.extend(map(hash, keys))
 
     @property
     def has_repeated(self) -> bool:
         """Whether a key was added more than once."""
+        self._sort()
         return any(len(set(shelf)) < len(shelf) for shelf in self._shelves)
+
+    def _sort(self) -> None:
+        if self._unsorted:
+            unsorted, self._unsorted = self._unsorted, array("q")
+            for number in unsorted:
+                self._shelves[number % _SHELVES].append(number)
+            self._shelves = [array("q", sorted(shelf)) for shelf in self._shelves]
 
     def __contains__(self, key: object) -> bool:
         """Whether the key was added."""
-        if not self._sorted:
-            self._shelves = [array("q", sorted(shelf)) for shelf in self._shelves]
-            self._sorted = True
+        self._sort()
         number = hash(key)
         shelf = self._shelves[number % _SHELVES]
         place = bisect_left(shelf, number)
@@ -524,7 +528,7 @@ class SeenKeys:
 
     def __bool__(self) -> bool:
         """Whether any key was added."""
-        return any(self._shelves)
+        return bool(self._unsorted) or any(self._shelves)
 
 
 class RemovalGuard(msgspec.Struct, frozen=True):

@@ -40,6 +40,8 @@ def main() -> None:
     asked = arguments.parse_args()
     console = Console(width=None if os.isatty(1) else 170, highlight=False)
     table = Table("what", "measured", "raw limit in the same run", "ratio", "wanted", box=None, pad_edge=False)
+    figures: list[Figure] = []
+    low: list[str] = []
     for _ in range(_CHECKS if asked.check else 1):
         with tempfile.TemporaryDirectory() as directory:
             figures = list(_MEASURES[asked.what](asked.records, Path(directory)))

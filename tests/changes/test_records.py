@@ -21,6 +21,7 @@ from poller.changes.records import (
     record_reader,
     shape_of,
     twin_of,
+    usable_keys,
 )
 from poller.lifecycle import at_once
 from poller.source.paging import ListQuery
@@ -493,3 +494,19 @@ def test_three_parts_in_any_order_are_one_record(times: list[str], other_between
         raws.insert(1, b'{"id":"b"}')
     (found,) = (one for one in left_of(*raws, partial=True) if one["id"] == "a")
     assert found == {"id": "a", "n": 11, "lastModifiedAt": ELEVEN, "only09": True, "only10": True, "only11": True}
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["0A0B0C0D-0000-4000-8000-00000000000F", "0a0b0c0d-0000-4000-8000-00000000000e"],
+        ["0A0B0C0D-0000-4000-8000-00000000000F", "x"],
+        [1, "1", "a"],
+        [-(10**30), "A", "é\u2028"],
+        [],
+    ],
+)
+def test_the_keys_of_usable_records_are_those_of_the_reader(ids: list[Any]) -> None:
+    """Read together, they are what they are one by one."""
+    raws = [json.dumps({"n": 1, "id": one}).encode() for one in ids]
+    assert usable_keys(raws, "id") == [one.key for one in map(record_reader("id"), raws) if isinstance(one, Record)]
