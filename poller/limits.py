@@ -1,24 +1,30 @@
 """Limits of rate and concurrency that may change while tasks wait.
 
-Each process uses a part of a source's or sink's limit; the part changes whenever leases move.
+Each process uses a part of a source's or sink's limit; the part changes whenever leases move. All sources of a process
+share its connections, and so do all sinks.
 
 **Invariants**
 
 - After a change, the new limit holds for all tasks that wait; running tasks may end.
+- Who hangs takes no connection from others: each has an even share, at least one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from math import exp2, sqrt
-from typing import Final
+from typing import Final, Protocol
 
+import structlog
 from aiolimiter import AsyncLimiter
 
 WHOLE: Final = Fraction(1)
+
+_log = structlog.get_logger("poller.limits")
 
 
 class RateLimiter:
@@ -53,13 +59,23 @@ class ConcurrencyLimit:
 
     def __init__(self, most: int) -> None:
         """``most``: the number of concurrent blocks."""
-        self._whole = self._most = most
+        self._whole = self._most = self._bound = most
+        self._part = WHOLE
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def change(self, part: Fraction) -> None:
         """Use this part of the limit from now on, at least one."""
-        self._most = part_of(self._whole, part)
+        self._part = part
+        self._resize()
+
+    def bound(self, most: int) -> None:
+        """Permit at most this number, whatever the part."""
+        self._bound = most
+        self._resize()
+
+    def _resize(self) -> None:
+        self._most = min(part_of(self._whole, self._part), self._bound)
         self._admit()
 
     async def __aenter__(self) -> None:
@@ -96,6 +112,59 @@ class ConcurrencyLimit:
 def part_of(count: int, part: Fraction) -> int:
     """A part of a whole, rounded down, at least one."""
     return max(1, int(count * part))
+
+
+class ConnectionHolder(Protocol):
+    """A source or an endpoint, which keeps connections."""
+
+    @property
+    def wanted(self) -> int:
+        """The connections of its configuration."""
+        ...
+
+    def bound(self, most: int) -> None:
+        """Use at most this number of connections."""
+        ...
+
+
+class ConnectionBudget:
+    """The connections that one process may have to its sources, or to its sinks; its holders share them evenly.
+
+    A server that accepts requests and never answers keeps its connections. Without a bound a few dozen of them would
+    use up the descriptors of the process, and nothing would reach the others.
+    """
+
+    def __init__(self, most: int, of: str) -> None:
+        """``most``: the number of connections; ``of``: what its holders are, for the log."""
+        self._most = most
+        self._of = of
+        self._holders: set[ConnectionHolder] = set()
+        self._is_reported = False
+
+    @contextmanager
+    def shared_by(self, *holders: ConnectionHolder) -> Iterator[None]:
+        """Give each of these a share for the time of the block."""
+        self._holders.update(holders)
+        self._spread()
+        try:
+            yield
+        finally:
+            self._holders.difference_update(holders)
+            self._spread()
+
+    def _spread(self) -> None:
+        each = max(1, self._most // max(1, len(self._holders)))
+        for holder in self._holders:
+            holder.bound(min(each, holder.wanted))
+        if not self._is_reported and any(each < holder.wanted for holder in self._holders):
+            self._is_reported = True
+            _log.warning(
+                "few descriptors",
+                **{self._of: len(self._holders)},
+                connections_each=each,
+                advice=f"{self._of} use fewer connections than their concurrency, so that one that hangs takes none "
+                "from others; raise the limit of open files (ulimit -n, LimitNOFILE=)",
+            )
 
 
 # The rate that a sink accepts, learnt from ``429`` answers without ``Retry-After``. A refusal halves the rate of

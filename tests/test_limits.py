@@ -107,6 +107,21 @@ async def test_who_gives_up_waiting_takes_no_slot() -> None:
     assert await held.go(3) == 0
 
 
+async def test_no_more_than_the_bound_whatever_the_part() -> None:
+    """A bound holds beside the part of a limit; the smaller one counts, and a greater one serves those that wait."""
+    slots = ConcurrencyLimit(8)
+    slots.bound(3)
+    held = Held(slots, 8)
+    assert await held.go() == 3
+    slots.change(Fraction(1, 4))
+    assert await held.go(0, 1) == 2
+    slots.change(Fraction(1))
+    assert await held.go() == 3
+    slots.bound(8)
+    assert await held.go() == 6
+    assert await held.go(2, 3, 4, 5, 6, 7) == 0
+
+
 def test_one_at_least() -> None:
     """A fraction of a limit is rounded down, and is at least one."""
     assert [part_of(8, Fraction(part, 10)) for part in (1, 2, 5, 10)] == [1, 1, 4, 8]

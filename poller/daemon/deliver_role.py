@@ -13,6 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
+from fractions import Fraction
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -27,11 +28,11 @@ from poller.control.subscriptions import end_unlisted_feeds, filed
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
-from poller.delivery.endpoint import ConnectionBudget
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
-from poller.http.server import descriptor_limit
+from poller.http.server import descriptors_for
 from poller.lifecycle import ended, first_of, unless_stopped
+from poller.limits import ConnectionBudget
 from poller.redis.errors import let_in
 from poller.store.consumer_state import ConsumerScripts
 from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
@@ -182,6 +183,7 @@ ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between reads of the registry's version
 _UNLISTED_AGAIN: Final = 1.0  # seconds; deliveries of a feed that is listed no more end soon
 _WAITS_AGAIN: Final = 60.0  # seconds; what waits there goes after days
+_HALF: Final = Fraction(1, 2)  # of the descriptors for connections
 RELOAD_AGAIN: Final = 60.0  # seconds; a command that was killed did not say what it had scheduled
 _BLOCK: Final = timedelta(seconds=2)
 _REGISTRY: Final = "the subscriptions"
@@ -231,7 +233,7 @@ class DeliverRole:
             self._registry,
             self._beside,
             self._sharing,
-            ConnectionBudget(descriptor_limit() // 2),
+            ConnectionBudget(descriptors_for(_HALF), "subscriptions"),
             membership.name,
             watch,
             clock,

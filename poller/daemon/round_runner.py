@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from fractions import Fraction
 from functools import partial
 from typing import Final
 
@@ -20,6 +21,8 @@ from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.schedule import PollTiming, timing_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
+from poller.http.server import descriptors_for
+from poller.limits import ConnectionBudget
 from poller.source.client import ApiClient, ConditionalReader, record_round, round_span
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.round import run_round
@@ -31,6 +34,7 @@ from poller.store.recovery import FeedMemory
 from poller.telemetry.metrics import RoundCosts, counted, process_metrics
 
 _log = structlog.get_logger("poller.round")
+_QUARTER: Final = Fraction(1, 4)  # of the descriptors for connections
 _LOSSES: Final = {
     "lost": OperationType.FEED_LOST,
     "rolled back": OperationType.FEED_ROLLED_BACK,
@@ -186,6 +190,7 @@ async def polled_feeds(
     member = member or member_name(clock)
     async with AsyncExitStack() as stack:
         feeds: list[PolledFeed] = []
+        connections = ConnectionBudget(descriptors_for(_QUARTER), "sources")
         for source in settings.sources:
             api = await stack.enter_async_context(client_of(source, environ, clock))
             ids = [source.feed_id(feed) for feed in source.feeds]
@@ -205,7 +210,8 @@ async def polled_feeds(
                         clock=clock,
                     )
                 )
-        yield tuple(feeds)
+        with connections.shared_by(*dict.fromkeys(polled.api for polled in feeds)):
+            yield tuple(feeds)
 
 
 def _store(

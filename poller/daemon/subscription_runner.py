@@ -29,7 +29,7 @@ from poller.control.diagnostics import check_choices
 from poller.control.factories import sink_of, subscription_of
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
 from poller.daemon.cluster.membership import StoreObserver
-from poller.delivery.endpoint import ConnectionBudget, EndpointState
+from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
 from poller.delivery.feed_consumer import LAST_WAIT, FeedConsumer
 from poller.delivery.handshake import Granted, permitted
@@ -37,6 +37,7 @@ from poller.delivery.operational_events import OperationalEvent, OperationType, 
 from poller.delivery.sinks.base import Sink
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable, fault_text
 from poller.lifecycle import ended
+from poller.limits import ConnectionBudget
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.lease import RELEASE_SECONDS, nonce_of

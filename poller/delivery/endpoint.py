@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final, Literal, Protocol
@@ -135,6 +135,11 @@ class EndpointState:
         self._part = part
         self._pace.change(part)
         self._resize()
+
+    @property
+    def wanted(self) -> int:
+        """The connections of its configuration."""
+        return self.subscription.concurrency
 
     def bound(self, most: int) -> None:
         """Use at most this number of connections, whatever the part."""
@@ -451,42 +456,3 @@ class CredentialOutage:
             return None
         began, self.since, self.next_try = self.since, None, None
         return now - began
-
-
-class ConnectionBudget:
-    """The connections to sinks that one process may have, shared evenly by its endpoints; each may have one.
-
-    A sink that accepts requests and never answers keeps its connections. Without a bound a few dozen of them would use
-    up the descriptors of the process, and nothing would reach the others.
-    """
-
-    def __init__(self, most: int) -> None:
-        """``most``: the number of connections."""
-        self._most = most
-        self._endpoints: set[EndpointState] = set()
-        self._is_reported = False
-
-    @contextmanager
-    def shared_by(self, endpoint: EndpointState) -> Iterator[None]:
-        """Give this endpoint a share for the time of the block."""
-        self._endpoints.add(endpoint)
-        self._spread()
-        try:
-            yield
-        finally:
-            self._endpoints.remove(endpoint)
-            self._spread()
-
-    def _spread(self) -> None:
-        each = max(1, self._most // max(1, len(self._endpoints)))
-        for endpoint in self._endpoints:
-            endpoint.bound(min(each, endpoint.subscription.concurrency))
-        if not self._is_reported and any(each < one.subscription.concurrency for one in self._endpoints):
-            self._is_reported = True
-            _log.warning(
-                "few descriptors",
-                subscriptions=len(self._endpoints),
-                connections_each=each,
-                advice="subscriptions use fewer connections than their concurrency, so that a sink that hangs takes "
-                "none from others; raise the limit of open files (ulimit -n, LimitNOFILE=)",
-            )

@@ -8,9 +8,9 @@
   its body; then the connection is closed. The time of a response has no limit.
 - A client that reads nothing of its response for :data:`STALLED_SECONDS` is disconnected, also after the connection was
   closed on this side.
-- A listener holds a quarter of the descriptors of this process, :data:`MOST` at most; the others are for the store,
-  sources and sinks. When it is full, the connection that has waited longest for its client is closed; if all clients
-  wait for responses, a new connection gets 503 and is closed.
+- A listener holds a quarter of the descriptors for connections, :data:`MOST` at most; the others are for sources and
+  sinks (:func:`descriptors_for`). When it is full, the connection that has waited longest for its client is closed; if
+  all clients wait for responses, a new connection gets 503 and is closed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from fractions import Fraction
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -30,6 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from poller.clock import Clock
 from poller.errors import AddressTaken, ConfigurationError
+from poller.limits import part_of
 
 # A connection of uvicorn with time limits.
 
@@ -255,7 +257,8 @@ def listener(host: str, port: int) -> socket.socket:
 # The limit of connections.
 
 MOST: Final = 256
-_QUARTER: Final = 4
+_QUARTER: Final = Fraction(1, 4)
+_OWN: Final = 96  # descriptors that are no connections to clients, sources and sinks; the store has up to 64
 _ENOUGH: Final = 65_536  # descriptors; more are useless
 _USUAL: Final = 1024  # if the limit is unknown
 _SAID_AGAIN: Final = 60.0  # seconds
@@ -292,9 +295,15 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def descriptors_for(part: Fraction) -> int:
+    """The number of descriptors in a part of those for connections; some are kept for the store and the process."""
+    limit = descriptor_limit()
+    return part_of(limit - min(_OWN, int(limit * _QUARTER)), part)
+
+
 def most_connections() -> int:
     """The number of connections that a listener may hold."""
-    return max(1, min(MOST, descriptor_limit() // _QUARTER))
+    return min(MOST, descriptors_for(_QUARTER))
 
 
 class ConnectionLimit:

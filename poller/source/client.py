@@ -4,7 +4,7 @@
 
 - All feeds of a source together stay within its bounds: requests in flight, requests a second, and pauses
   (:mod:`poller.source.retry`). Processes that share the feeds divide the first two among them. Retries count as
-  requests.
+  requests. An API that hangs takes no connection from others: the sources of a process share its descriptors evenly.
 - An exchange has a time limit, body included, and a size limit, decoded. What the network does ends in a value, not
   in an exception; only the caller decides about retries.
 - Only gzip is requested and accepted, and what a piece decompresses to is bounded before it is in memory: a few
@@ -157,6 +157,7 @@ class ApiClient:
         self._clock = clock
         self._gate = RequestGate(self._clock)
         self.date: str | None = None
+        self._wanted = limits.concurrency
         self._slots = ConcurrencyLimit(limits.concurrency)
         self._pace = RateLimiter(limits.rate)
 
@@ -183,6 +184,15 @@ class ApiClient:
         """Use only this share of the source's rate and concurrency."""
         self._slots.change(part)
         self._pace.change(part)
+
+    @property
+    def wanted(self) -> int:
+        """The connections of its configuration."""
+        return self._wanted
+
+    def bound(self, most: int) -> None:
+        """Use at most this number of connections, whatever the share. Call it before the first request."""
+        self._slots.bound(most)
 
     async def get(self, path: str, params: Params = (), *, patience: timedelta = PATIENCE) -> bytes:
         """The body of a 200.

@@ -14,8 +14,8 @@ from poller.control.subscriptions import filed, registry_of
 from poller.daemon.deliver_role import restore
 from poller.daemon.health import StoreMonitor
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner
-from poller.delivery.endpoint import ConnectionBudget
 from poller.delivery.operational_events import OperationalEvent, OperationType
+from poller.limits import ConnectionBudget
 from poller.store.consumer_state import ConsumerScripts
 from poller.store.keys import SubscriptionKeys
 from poller.store.registry import Registry
@@ -122,7 +122,7 @@ async def test_a_fault_of_the_program_is_an_error_and_passes(client: FakeAsyncRe
         Faulty(client, SubscriptionKeys.of(settings.redis.prefix)),
         lambda *_: (),
         None,  # type: ignore[arg-type] # it has no feeds, and so no leases
-        ConnectionBudget(100),
+        ConnectionBudget(100, "subscriptions"),
         "here",
         StoreMonitor("ignore", clock=Clock()),
         StubClock(wait=pause),

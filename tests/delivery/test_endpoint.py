@@ -21,7 +21,6 @@ from poller.delivery.endpoint import (
     MANY_FAILURES,
     REST_AGAIN,
     TELL_AGAIN,
-    ConnectionBudget,
     CredentialOutage,
     EndpointState,
 )
@@ -30,7 +29,7 @@ from poller.delivery.retry import CREDENTIAL_WAIT
 from poller.delivery.signing import SecretUnusable
 from poller.delivery.sinks.base import Failure, Outcome, SinkEvent
 from poller.errors import CredentialUnusable, StoreUnavailable
-from poller.limits import FIRST_PAUSE
+from poller.limits import FIRST_PAUSE, ConnectionBudget
 from tests.delivery.events import pair, spelled
 from tests.delivery.outcomes import answered, unanswered
 from tests.delivery.scene import OK, Noted, Posted, subscriber
@@ -504,7 +503,7 @@ def let_go(sink: EndpointState, count: int) -> int:
 
 def test_endpoints_share_the_connections_of_a_process() -> None:
     """Each has an even share, at least one, its own concurrency and its part among processes at most."""
-    clock, budget = FakeClock(), ConnectionBudget(10)
+    clock, budget = FakeClock(), ConnectionBudget(10, "subscriptions")
     sinks = [made(clock, concurrency=most) for most in (50, 4, 50)]
     with capture_logs() as said, ExitStack() as running:
         running.enter_context(budget.shared_by(sinks[0]))
@@ -527,7 +526,7 @@ def test_endpoints_share_the_connections_of_a_process() -> None:
 
 def test_a_smaller_share_waits_for_requests_in_flight() -> None:
     """Requests in flight go on; the next one starts when fewer than the new share are left."""
-    clock, budget = FakeClock(), ConnectionBudget(8)
+    clock, budget = FakeClock(), ConnectionBudget(8, "subscriptions")
     one, other, heard = made(clock, concurrency=8), made(clock, concurrency=8), []
     one.listen(lambda: heard.append(one.free))
     with budget.shared_by(one):

@@ -107,6 +107,57 @@ async def test_sinks_that_hang_take_no_descriptor_from_the_others(tmp_path: Path
         assert {line["event"] for line in warned} == {"few descriptors"}, warned
 
 
+SLOW_SOURCE = """
+[[sources]]
+name = "slow-{number}"
+base_url = "http://127.0.0.1:{port}"
+concurrency = 16
+"""
+SLOW_FEED = """
+[[sources.feeds]]
+resource = "feed-{number}"
+path = "/feed-{number}"
+interval = "1s"
+"""
+
+
+async def test_sources_that_hang_take_no_descriptor_from_the_others(tmp_path: Path, store: str) -> None:
+    """With APIs that never answer and few descriptors, every change of another is delivered, and probes answer."""
+    connections: set[asyncio.StreamWriter] = set()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+
+    def close() -> None:
+        for writer in connections:
+            writer.close()
+
+    few, sources = 128, 12
+    async with (
+        subscribed(tmp_path, [Wish("one")], store=store, records=100) as scene,
+        await asyncio.start_server(hang, "127.0.0.1", 0) as server,
+        AsyncExitStack() as stack,
+    ):
+        config, port = scene.config(bind="127.0.0.1:0"), server.sockets[0].getsockname()[1]
+        feeds = "".join(SLOW_FEED.format(number=number) for number in range(16))
+        slow = (SLOW_SOURCE.format(number=number, port=port) + feeds for number in range(sources))
+        config.write_text(config.read_text() + "".join(slow))
+        crowded = await stack.enter_async_context(daemon(config, descriptors=(few, few)))
+        stack.callback(close)
+        await crowded.started()
+        said = await crowded.until(lambda line: line.get("event") == "listening", "listening")
+        await until(lambda: len(connections) >= sources, "each source to hang")
+        await scene.more("one", 100)
+        assert len(connections) == sources
+        assert psutil.Process(crowded.pid).num_fds() < few
+        async with patience("a probe"), aiohttp.ClientSession() as http, http.get(f"{said['page']}livez") as answer:
+            assert answer.status == 200
+        found = (await scene.caught_up())["one"]
+        assert found.clean, found
+        warned = [line for line in crowded.lines if line.get("level") in {"warning", "error"}]
+        assert [(line["event"], line["sources"]) for line in warned] == [("few descriptors", sources + 1)], warned
+
+
 async def test_it_has_as_many_descriptors_as_it_may(tmp_path: Path, store: str) -> None:
     """The daemon raises its soft limit of descriptors to the hard limit at the start."""
     async with (

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from trustme import CA
 
 from poller.errors import SourceNonsense, SourceUnavailable
 from poller.http.transport import Transport
+from poller.limits import ConnectionBudget
 from poller.source.client import ATTEMPTS, ClientLimits
 from tests.harness.waiting import strain
 from tests.source.api import Flying, Request, http, serving
@@ -104,6 +106,29 @@ async def test_no_more_requests_than_allowed_are_in_flight() -> None:
     async with serving(flying.answer) as api, client_of(api.url, limits=ClientLimits(concurrency=2)) as client:
         await asyncio.gather(*(client.get("/x") for _ in range(8)))
     assert flying.most == 2
+
+
+async def test_sources_share_the_connections_of_a_process() -> None:
+    """Each source has an even share of the connections, at most its own limit, and all of it again when others end."""
+    budget, first, second, alone = ConnectionBudget(6, "sources"), Flying(3), Flying(2), Flying(4)
+    present = first
+
+    async def answer(*_: object) -> bytes:
+        return await present.answer()
+
+    async with (
+        serving(answer) as api,
+        serving(second.answer) as small,
+        client_of(api.url, limits=ClientLimits(concurrency=4)) as client,
+        client_of(small.url, limits=ClientLimits(concurrency=2)) as other,
+    ):
+        with capture_logs() as said, budget.shared_by(client):
+            with budget.shared_by(other):
+                await asyncio.gather(*(one.get("/x") for one in (client, other) for _ in range(6)))
+            present = alone
+            await asyncio.gather(*(client.get("/x") for _ in range(8)))
+    assert (first.most, second.most, alone.most) == (3, 2, 4)
+    assert [(line["event"], line["sources"], line["connections_each"]) for line in said] == [("few descriptors", 2, 3)]
 
 
 async def test_requests_start_no_faster_than_the_rate() -> None:
