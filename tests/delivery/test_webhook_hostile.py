@@ -199,6 +199,37 @@ async def test_a_status_stands_whatever_becomes_of_the_body(answer: Answer) -> N
     assert outcome.seconds < 2 * strain()
 
 
+@pytest.mark.parametrize("used", [False, True], ids=["new connection", "used connection"])
+@pytest.mark.parametrize(
+    ("answer", "status", "failure"),
+    [
+        (Flood(CHUNKED + b"1;", b"y" * 65536), 200, None),
+        (Flood(CHUNKED + b"1\r\ny\r\n1;", b"y" * 65536), 200, None),
+        (Flood(b"HTTP/1.1 503 x\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"y" * 65536), 503, None),
+        (Flood(b"", b"\r\n" * 32768), None, Failure.NOT_HTTP),
+    ],
+    ids=["an extension", "a later extension", "an extension after an error", "line breaks before the status"],
+)
+async def test_an_answer_without_end_and_body_is_cut(
+    answer: Answer, status: int | None, failure: Failure | None, used: bool
+) -> None:
+    """Endless bytes that are no body end with the connection long before the time limit; a status read before counts.
+
+    The request is not repeated.
+    """
+    script = [Reply(), answer] if used else [answer]
+    async with receiving(script) as receiver, sink_of(receiver.url, seconds=PATIENCE) as sink:
+        if used:
+            assert (await sink.post((TYPE,), b"{}")).is_delivered
+        outcome = await sink.post((TYPE,), b"{}")
+        await receiver.until(lambda: receiver.open == 0, "the connection to close")
+        assert (outcome.status, outcome.failure) == (status, failure)
+        assert outcome.seconds < PATIENCE / 4
+        assert (receiver.count, receiver.connections) == (len(script), 1)
+        if failure:
+            assert outcome.error == "the answer is not HTTP: no status line within 512 KiB"
+
+
 @pytest.mark.parametrize("written", NO_HTTP.values(), ids=NO_HTTP)
 async def test_what_is_no_http_is_told_so(written: bytes) -> None:
     """An answer that is not HTTP is reported as such."""

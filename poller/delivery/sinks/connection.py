@@ -14,6 +14,8 @@ the first bytes are kept beside the parser, and status and headers are read from
   that must not be there, truncated chunks, data after ``Connection: close``. Interim responses (1xx but 101) are
   skipped. Headers count up to the first malformed one, so ``Retry-After`` before a fault is respected.
 * Names are resolved only by :class:`GuardedResolver`, which checks each address.
+* A response has at most :data:`READ_ALL` bytes, whatever they are: endless chunk extensions or line breaks give no body
+  that could be bounded. One with more ends there, and its connection is closed.
 * A request is written only while it is permitted: its lease may run out while a connection is made.
 * A request that is given up without a response does not arrive later, see :func:`poller.lifecycle.abandon`.
 """
@@ -116,6 +118,7 @@ class SinkProtocol(OneAnswerProtocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._received: ReceivedBytes | None = None
+        self._size = 0
         self._lost: BaseException | None = None
         self._poll: select.poll | None = None
 
@@ -127,10 +130,15 @@ class SinkProtocol(OneAnswerProtocol):
                 not reused and self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
             )
             self._received.start(reused=reused, new_tls=new_tls, lost=self._lost)
+        self._size = 0
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
-        """Keep the first bytes, and pass all bytes to the parser."""
+        """Keep the first bytes, and pass all bytes to the parser, up to a bound."""
+        self._size += len(data)
+        if self._size > READ_ALL:
+            self._cut_off()
+            return
         if data and self._received is not None:
             data, rest = self._received.add(data)
             if rest:
@@ -138,6 +146,16 @@ class SinkProtocol(OneAnswerProtocol):
             if not data:
                 return
         super().data_received(data)
+
+    def _cut_off(self) -> None:
+        """End the response here, and the connection."""
+        self.force_close()
+        if self._final is None:
+            self.set_exception(NotHttp(f"no status line within {READ_ALL // 1024} KiB"))
+        elif not self._final.is_eof() and self._final.exception() is None:
+            self._final.feed_eof()
+        if self.transport is not None:
+            self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Keep the error: a TLS alert may come before the request is written."""
@@ -194,6 +212,9 @@ class GuardedResolver(NameResolver):
 
 READ_HEAD: Final = 16 * 1024
 """Bytes of a response that are kept."""
+
+READ_ALL: Final = 512 * 1024
+"""Bytes of a response that are received at most."""
 
 _STATUS_LINE: Final = re.compile(rb"[\r\n]*HTTP/\d\.\d ([1-9]\d\d)(?: [^\n]*)?\n|[\r\n]*HTTP/\d\.\d ([1-9]\d\d)\r\n")
 _HEADER: Final = re.compile(rb"([!#-'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*)\r?\n")
