@@ -206,12 +206,15 @@ def http_client(
     proxy = httpx.Proxy(transport.proxy) if transport.proxy else None
     return httpx.AsyncClient(
         transport=AiohttpTransport(client=session, verify=tls, trust_env=False, proxy=proxy),
-        headers=[
-            ("Accept", "application/json"),
-            ("Accept-Encoding", "gzip"),
-            ("User-Agent", f"poller/{__version__}"),
-            *headers,
-        ],
+        headers=httpx.Headers(
+            [
+                ("Accept", "application/json"),
+                ("Accept-Encoding", "gzip"),
+                ("User-Agent", f"poller/{__version__}"),
+                *headers,
+            ],
+            encoding="utf-8",  # as sinks get them; the default takes ASCII alone
+        ),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         timeout=None,  # noqa: S113 -- see above
         trust_env=False,

@@ -55,6 +55,19 @@ async def test_a_request_is_what_the_reference_asks_for() -> None:
         assert headers["cache-control"] == "no-cache"  # a cache on the way may hold an older answer
 
 
+@pytest.mark.parametrize("value", ["Müller", "naïve ÿ", "M\xfcller; q=1"])
+async def test_a_header_outside_ascii_is_sent_as_utf_8(value: str) -> None:
+    """A configured header value with other letters is sent as UTF-8, as to sinks, and hidden in errors."""
+    transport = Transport(headers=(("X-Name", value), ("X-Key", f"{value}-{value}")))
+    async with (
+        serving(http(400, f"no {value}-{value}".encode())) as api,
+        client_of(api.url, transport=transport) as client,
+    ):
+        failed = await failure_of(client)
+        assert api.requests[0].headers["x-name"].encode("latin-1") == value.encode()
+        assert f"{value}-{value}" not in str(failed)
+
+
 async def test_parameters_survive_the_wire() -> None:
     """Parameters reach the server exactly as given, in order and repeated."""
     chance = Random(11)
