@@ -3,6 +3,8 @@
 **Invariants**
 
 - Once the address is known, connections are answered; after the block no socket and no task is left.
+- Requests that are not answered :data:`GRACE_SECONDS` after the block are dropped with their connections. That is no
+  error: nothing of it is logged.
 - Signals are not handled here.
 - From the connection, and from the first byte of a later request, a request has :data:`REQUEST_SECONDS` to arrive with
   its body; then the connection is closed. The time of a response has no limit.
@@ -149,17 +151,37 @@ class DeadlineProtocol(H11Protocol):
 
 
 LONGEST_HEAD: Final = 32 * 1024  # bytes of a request's line and headers
-_GRACE_SECONDS: Final = 2
+GRACE_SECONDS: Final = 2
+_PATIENCE_SECONDS: Final = 2 * GRACE_SECONDS  # for requests that do not end when they are dropped: a fault
+_NOTICED_SECONDS: Final = 0.1  # in which requests learn that their client has gone
 _KEEP_ALIVE_SECONDS: Final = 75  # as in common servers; 5 s is too short under load
 _BACKLOG: Final = 2048
 
 
-class _SilentServer(uvicorn.Server):
-    """A uvicorn server that does not handle signals and reports when it listens."""
+class DroppableRequests:
+    """An ASGI application whose requests may be cancelled once they are ``dropped``, which is no error then."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, app: Any) -> None:
+        """Serve this application."""
+        self.dropped = False
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self.dropped:
+                raise
+
+
+class _SilentServer(uvicorn.Server):
+    """A uvicorn server that handles no signals, reports when it listens, and drops what is left after the grace."""
+
+    def __init__(self, config: uvicorn.Config, requests: DroppableRequests) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._requests = requests
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override] # same use, no generator needed
         return nullcontext()
@@ -167,6 +189,24 @@ class _SilentServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        dropping = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._drop)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            dropping.cancel()
+
+    def _drop(self) -> None:
+        """Close the connections, then cancel the requests that do not end by that."""
+        self._requests.dropped = True
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        asyncio.get_running_loop().call_later(_NOTICED_SECONDS, self._cancel)
+
+    def _cancel(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
 
 
 @asynccontextmanager
@@ -201,8 +241,9 @@ async def listening(
     connections = ConnectionLimit(most, clock=clock)
     with listener(host, port) as sock:
         protocol = partial(DeadlineProtocol, connections=connections, seconds=request_seconds, stalled=stalled_seconds)
+        requests = DroppableRequests(app)
         config = uvicorn.Config(
-            app,
+            requests,
             interface="asgi3",
             http=protocol,  # type: ignore[arg-type] # it is called, no more
             backlog=max(1, most // 4),  # accepted in one turn of the loop, before any can be refused
@@ -214,10 +255,10 @@ async def listening(
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
+            timeout_graceful_shutdown=_PATIENCE_SECONDS,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         )
-        server = _SilentServer(config)
+        server = _SilentServer(config, requests)
         served = asyncio.create_task(server.serve(sockets=[sock]), name="http server")
         started = asyncio.create_task(server.listening.wait())
         try:

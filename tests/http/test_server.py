@@ -14,16 +14,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from poller.clock import Clock
-from poller.http.server import MOST, ConnectionLimit, listening, most_connections
+from poller.http.server import GRACE_SECONDS, MOST, ConnectionLimit, listening, most_connections
 from tests.harness.clock import FakeClock
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import patience, strain, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
 NEVER = 3600.0
-LARGE = 32 * 1024 * 1024
+MIB = 1024 * 1024
+LARGE = 32 * MIB
 """Bytes; more than the buffers of any connection hold."""
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
@@ -203,3 +204,39 @@ async def test_who_takes_nothing_of_its_answer_makes_room() -> None:
             return b" 200 " in line
 
         await until(answered, "a free slot", despite=(ConnectionError,))
+
+
+class Waiting:
+    """An application whose requests wait: for their body, for an answer that never comes, or for its reader."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.waiting += 1
+        if scope["path"] == "/body":
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(LARGE // MIB if scope["path"] == "/large" else 0):
+            await send({"type": "http.response.body", "body": bytes(MIB), "more_body": True})
+        await asyncio.Event().wait()
+
+
+async def test_requests_that_are_not_over_at_a_stop_are_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """After the block, requests that still wait are dropped soon, and nothing of it is logged."""
+    site, loop = Waiting(), asyncio.get_running_loop()
+    asked = [
+        b"POST /body HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\nx",
+        b"GET /never HTTP/1.1\r\nhost: here\r\n\r\n",
+        b"GET /large HTTP/1.1\r\nhost: here\r\n\r\n",
+    ]
+    async with AsyncExitStack() as clients, patience("the server to stop"):
+        async with listening(site, "127.0.0.1", 0, clock=Clock(), most=8) as url:
+            for said in asked:
+                await opened(int(url.rpartition(":")[2]), clients, said)
+            await until(lambda: site.waiting == len(asked), "all requests to wait")
+            stopped = loop.time()
+        assert loop.time() - stopped < GRACE_SECONDS + 1.5 * strain()
+    assert [line for line in caplog.records if line.levelname in {"WARNING", "ERROR"}] == []
