@@ -3,7 +3,8 @@
 **Invariants**
 
 - What may be a secret is not shown: nothing under a key that sounds like one, nothing that looks like one, no user or
-  password of a URL. A value shown too little costs a look into the file; one shown too much cannot be taken back.
+  password of a URL, no query of a URL or a path. A value shown too little costs a look into the file; one shown too
+  much cannot be taken back.
 - A problem says where it is and what is expected there. It carries the value only to have it shown here.
 - Pure.
 """
@@ -54,20 +55,25 @@ def shown_problem(problem: ConfigProblem, *, where: str, name: str | None, secre
         secrets: values known to be secret; what contains one of them is not shown.
     """
     key = shown_key(problem.key) if name is None else name
-    value = None if _hidden(problem, name) else _shown_value(_without_path(problem), secrets)
+    value = None if _hidden(problem, name) else _shown_value(_without_secrets(problem), secrets)
     at = f"{key} = {value}" if value is not None else key
     return f"{where}{': ' if name is None else ' '}{at}{': ' if at else ''}{problem.expected}"
 
 
 def shown_value(problem: ConfigProblem) -> str | None:
     """The value as it may be shown; None: it may not, or there is none."""
-    return None if _hidden(problem, None) else _shown_value(_without_path(problem), ())
+    return None if _hidden(problem, None) else _shown_value(_without_secrets(problem), ())
 
 
-def _without_path(problem: ConfigProblem) -> Any:
-    """The value; a sink without its path, which may be a secret."""
-    is_sink = bool(problem.key) and problem.key[-1] == "sink" and isinstance(problem.value, str)
-    return host_only(problem.value) if is_sink else problem.value
+def _without_secrets(problem: ConfigProblem) -> Any:
+    """The value; a sink without its path and a path without its query, which may be secrets."""
+    value, last = problem.value, str(problem.key[-1]) if problem.key else ""
+    if not isinstance(value, str):
+        return value
+    if last == "sink":
+        return host_only(value)
+    path, mark, _ = value.partition("?")
+    return f"{path}?…" if mark and "://" not in path and (last.endswith("path") or path.startswith("/")) else value
 
 
 def _hidden(problem: ConfigProblem, name: str | None) -> bool:

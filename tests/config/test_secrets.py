@@ -113,6 +113,26 @@ def test_a_secret_in_a_wrong_place(table: str, spot: str, tmp_path: Path) -> Non
         assert secret.replace("Bearer ", "") not in str(refused.value)
 
 
+@pytest.mark.parametrize("key", ["path", "detail_path", "resource", "interval"])
+@pytest.mark.parametrize("path", ["/things?token=hunter2", "/things/{id}?a=1&key=hunter2?", "/?hunter2"])
+def test_the_query_of_a_path_is_not_shown(key: str, path: str, complaints: Complaints) -> None:
+    """Nothing after the question mark of a path is shown, as of a URL, whichever key has it."""
+    lines = complaints(f'{SOURCE}{FEED}{key} = "{path}"\n')
+    assert "hunter2" not in "".join(lines)
+    if key.endswith("path"):
+        (line,) = lines
+        shown = path.partition("?")[0]
+        assert line.startswith(f'poller.toml: sources[0].feeds[0].{key} = "{shown}?…": expected a path ')
+
+
+@pytest.mark.parametrize("path", ["things?token=hunter2", "things/?hunter2"])
+def test_the_query_of_what_should_be_a_path_is_not_shown(path: str, complaints: Complaints) -> None:
+    """That holds for a path without its first slash, too."""
+    (line,) = complaints(f'{SOURCE}{FEED}path = "{path}"\n')
+    assert "hunter2" not in line
+    assert '?…": expected a path ' in line
+
+
 @pytest.mark.parametrize("scheme", [scheme.name for scheme in SCHEMES])
 def test_a_signing_secret_is_no_path(scheme: str, complaints: Complaints) -> None:
     """A signing secret in place of its file is refused at loading, for a path would be shown."""
