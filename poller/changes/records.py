@@ -194,7 +194,7 @@ def usable_keys(records: Sequence[bytes], id_field: str) -> list[str]:
         ids = "\n".join([one.id for one in found])
     except TypeError:  # some are integers
         return [text_key(one.id) if isinstance(one.id, str) else _INTEGER + str(one.id) for one in found]
-    # All at once: by far most ids are UUIDs, and a page of a thousand unchanged records costs little beside them.
+    # Together: by far most ids are UUIDs, and reading each would cost more than all the rest of an unchanged page.
     return ids.lower().split("\n") if _UUIDS(ids) else [text_key(one.id) for one in found]
 
 
