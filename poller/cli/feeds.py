@@ -27,7 +27,8 @@ _EFFECTS: Final = {
     "resync": "the next round reads it in full; nothing is published unless something differs",
     "anew": (
         "the next round discards all that is known of it and publishes all its records as a baseline; "
-        "`poller replay SUBSCRIPTION {feed} --from 10m` delivers that to a subscription"
+        "`poller replay SUBSCRIPTION {feed} --from 10m` (or --from earliest, if the stream begins later) delivers "
+        "that to a subscription"
     ),
 }
 # These take effect even if no daemon polls.

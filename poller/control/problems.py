@@ -127,7 +127,8 @@ def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[st
             f"{one.lost} events were deleted before they were delivered, because a stream grew beyond "
             f"retention.max_bytes; poller dead-letters list --subscription {one.subscription} names them. To send the "
             "present state of all records instead: poller resync FEED --anew --wait, then "
-            f"poller replay {one.subscription} FEED --from 10m. Then drop the dead letter"
+            f"poller replay {one.subscription} FEED --from 10m (or --from earliest, if the stream begins later). Then "
+            "drop the dead letter"
         )
     if (unlisted := unlisted_text(one)) is not None:
         yield unlisted
@@ -208,8 +209,8 @@ _REPLACED: Final = (
     "baseline, and {replay} {at} delivers it to a subscription"
 )
 _RESET: Final = (
-    "the feed is read again from the beginning. Events that were not delivered yet may be gone: {replay} {at} delivers "
-    "all its records to a subscription"
+    "the feed is read again from the beginning. Events that were not delivered yet may be gone: {replay} {at} (or "
+    "--from earliest, if the stream begins later) delivers all its records to a subscription"
 )
 _LOSSES: Final = {
     "events that its stream held": _STREAM_LOST,

@@ -161,16 +161,17 @@ def test_each_alarm_leads_to_its_section() -> None:
 
 
 def test_the_address_of_the_runbooks_can_be_set(tmp_path: Path) -> None:
-    """The manual's command replaces the runbook address in every alarm, and Prometheus accepts the file."""
-    (command,) = re.findall(
-        r"`(sed -i '[^']+') deploy/prometheus/alerts\.yml`", (DEPLOY / "README.md").read_text("utf-8")
-    )
+    """The manual's command replaces the runbook address in every alarm and its test, and Prometheus accepts both."""
+    (command,) = re.findall(r"`(sed -i '[^']+') deploy/prometheus/\*\.yml`", (DEPLOY / "README.md").read_text("utf-8"))
     file = tmp_path / "alerts.yml"
-    file.write_bytes((HERE / "alerts.yml").read_bytes())
-    subprocess.run([*shlex.split(command), str(file)], check=True)
+    tests = tmp_path / "alerts.test.yml"
+    for one in (file, tests):
+        one.write_bytes((HERE / one.name).read_bytes())
+    subprocess.run([*shlex.split(command), str(file), str(tests)], check=True)
     rules = [rule for group in documents(file)[0]["groups"] for rule in group["rules"]]
     assert len(rules) == len(ALARMS)
     for rule in rules:
         assert rule["annotations"]["runbook_url"].startswith("https://YOUR-HOST/YOUR-PATH/deploy/README.md#poller")
     if shutil.which("promtool"):
         promtool("check", "rules", str(file))
+        promtool("test", "rules", str(tests))

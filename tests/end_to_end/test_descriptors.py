@@ -112,6 +112,7 @@ SLOW_SOURCE = """
 name = "slow-{number}"
 base_url = "http://127.0.0.1:{port}"
 concurrency = 16
+timeout = "30m"
 """
 SLOW_FEED = """
 [[sources.feeds]]
