@@ -239,11 +239,7 @@ class ListingDrain:
 
 
 class SecondPass:
-    """Reads a listing of several pages once more in the same round, to see what slipped over the edge of a page.
-
-    Attributes:
-        was_begun: whether it was read, and with it perhaps deltas.
-    """
+    """Reads a listing of several pages once more in the same round, to see what slipped over the edge of a page."""
 
     def __init__(self, drain: ListingDrain, path: str, answers: ConditionalReader, deltas: DeltaReader | None) -> None:
         """Nothing is read yet.
@@ -254,7 +250,6 @@ class SecondPass:
             answers: measures how long a cache on the way had kept an answer.
             deltas: those that are read between the pages.
         """
-        self.was_begun = False
         self._drain = drain
         self._path = path
         self._answers = answers
@@ -270,7 +265,6 @@ class SecondPass:
             SourceError: a request failed.
             StoreError: see :meth:`poller.source.writer.RoundStore.commit`.
         """
-        self.was_begun = True
         before, self._answers.age = self._answers.age, timedelta()
         try:
             listed = await self._drain.keys(self._path, beside=self._deltas)

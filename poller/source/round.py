@@ -406,12 +406,13 @@ class _RoundRun:
         The next reading has to look at all pages if this one has left anything open, if a record was on two pages, or
         if deltas brought some that are on none.
         """
-        if self._digests is None or not self._settled or self._as_before or not self._has_known_pages_alone:
+        if self._digests is None or not self._settled or self._as_before or not self._lists_each_record_once:
             return None
         return self._digests.encode(self._digest_basis(self._writer.position[1], self._start.begun))
 
     @property
-    def _has_known_pages_alone(self) -> bool:
+    def _lists_each_record_once(self) -> bool:
+        """Whether each known record was on exactly one page of this reading."""
         if self._deltas is not None and self._deltas.brought:
             return False
         if self._digests is not None and self._digests.is_unchanged:
