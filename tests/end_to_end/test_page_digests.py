@@ -32,7 +32,7 @@ async def _copy(read: Reading) -> dict[bytes, bytes]:
 
 async def _restored(read: Reading, kept: dict[bytes, bytes]) -> None:
     for key, value in kept.items():
-        await read.played.client.restore(key, 0, value, replace=True)  # type: ignore[arg-type]  # bytes are a key
+        await read.played.client.restore(key, 0, value, replace=True)
 
 
 async def _rolled_back(read: Reading) -> None:
