@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from poller.store.recovery import FeedMemory
+from tests.harness.clock import StubClock
 from tests.harness.json_values import equal
 from tests.harness.json_values import read as as_json
 from tests.harness.reading import reading
@@ -27,10 +29,13 @@ async def _digests(read: Reading) -> list[bytes | None]:
 
 async def _copy(read: Reading) -> dict[bytes, bytes]:
     client: Any = read.played.client
-    return {key: await client.dump(key) async for key in client.scan_iter("poller:{acme/*") if b":lease" not in key}
+    return {key: await client.dump(key) async for key in client.scan_iter("poller:*") if b":lease" not in key}
 
 
 async def _restored(read: Reading, kept: dict[bytes, bytes]) -> None:
+    """The keys as they were, and nothing in the process that remembers what came after them."""
+    for polled in read.feeds:
+        polled.store.memory = FeedMemory(clock=StubClock(now=read.now))
     for key, value in kept.items():
         await read.played.client.restore(key, 0, value, replace=True)
 
