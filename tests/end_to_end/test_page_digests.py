@@ -81,7 +81,7 @@ async def test_the_latest_events_are_the_source(
     change: Callable[[Reading], Awaitable[None]], tmp_path: Path, store: str
 ) -> None:
     """After the change the latest event of each record is what the source has of it, and no more is published."""
-    async with reading(tmp_path, store, "no-delta", resources=LISTED) as read:
+    async with reading(tmp_path, store, resources=LISTED, feed='limit = 12\ndelta = "off"') as read:
         for _ in range(3):
             await read.good_rounds()
         assert all(await _digests(read))
