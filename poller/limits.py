@@ -158,12 +158,13 @@ class ConnectionBudget:
             holder.bound(min(each, holder.wanted))
         if not self._is_reported and any(each < holder.wanted for holder in self._holders):
             self._is_reported = True
-            _log.warning(
+            log = _log.error if len(self._holders) > self._most else _log.warning
+            log(
                 "few descriptors",
                 **{self._of: len(self._holders)},
                 connections_each=each,
                 advice=f"{self._of} use fewer connections than their concurrency, so that one that hangs takes none "
-                "from others; raise the limit of open files (ulimit -n, LimitNOFILE=)",
+                "from others, as long as each can have one; raise the limit of open files (ulimit -n, LimitNOFILE=)",
             )
 
 

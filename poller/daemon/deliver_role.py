@@ -30,7 +30,7 @@ from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membe
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
-from poller.http.server import descriptors_for
+from poller.http.server import connections_for
 from poller.lifecycle import ended, first_of, unless_stopped
 from poller.limits import ConnectionBudget
 from poller.redis.errors import let_in
@@ -233,7 +233,7 @@ class DeliverRole:
             self._registry,
             self._beside,
             self._sharing,
-            ConnectionBudget(descriptors_for(_HALF), "subscriptions"),
+            ConnectionBudget(connections_for(_HALF), "subscriptions"),
             membership.name,
             watch,
             clock,

@@ -21,7 +21,7 @@ from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.schedule import PollTiming, timing_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
-from poller.http.server import descriptors_for
+from poller.http.server import connections_for
 from poller.limits import ConnectionBudget
 from poller.source.client import ApiClient, ConditionalReader, record_round, round_span
 from poller.source.feed import Feed, RoundMode, RoundResult
@@ -65,7 +65,7 @@ class PolledFeed:
             store: of the feed's state.
             api: the source's client, open.
             timing: of the feed.
-            siblings: the keys of the source's other feeds, which name qualifications.
+            siblings: the keys of all feeds of the source; the others name qualifications.
             client: reads those keys.
             prefix: of the store's keys.
             clock: the store's.
@@ -128,7 +128,8 @@ class PolledFeed:
             _log.warning("not announced", feed=self.feed.id, error=str(error))
 
     async def _qualifications(self, since: int) -> Mapping[str, int]:
-        return await named_qualifications(self._client, self._siblings, since)
+        others = [keys for keys in self._siblings if keys != self.store.keys]
+        return await named_qualifications(self._client, others, since)
 
 
 def _report(result: RoundResult, costs: RoundCosts, *, stream: str) -> None:
@@ -190,10 +191,10 @@ async def polled_feeds(
     member = member or member_name(clock)
     async with AsyncExitStack() as stack:
         feeds: list[PolledFeed] = []
-        connections = ConnectionBudget(descriptors_for(_QUARTER), "sources")
+        connections = ConnectionBudget(connections_for(_QUARTER), "sources")
         for source in settings.sources:
             api = await stack.enter_async_context(client_of(source, environ, clock))
-            ids = [source.feed_id(feed) for feed in source.feeds]
+            siblings = tuple(keys_of(settings, source.feed_id(feed)) for feed in source.feeds)
             for feed in source.feeds:
                 feed_id = source.feed_id(feed)
                 if only is not None and feed_id not in only:
@@ -204,7 +205,7 @@ async def polled_feeds(
                         _store(settings, scripts, client, feed_id, member=member, clock=clock),
                         api,
                         timing=timing_of(feed),
-                        siblings=[keys_of(settings, sibling) for sibling in ids if sibling != feed_id],
+                        siblings=siblings,
                         client=client,
                         prefix=settings.redis.prefix,
                         clock=clock,

@@ -33,6 +33,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from poller.clock import Clock
 from poller.errors import AddressTaken, ConfigurationError
+from poller.http.transport import SOCKETS
 from poller.limits import part_of
 
 # A connection of uvicorn with time limits.
@@ -340,6 +341,11 @@ def descriptors_for(part: Fraction) -> int:
     """The number of descriptors in a part of those for connections; some are kept for the store and the process."""
     limit = descriptor_limit()
     return part_of(limit - min(_OWN, int(limit * _QUARTER)), part)
+
+
+def connections_for(part: Fraction) -> int:
+    """The number of connections to servers for which this part suffices while all of them are being made."""
+    return max(1, descriptors_for(part) // SOCKETS)
 
 
 def most_connections() -> int:

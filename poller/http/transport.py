@@ -282,17 +282,27 @@ class OneAnswerConnector(aiohttp.TCPConnector):
         self._factory = cast("partial[ResponseHandler]", partial(protocol, loop=self._loop))
 
 
+SOCKETS: Final = 2
+"""Sockets that one connection takes at most while it is made: to this number of addresses at the same time."""
+
+
 class NameResolver(AbstractResolver):
-    """Resolves the names of servers for aiohttp, see :mod:`poller.http.ssrf`."""
+    """Resolves the names of servers for aiohttp, see :mod:`poller.http.ssrf`.
+
+    A server that drops packets is tried at its further addresses meanwhile. Of a name with many addresses only two are
+    returned, of different families if there are two: others come in turn. Else such a name would use up the descriptors
+    of the process.
+    """
 
     def __init__(self, lookup: Lookup = system_lookup) -> None:
         """Ask this look-up."""
         self._lookup = lookup
+        self._turn = 0
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of a host.
+        """At most :data:`SOCKETS` addresses of a host.
 
         Raises:
             AddressRefused: the look-up refuses one of the addresses.
@@ -303,7 +313,15 @@ class NameResolver(AbstractResolver):
             results = [result for result in results if result["family"] == family]
         if not results:
             raise OSError(None, f"{host} has no address")
-        return results
+        return self._in_turn(results) if len(results) > SOCKETS else results
+
+    def _in_turn(self, results: list[ResolveResult]) -> list[ResolveResult]:
+        turn, self._turn = self._turn, self._turn + 1
+        families: dict[int, list[ResolveResult]] = {}
+        for result in results:
+            families.setdefault(result["family"], []).append(result)
+        halves = list(families.values()) if len(families) > 1 else [results[::2], results[1::2]]
+        return [half[turn % len(half)] for half in halves]
 
     async def close(self) -> None:
         """Do nothing: the resolver holds no resources."""

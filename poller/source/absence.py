@@ -350,12 +350,14 @@ class _AbsenceByRequests:
         known = await self._known(keys)
         paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in known.items()}
         verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
-        gone = {key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE}
+        brought = self._deltas.brought if self._deltas is not None else ()
+        here = {key for key in known if key in brought}
+        gone = {key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE and key not in here}
         lacked = {key for key in gone if key in self._listed}
         self.has_lacked = self.has_lacked or bool(lacked)
         await self._remove({key: snapshot for key, snapshot in gone.items() if key not in lacked})
         undecided = {key: known[key] for key, verdict in verdicts.items() if verdict in _UNDECIDED}
-        settled = await self._readings.settle(undecided) and not lacked
+        settled = await self._readings.settle(undecided) and not (lacked or here)
         return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
 
     async def _verdicts(self, paths: Mapping[str, str], answered_at: float | None = None) -> dict[str, _Verdict]:

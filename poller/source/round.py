@@ -533,8 +533,7 @@ class _RoundRun:
 
         That is so after a reading that deltas have to go on from, and after one that has removed records.
         """
-        begins = self._start.mode in (RoundMode.BASELINE, RoundMode.RESYNC)
-        return self._may_lag and (begins or self._has_young or self._writer.tally.removed > 0)
+        return self._may_lag and (self._start.gives_token or self._has_young or self._writer.tally.removed > 0)
 
     @property
     def _released(self) -> bool:
@@ -609,6 +608,11 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
         Not while versions are held back, nor when a reading looks for what the listing did not show yet.
         """
         return self.in_slots and not (self.holds or self.rechecks)
+
+    @property
+    def gives_token(self) -> bool:
+        """Whether deltas go on from the token of this listing, for none were read beside it."""
+        return self.mode in (RoundMode.BASELINE, RoundMode.FULL, RoundMode.RESYNC)
 
     @property
     def confirms(self) -> bool:
@@ -783,9 +787,9 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
 
 
 def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
-    if start.rechecks:
+    if start.rechecks and not start.gives_token:
         return {RECHECK_AT: None}  # not again for what this one removed: it would never end
-    wanted = end.wants_recheck and start.recheck_at is None
+    wanted = end.wants_recheck and (start.gives_token or start.recheck_at is None)
     return {RECHECK_AT: rfc3339(end.at + feed.second_look)} if wanted else {}
 
 

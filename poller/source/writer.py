@@ -399,6 +399,8 @@ class RoundWriter:
                 tombstones = len(moved) // 2 - sum(key in known for key in moved)
                 commit = Commit(self._generation, self._sequence, moved)
                 await self._store.commit(self._with_tombstones(commit, tombstones))
+                if self._written is not None:
+                    self._written.update(moved)
                 has_moved = True
         return has_moved
 

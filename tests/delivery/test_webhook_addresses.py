@@ -89,6 +89,21 @@ async def test_a_name_is_checked_for_each_look_up() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [
+        (["8.8.8.1", "8.8.8.2", "8.8.8.3"], [["8.8.8.1", "8.8.8.2"], ["8.8.8.3", "8.8.8.2"]]),
+        (["8.8.8.1", "2001:4860::1", "8.8.8.2"], [["8.8.8.1", "2001:4860::1"], ["8.8.8.2", "2001:4860::1"]]),
+        (["8.8.8.1", "2001:4860::1"], [["8.8.8.1", "2001:4860::1"]] * 2),
+    ],
+)
+async def test_of_many_addresses_two_are_tried_at_a_time(addresses: list[str], expected: list[list[str]]) -> None:
+    """A name with many addresses takes no more descriptors than one with two; all of them come in turn."""
+    guard = GuardedResolver(NONE, Names(*[addresses] * 3))
+    found = [[one["host"] for one in await guard.resolve("sink.example", 443)] for _ in expected]
+    assert found == expected
+
+
 async def test_a_name_without_an_address_is_a_failure_of_names() -> None:
     """An unknown name, or one without an address, is a DNS failure."""
     for lookup in (Names([]), None):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from poller.changes.full_readings import Confirmation, confirmation_mark
+from poller.clock import rfc3339
 from poller.resources import Resource
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
@@ -177,6 +178,33 @@ async def test_a_full_reading_follows_a_first_one() -> None:
     assert (found.mode, found.created, read.kept) == (RoundMode.RECONCILE, 1, "d1")
     clock.pass_by(MINUTE)
     assert (await read(Script().on([], since="d1", delta="d1"))).mode is RoundMode.DELTA
+
+
+@pytest.mark.parametrize("passed", [MINUTE * 2, MINUTE - timedelta(seconds=5)], ids=["overdue", "soon"])
+async def test_a_resync_is_followed_by_a_reading_of_its_own(passed: timedelta) -> None:
+    """One that was due for an earlier reading says nothing of what this one did not show."""
+    read, clock = await brought(LAGGING)
+    read.store.mark(RECHECK_AT, rfc3339(clock.now() + MINUTE))
+    clock.pass_by(passed)
+    read.store.mark("resync", "1")
+    assert (await read(Script().on(records("a", "n"), delta="d9"))).mode is RoundMode.RESYNC
+    assert read.store.state.recheck_at == clock.now() + MINUTE
+
+
+async def test_a_full_reading_that_gives_a_token_is_followed_by_another() -> None:
+    """A hold, or a lost token, may end with a reading of a listing that lags."""
+    read, clock = await brought(LAGGING)
+    read.store.unmark("delta_token")
+    assert (await read(Script().on(records("a", "n"), delta="d9"))).mode is RoundMode.FULL
+    assert read.store.state.recheck_at == clock.now() + MINUTE
+
+
+async def test_what_a_delta_brings_while_it_is_asked_for_is_not_removed() -> None:
+    """It was made again: the endpoint may not show it yet."""
+    read, clock = await brought(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=3)))
+    gone = Copy(clock, shows_after=DAY).on(records("n", value=2), since="d2", delta="d3").on([], since="d3", delta="d3")
+    result = await read(gone)
+    assert (result.ok, result.removed, read.causes[-1]) == (True, 0, ("n", "modified", "delta"))
 
 
 async def test_deltas_go_on_while_a_removal_waits() -> None:

@@ -158,6 +158,15 @@ async def test_a_page_with_a_record_that_was_written_in_the_round_is_compared() 
     assert (result.modified, [event["data"]["record"]["n"] for event in read.store.events[-2:]]) == (2, [2, 1])
 
 
+async def test_a_page_whose_record_was_taken_for_its_twin_is_compared() -> None:
+    """An integer id takes over the text of the same digits, which stands on a later, unchanged page: both are there."""
+    read, _ = a_feed()
+    await settled(read, records("x"), records("7"))
+    for _ in range(2):
+        assert (await read(pages([*records("x"), {"id": 7, "n": 1}], records("7")))).ok
+    assert {key for key, one in read.store.snapshots.items() if not one.removed} == {"x", "7", "\x017"}
+
+
 async def test_a_record_on_two_pages_leaves_no_digest() -> None:
     """What is stored of it may be the version of either page."""
     read, _ = a_feed()
