@@ -196,10 +196,18 @@ async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], t
         assert asked.stderr is not None
         await asked.stderr.readuntil(b"[y/N]")
         await until(lambda: _waits(asked.pid), "the prompt to wait")  # it misses a signal just before that
-        asked.send_signal(signal.SIGINT)
-        _, told_last = await asked.communicate()
+        ending = asyncio.create_task(asked.communicate())
+        await until(lambda: _interrupted(asked), "the process to end", every=3)  # it may have waited for something else
+        _, told_last = await ending
     assert (asked.returncode, b"--yes" in told_last) == (130, False)
     assert "\na " in (await poller("subscriptions", "list", **configured)).out
+
+
+def _interrupted(process: asyncio.subprocess.Process) -> bool:
+    """Whether a process has ended; if not, it is interrupted."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGINT)
+    return process.returncode is not None
 
 
 def _waits(pid: int) -> bool:
