@@ -105,6 +105,10 @@ class RoundStore(Protocol):
         """Read live snapshots that were not seen."""
         ...
 
+    def note_brought(self, keys: Iterable[str]) -> None:
+        """Note the keys that a delta has brought."""
+        ...
+
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> Collection[str]:
         """Read the subjects of the latest events, or of those of one cause."""
         ...
@@ -309,8 +313,7 @@ class RoundWriter:
         passed_over = len(received) - len(records)
         self.tally += RoundCounts(records=passed_over, unchanged=passed_over)
         keys = [record.key for record in received if isinstance(record, Record)]
-        if seen is not None:
-            seen.update(keys)
+        self._note_listed(keys, mode, seen)
         known = await self._known(keys, seen)
         if partial:
             readable = await self._readable(known)
@@ -347,6 +350,12 @@ class RoundWriter:
         if rejected:
             await self._mark_seen(rejected, seen)
         return is_stored
+
+    def _note_listed(self, keys: list[str], mode: RoundMode, seen: SeenKeysObserver | None) -> None:
+        if seen is not None:
+            seen.update(keys)
+        if mode is RoundMode.DELTA:
+            self._store.note_brought(keys)
 
     def _rules_for(self, mode: RoundMode, path: str) -> PublishRules:
         is_baseline = mode is RoundMode.BASELINE

@@ -27,7 +27,7 @@ from redis.commands.core import AsyncScript
 from poller.changes.diff import Snapshot, checked
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
-from poller.changes.records import Rejected, text_key
+from poller.changes.records import Rejected, subject_of, text_key
 from poller.clock import Clock, milliseconds_of
 from poller.errors import Stale, StoreError
 from poller.failpoints import reach
@@ -52,6 +52,7 @@ MANY: Final = 50
 """Unreadable snapshots of one read: more than this number and more than half of them are an error of the store."""
 
 _SHOWN: Final = 10
+_MOST_BROUGHT: Final = 100_000  # keys; some megabytes
 _BELOW_ONE: Final = 1 - 1e-12
 _GENERATION_BYTES: Final = 8
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
@@ -160,6 +161,7 @@ class FeedStore:
         self._client = client
         self._scripts = scripts
         self._clock = clock
+        self._brought: dict[str, float] = {}  # what deltas have brought, in order, and when (monotonic)
         self._generation = ""
         self._sequence = 0
         self._asked = 0
@@ -295,14 +297,30 @@ class FeedStore:
                 drawn = await self._checked(dict(listed.drawn))
                 return MissingRecords(live, missing, await self._checked(some), drawn)
 
+    def note_brought(self, keys: Iterable[str]) -> None:
+        """Note the keys that a delta has brought; a record that is as it was gives no event.
+
+        Another process does not know of them.
+        """
+        now = self._clock.monotonic()
+        for key in keys:
+            self._brought.pop(key, None)
+            self._brought[key] = now
+        while len(self._brought) > _MOST_BROUGHT:
+            del self._brought[next(iter(self._brought))]
+
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:
         """The subjects, those that are UUIDs in lower case, of the events of this age at most.
+
+        With them come those that a delta has brought here within this time without an event.
 
         Args:
             age: by the store's clock.
             cause: of these events; None: any.
         """
-        subjects, start = set[str](), f"{milliseconds_of(self._clock.now() - age)}"
+        since = self._clock.monotonic() - age.total_seconds()
+        self._brought = {key: at for key, at in self._brought.items() if at >= since}
+        subjects, start = set(map(subject_of, self._brought)), f"{milliseconds_of(self._clock.now() - age)}"
         while True:
             with translated(self._client):
                 found = await self._client.xrange(self.keys.events, start, "+", count=_READ_AT_ONCE)

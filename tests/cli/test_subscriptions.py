@@ -197,7 +197,7 @@ async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], t
         await asked.stderr.readuntil(b"[y/N]")
         await until(lambda: _waits(asked.pid), "the prompt to wait")  # it misses a signal just before that
         ending = asyncio.create_task(asked.communicate())
-        await until(lambda: _interrupted(asked), "the process to end", every=3)  # it may have waited for something else
+        await until(lambda: _interrupted(asked), "the process to end", every=1)  # it may have waited for something else
         _, told_last = await ending
     assert (asked.returncode, b"--yes" in told_last) == (130, False)
     assert "\na " in (await poller("subscriptions", "list", **configured)).out

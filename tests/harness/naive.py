@@ -32,7 +32,7 @@ from poller.store.snapshots import SnapshotCodec
 from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Iterable, Mapping
     from datetime import timedelta
 
     from poller.changes.diff import Snapshot
@@ -71,6 +71,9 @@ class NaiveStore:
 
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:  # noqa: ARG002 -- as a round calls it
         return MissingRecords(0, 0, {})
+
+    def note_brought(self, keys: Iterable[str]) -> None:
+        pass
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:  # noqa: ARG002 -- likewise
         return frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,7 +14,7 @@ import msgspec
 from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
-from poller.changes.records import text_key
+from poller.changes.records import subject_of, text_key
 from poller.clock import Clock
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
 from poller.resources import RESOURCES
@@ -58,6 +58,7 @@ class MemoryStore:
         self.kept_listings: dict[str, SubstreamSnapshot] = {}
         self.held: dict[str, HeldVersion] = {}
         self.digests: bytes | None = None
+        self.brought: dict[str, datetime] = {}
         self.events: list[dict[str, Any]] = []
         self.quarantine: list[tuple[bytes, str]] = []
         self.commits: list[Commit] = []
@@ -98,11 +99,16 @@ class MemoryStore:
         known = dict(list(listed.items())[:LISTED])
         return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]}, known)
 
-    async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:
+    def note_brought(self, keys: Iterable[str]) -> None:
+        if self._clock is not None:
+            self.brought |= dict.fromkeys(map(subject_of, keys), self._clock.now())
+
+    async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> set[str]:
         assert self._clock is not None
         since = self._clock.now() - age
         recent = (event for event in self.events if datetime.fromisoformat(event["recordedtime"]) >= since)
-        return frozenset(text_key(event["subject"]) for event in recent if cause in (None, event["data"]["cause"]))
+        brought = {subject for subject, at in self.brought.items() if at >= since}
+        return brought.union(text_key(one["subject"]) for one in recent if cause in (None, one["data"]["cause"]))
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)

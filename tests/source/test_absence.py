@@ -207,6 +207,17 @@ async def test_what_a_delta_brings_while_it_is_asked_for_is_not_removed() -> Non
     assert (result.ok, result.removed, read.causes[-1]) == (True, 0, ("n", "modified", "delta"))
 
 
+async def test_what_a_delta_has_just_brought_unchanged_is_young_too() -> None:
+    """A record that was deleted and restored between two deltas gives no event, and the listing may lack it still."""
+    read, clock = await brought(LAGGING)
+    clock.pass_by(MINUTE)
+    read.store.unmark(CONFIRMATION)
+    assert (await read(Script().on(records("n"), since="d2", delta="d2"))).unchanged == 1
+    read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    result = await read(Copy(clock, shows_after=timedelta(seconds=9)))
+    assert (result.mode, result.removed, clock.slept) == (RoundMode.RECONCILE, 0, [10.0])
+
+
 async def test_deltas_go_on_while_a_removal_waits() -> None:
     """A change need not wait until the copy has caught up."""
     read, clock = await brought(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=3)))

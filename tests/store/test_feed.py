@@ -40,7 +40,7 @@ from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import SAMPLES, UNPACKED
 from poller.telemetry import tracing
-from tests.harness.clock import StubClock
+from tests.harness.clock import FakeClock, StubClock
 from tests.harness.waiting import patience
 from tests.proxy import proxied
 from tests.store.records import unavailability
@@ -423,6 +423,19 @@ async def test_subjects_of_recent_events_of_one_cause(opened: Open, store_client
     later = opened_by(store_client, StubClock(now=lambda: minute_later))("a")
     assert await later.subjects_since(timedelta(seconds=59), cause="delta") == frozenset()
     assert await later.subjects_since(timedelta(hours=1), cause="delta") == frozenset(found)
+
+
+async def test_what_a_delta_has_brought_without_an_event_is_recent_too(store_client: Redis) -> None:
+    """Law: it is known to this process for the time that is asked for, and the oldest of too many go."""
+    clock = FakeClock()
+    store = opened_by(store_client, clock)("a")
+    store.note_brought(["a", "\x017"])
+    clock.move(5)
+    store.note_brought(["b"])
+    assert await store.subjects_since(timedelta(seconds=6)) == {"a", "7", "b"}
+    assert await store.subjects_since(timedelta(seconds=4)) == {"b"}
+    store.note_brought(map(str, range(100_000)))
+    assert "b" not in await store.subjects_since(timedelta(seconds=6))
 
 
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
