@@ -77,8 +77,9 @@ _PARTS: Final = {
     "qualifications": "the qualifications that it had named",
 }
 _ANEW: Final = (
-    "nothing is to be done for the feed: it is read again, and webhooks do not get that reading again. Events not yet "
-    "delivered may be gone. Find out what took it from the store: FLUSHALL, eviction, a volume that is not there"
+    "the feed is read again; webhooks do not get that reading, and events not yet delivered may be gone: "
+    "`poller replay SUBSCRIPTION FEED --from earliest` sends a subscription the present state. Find out what took it "
+    "from the store: FLUSHALL, eviction, a volume that is not there"
 )
 _STREAM: Final = (
     "the feed goes on; events that were in the stream and not yet read are gone. `poller resync FEED --anew` publishes "
