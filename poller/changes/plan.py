@@ -46,9 +46,9 @@ class PublishRules(msgspec.Struct, frozen=True):
     Attributes:
         strip: removes the ignored pointers from a parsed record, from :func:`canonical.without`; None: all counts.
         shape: which fields are requested, if that is not all or has changed; known values of other fields are kept.
-        round_start: the feed's sequence number when the round started. A version older than one published in this
-            round is passed over: paging showed the newer one first. What only an older part held comes with the next
-            full reading.
+        round_start: the feed's sequence number when the reading started. A version older than one published since then
+            is passed over: paging showed the newer one first. What only an older part held comes with the next full
+            reading.
         partial: whether records may carry only some of their keys; they are merged with what is known first.
         whole_keys: the keys of those that are whole all the same, and not merged.
         holding: what becomes of versions older than the known one.
@@ -101,6 +101,7 @@ class _CommitBuilder:
         self._recorded = recorded
         self._digest = blake2b(digest_size=16)
         self._backwards = 0
+        self.parts_dropped = 0
         self.tally = RoundCounts()
         self.snapshots: dict[str, Snapshot] = {}
         self.events: list[bytes] = []
@@ -180,6 +181,7 @@ class _CommitBuilder:
             held=self.held,
             digest=self._digest.hexdigest(),
             backwards=self._backwards,
+            parts_dropped=self.parts_dropped,
         )
 
 
@@ -213,6 +215,7 @@ def plan(
         snapshot = draft.snapshots.get(record.key) or known.get(record.key)
         if snapshot is not None and _superseded(record, snapshot, rules.round_start):
             draft.tally.unchanged += 1
+            draft.parts_dropped += rules.partial
             continue
         try:
             whole = rules.whole(record, snapshot) if rules.partial else record
@@ -278,6 +281,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         received: when the last reading began that received its records and came to its end; another one found it
             unchanged.
         failing_since: when the first of the readings began that failed since then; 0: the last one did not fail.
+        rules: a digest of what decided how its records were compared; the validators are of no use with other rules.
     """
 
     tried: int = 0
@@ -294,6 +298,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     sequence: int = 0
     received: int = 0
     failing_since: int = 0
+    rules: bytes = b""
 
     @property
     def is_read(self) -> bool:
@@ -327,6 +332,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         confirmation: Confirmation | None = None,
         copied: int = 0,
         sequence: int = 0,
+        rules: bytes = b"",
     ) -> SubstreamSnapshot:
         """The listing once a reading that began then came to its end."""
         found = set(keys)
@@ -344,6 +350,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
             left=packed(sorted(before - found)),
             sequence=sequence,
             received=begun,
+            rules=rules,
         )
 
     def unchanged(self, begun: int, *, copied: int = 0, sequence: int = 0) -> SubstreamSnapshot:
@@ -459,6 +466,7 @@ class Commit(msgspec.Struct, frozen=True):
         held: by record key, versions that are held back from now on; None where none is any more.
         backwards: how many versions were older than the known one, published or held back, each once.
         page_digests: replace those of the feed's last full reading; None: they stay, unless there are snapshots.
+        parts_dropped: how many parts of records were passed over because a newer one was published before.
     """
 
     generation: str
@@ -473,6 +481,7 @@ class Commit(msgspec.Struct, frozen=True):
     held: Mapping[str, HeldVersion | None] = {}
     backwards: int = 0
     page_digests: bytes | None = None
+    parts_dropped: int = 0
 
     @property
     def next_sequence(self) -> int:

@@ -52,7 +52,8 @@ from poller.source.writer import RoundWriter, SeenKeysObserver
 from poller.store.feed_state import DELTA_TOKEN, DELTA_TOKEN_AT
 
 _CONFIRMING: Final = 3  # readings
-_ROUNDED: Final = timedelta(seconds=1)  # ``Age`` is a whole number
+ROUNDED: Final = timedelta(seconds=1)
+"""What ``Age`` may be in an answer that no cache had kept: it is a whole number."""
 
 
 class Prefetch(msgspec.Struct, frozen=True):
@@ -173,6 +174,7 @@ class ListingDrain:
             SourceError: as :meth:`read`.
             StoreError: likewise.
         """
+        self._writer.begin_delta()
         reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
         for _ in range(_CONFIRMING if reader.filled > 1 else 0):
             changes = self._writer.tally.changes
@@ -268,7 +270,7 @@ class SecondPass:
         before, self._answers.age = self._answers.age, timedelta()
         try:
             listed = await self._drain.keys(self._path, beside=self._deltas)
-            return listed if self._answers.age <= _ROUNDED else None
+            return listed if self._answers.age <= ROUNDED else None
         except RoundTimeExceeded:
             return None
         finally:

@@ -34,6 +34,7 @@ import msgspec
 
 from poller.changes.diff import Snapshot
 from poller.changes.full_readings import (
+    MOST,
     Confirmation,
     DigestBasis,
     PageDigests,
@@ -60,7 +61,7 @@ from poller.errors import (
 from poller.failpoints import reach
 from poller.source.absence import settle_absent
 from poller.source.client import ConditionalReader, FeedPosition, unconditional
-from poller.source.drain import DeltaReader, ListingDrain, SecondPass
+from poller.source.drain import ROUNDED, DeltaReader, ListingDrain, SecondPass
 from poller.source.feed import (
     Feed,
     RoundMode,
@@ -97,6 +98,8 @@ from poller.store.feed_state import (
     QUERY,
     READ_AT,
     RECHECK_AT,
+    RECHECK_FROM,
+    RECHECKED,
     REFUSALS,
     RELEASED,
     RESYNC,
@@ -191,6 +194,7 @@ class _RoundRun:
         self._has_young = False  # a record is left alone for now because it was published lately
         self._as_before = False  # the listing is unchanged, and was not read
         self._delta_token: str | None = None
+        self._uses_listing_token = False  # although deltas were read beside it
         self._pages = 1
         self._deltas: DeltaReader | None = None
         self._substreams: SubstreamReader | None = None
@@ -217,6 +221,7 @@ class _RoundRun:
             if self._start.holds:
                 await self._writer.load_held_versions()
             self._writer.marks_with_first_records(self._first_marks())
+            self._writer.marks_with_parts(lambda: soon_marks(self._feed, self._start, self._clock.now()))
             if self._feed.resource.per_qualification:
                 await self._read_substreams(qualifications)
             else:
@@ -310,11 +315,13 @@ class _RoundRun:
             pages=self._pages,
             late=result.late,
             out_of_time=isinstance(failure, RoundTimeExceeded),
-            doubtful=self._writer.jumbled > 0 or self._writer.fragments > 0,
+            doubtful=self._is_doubtful,
             token_failures=self._token_failures,
             uses_release=self._uses_release,
             awaits_reading=self._awaits_reading,
             wants_recheck=self._wants_recheck,
+            has_passed_over=self._has_young or self._writer.passed_over > 0,
+            is_old_copy=self._is_old_copy,
         )
         marks = round_marks(self._feed, self._start, end)
         if self._substreams is not None:
@@ -420,10 +427,10 @@ class _RoundRun:
         return self._seen is not None and not self._seen.has_repeated
 
     async def _read_delta_all_the_same(self) -> None:
-        """Read a delta after the full reading failed or was held, unless one was read beside it.
+        """Read a delta where the full reading has failed, was held or had no pages, unless one was read beside it.
 
-        An API may refuse full readings, need too long for them, or lack records for a long time. Changes do not wait
-        for that.
+        An API may refuse full readings, need too long for them, lack records for a long time, or call its listing
+        unchanged. Changes do not wait for that.
         """
         if self._deltas is not None and not self._deltas.worked:
             with suppress(SourceError):  # the round reports the first failure
@@ -432,9 +439,12 @@ class _RoundRun:
     async def _catch_up(self, deltas: DeltaReader) -> None:
         """Read a last delta, after which the feed is where its token is."""
         await deltas.read()
-        if deltas.refused and self._start.mode is not RoundMode.RESYNC:  # else it was counted before
-            self._start = self._start.without_token()
-        elif deltas.worked and not (self._delta_token and deltas.stand_still):
+        if deltas.refused:
+            if self._start.mode is not RoundMode.RESYNC:  # else it was counted before
+                self._start = self._start.without_token()
+        elif self._delta_token and deltas.worked and deltas.stand_still:
+            self._uses_listing_token = True
+        else:  # where no delta could be read, deltas go on from the old token: a listing may lag behind its own
             self._delta_token = deltas.token
 
     async def _read_substreams(self, qualifications: Named) -> None:
@@ -449,6 +459,7 @@ class _RoundRun:
             since=self._start.begun,
             resumed=self._start.resumed,
             conditional=self._start.on_condition,
+            rules=bytes.fromhex(self._feed.rules(self._drain.query.fields)),
         )
         failure: SourceError | None = None
         try:
@@ -517,8 +528,12 @@ class _RoundRun:
             if absence.lacks_listed:
                 self._drain.learnt = msgspec.structs.replace(self._drain.learnt, lacking_at=self._state.now_ms)
         # The token of a listing of one page is not used: it may lag behind the deltas. Others may have been read since.
-        if self._deltas is not None and not self._as_before and self._deltas.token != self._delta_token:
+        if self._deltas is not None and self._as_before:
+            await self._read_delta_all_the_same()
+            self._settled = self._settled and not self._deltas.brought
+        elif self._deltas is not None and self._deltas.token != self._delta_token:
             await self._catch_up(self._deltas)
+        self._settled = self._settled and not self._writer.passed_over
         self._concluded = self._complete
 
     @property
@@ -531,9 +546,27 @@ class _RoundRun:
     def _wants_recheck(self) -> bool:
         """Whether a full reading has to follow soon, when the API has shown what it may not show yet.
 
-        That is so after a reading that deltas have to go on from, and after one that has removed records.
+        That is so after a reading that deltas have to go on from, after one that has removed records, and after one
+        that did not tell all of them.
         """
-        return self._may_lag and (self._start.gives_token or self._has_young or self._writer.tally.removed > 0)
+        gives_token = self._start.gives_token or self._uses_listing_token
+        has_removed = self._has_young or self._writer.tally.removed > 0
+        return self._may_lag and (gives_token or has_removed or self._is_doubtful)
+
+    @property
+    def _is_doubtful(self) -> bool:
+        """Whether some records could not be distinguished, or are known only in part."""
+        return self._writer.jumbled > 0 or self._writer.fragments > 0
+
+    @property
+    def _is_old_copy(self) -> bool:
+        """Whether a cache made this listing before the API had the time to show what the reading was to find."""
+        start, age = self._start, self._answers.age
+        if not self._may_lag:
+            return False
+        if start.rechecks:
+            return start.recheck_from is not None and start.begun - age < start.recheck_from <= start.begun
+        return start.confirms and age > ROUNDED
 
     @property
     def _released(self) -> bool:
@@ -577,6 +610,8 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
         token_failures: see :attr:`poller.store.feed_state.FeedState.token_failures`.
         recheck_at: see :attr:`poller.store.feed_state.FeedState.recheck_at`.
         rechecks: whether it is due.
+        recheck_from: see :attr:`poller.store.feed_state.FeedState.recheck_from`.
+        rechecked: see :attr:`poller.store.feed_state.FeedState.rechecked`.
     """
 
     mode: RoundMode
@@ -595,6 +630,8 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
     token_failures: int = 0
     recheck_at: datetime | None = None
     rechecks: bool = False
+    recheck_from: datetime | None = None
+    rechecked: int = 0
 
     @property
     def in_slots(self) -> bool:
@@ -605,9 +642,9 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
     def on_condition(self) -> bool:
         """Whether the API may answer that a listing is unchanged.
 
-        Not while versions are held back, nor when a reading looks for what the listing did not show yet.
+        Not while versions are held back, nor when a reading looks for what the listing did not show before.
         """
-        return self.in_slots and not (self.holds or self.rechecks)
+        return self.in_slots and not (self.holds or self.rechecks or self.confirms)
 
     @property
     def gives_token(self) -> bool:
@@ -650,6 +687,8 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
             reading.
         awaits_reading: whether a second reading decides about records that it missed.
         wants_recheck: whether a later reading has to look once more for what the listing did not show yet.
+        has_passed_over: whether it left some records as they are known, because a delta has brought them lately.
+        is_old_copy: whether it is a copy that a cache had made before it could show what it was to show.
     """
 
     at: datetime
@@ -669,6 +708,8 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     uses_release: bool = True
     awaits_reading: bool = False
     wants_recheck: bool = False
+    has_passed_over: bool = False
+    is_old_copy: bool = False
 
 
 def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
@@ -698,6 +739,8 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
         token_failures=state.token_failures,
         recheck_at=state.recheck_at,
         rechecks=is_recheck_due(feed, state.recheck_at, now),
+        recheck_from=state.recheck_from,
+        rechecked=state.rechecked,
     )
 
 
@@ -765,6 +808,8 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
         marks |= dict.fromkeys((DELTA_TOKEN, DELTA_TOKEN_AT))
     if not full and end.doubtful:
         marks[CONFIRMATION] = confirmation_mark(after_doubtful_delta(start.confirmation))
+        if end.wants_recheck:  # the reading that confirms it may come before the listing shows it
+            marks |= soon_marks(feed, start, end.at)
     if full:
         unidentified = end.result.unidentified
         undecided = bool(unidentified) and start.held_origin is None  # held removals were not looked at
@@ -786,11 +831,33 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
     return marks
 
 
+def soon_marks(feed: Feed, start: RoundStart, at: datetime) -> dict[str, str | None]:
+    """The marks for a full reading as soon as the listing shows what deltas have brought until this moment."""
+    due = at + feed.lag + feed.apart
+    return _recheck_at(feed, at, max(due, start.recheck_at or due))
+
+
+def _recheck_at(feed: Feed, at: datetime, due: datetime, *, rechecked: int = 0) -> dict[str, str | None]:
+    number = str(rechecked) if rechecked else None
+    return {RECHECK_AT: rfc3339(due), RECHECK_FROM: rfc3339(at + feed.lag), RECHECKED: number}
+
+
 def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
-    if start.rechecks and not start.gives_token:
-        return {RECHECK_AT: None}  # not again for what this one removed: it would never end
-    wanted = end.wants_recheck and (start.gives_token or start.recheck_at is None)
-    return {RECHECK_AT: rfc3339(end.at + feed.second_look)} if wanted else {}
+    leaves_open = end.has_passed_over or (end.doubtful and end.wants_recheck)
+    if start.rechecks:
+        if end.is_old_copy:
+            return {RECHECK_AT: rfc3339(end.at + feed.second_look)}
+        # A record that deltas bring every few seconds is not waited for.
+        if leaves_open and start.rechecked < MOST:
+            due = end.at + 2 * (feed.lag + feed.apart)
+            return _recheck_at(feed, end.at, due, rechecked=start.rechecked + 1)
+        if not start.gives_token:
+            return dict.fromkeys((RECHECK_AT, RECHECK_FROM, RECHECKED))  # not again for what this one removed
+    if start.recheck_at is not None and not start.gives_token:
+        return {}
+    if end.wants_recheck and not end.doubtful:
+        return _recheck_at(feed, end.at, end.at + feed.second_look)
+    return soon_marks(feed, start, end.at) if leaves_open or end.is_old_copy else {}
 
 
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
@@ -798,4 +865,5 @@ def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
     doubtful = end.doubtful or end.awaits_reading or end.held is not None
     if start.rechecks and start.confirmation is None and end.late == 0 and not doubtful:
         return None
-    return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late, doubtful=doubtful)
+    late = None if end.is_old_copy else end.late
+    return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=late, doubtful=doubtful)

@@ -96,6 +96,7 @@ class SubstreamReader:
         since: datetime,
         resumed: bool,
         conditional: bool,
+        rules: bytes,
     ) -> None:
         """Start or continue a rotation.
 
@@ -110,6 +111,7 @@ class SubstreamReader:
             since: when the rotation started.
             resumed: whether an earlier round started it.
             conditional: whether requests may be conditional on the stored validators.
+            rules: a digest of what decides how records are compared.
         """
         self.listings = listings
         self._feed = feed
@@ -121,6 +123,7 @@ class SubstreamReader:
         self._since = _milliseconds(since)
         self._begun = _milliseconds(clock.now())
         self._conditional = conditional
+        self._rules = rules
         self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=self._begun)
         # Tried after a rotation that begins only now: the store's clock was set back.
         self._ahead = {name for name, one in listings.items() if one.tried > self._since and not resumed}
@@ -285,7 +288,8 @@ class SubstreamReader:
             return None
         query = self._drain.query
         kept = self.listings.get(name, _NEVER)
-        known = kept.validators if self._conditional and 0 <= begun - kept.received <= _LONGEST_UNCHANGED_MS else {}
+        recent = 0 <= begun - kept.received <= _LONGEST_UNCHANGED_MS
+        known = kept.validators if self._conditional and recent and kept.rules == self._rules else {}
         asking = self._ask(self._feed.resource.listing_path(name), query.first(None), unless=_validators(known))
         return _Turn(name, begun, query, asyncio.create_task(asking))
 
@@ -301,7 +305,8 @@ class SubstreamReader:
                 self._store_listing(turn.name, kept.failed(kept.tried, keys=keys))
                 raise
             gone = refused.status in GONE and self._drain.pages == pages  # else it refused a page token
-            after = kept.after(turn.begun, gone=True) if gone else failed(refused)
+            # A cache may have kept this answer, too.
+            after = kept.after(turn.begun, gone=True, copied=refused.age * 1000) if gone else failed(refused)
         except RoundTimeExceeded as failure:
             after = failed(failure)
             if kept.confirmation is not None and mode is RoundMode.RECONCILE:
@@ -344,6 +349,7 @@ class SubstreamReader:
             confirmation=self._confirmation(kept, reader.pages, changes, mode),
             copied=copied,
             sequence=sequence,
+            rules=self._rules,
         )
 
     def _confirmation(self, kept: SubstreamSnapshot, pages: int, changes: int, mode: RoundMode) -> Confirmation | None:

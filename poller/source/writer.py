@@ -9,7 +9,8 @@ A delta of parts (``partial``) may say of a new record only what the API takes f
 merge it with, and that of a removed record may hold what is not true of one that returns, so the whole record is
 requested from the single-record endpoint. If that is older than the part, the part is laid over it. If the API does not
 have it any more, the part is published, over the last version of a removed one, so that the record is not lost. It may
-have no record that can be requested so, and a full reading follows, which brings what the part lacks.
+have no record that can be requested so, and a full reading follows, which brings what the part lacks. That one is due
+is committed together with the part, for the round may end before its own end is committed.
 
 **Invariants**
 
@@ -43,7 +44,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from poller.changes.canonical import parse_received, without
-from poller.changes.diff import Snapshot, checked
+from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
@@ -138,7 +139,9 @@ class RoundWriter:
         backwards: how many versions were older than the known one.
         unidentified: how many records had no id that can be read.
         jumbled: how many of these may be several records in one.
-        fragments: how many new records were published as a part alone.
+        fragments: how many parts of records leave the record incomplete: they were published alone, or passed over.
+        passed_over: how many records of a full reading differ from what is known and were not compared, because a delta
+            has brought them lately.
     """
 
     def __init__(
@@ -163,17 +166,18 @@ class RoundWriter:
         """
         self._age = age
         self.tally = RoundCounts()
-        self.unidentified = self.jumbled = self.fragments = self.backwards = 0
+        self.unidentified = self.jumbled = self.fragments = self.backwards = self.passed_over = 0
         self._feed = feed
         self._store = store
         self._get = get
         self._generation = state.generation
-        self._sequence = state.sequence
+        self._sequence = self._delta_start = state.sequence
         self._read = record_reader(feed.id_field)
         self._fields_before = state.fields
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
+        self._marks_of_parts: Callable[[], Mapping[str, str | None]] = dict
         self._with_records: Callable[[], Mapping[str, SubstreamSnapshot]] = dict
         self._tombstones = state.tombstones or 0
         self._clock = clock
@@ -191,6 +195,10 @@ class RoundWriter:
     def marks_with_first_records(self, marks: Mapping[str, str | None]) -> None:
         """Commit these marks together with the first records."""
         self._first_marks = marks
+
+    def marks_with_parts(self, marks: Callable[[], Mapping[str, str | None]]) -> None:
+        """Commit these marks together with records that a part alone is known of; called for each commit."""
+        self._marks_of_parts = marks
 
     @contextmanager
     def with_records(self, listings: Callable[[], Mapping[str, SubstreamSnapshot]]) -> Iterator[None]:
@@ -247,6 +255,10 @@ class RoundWriter:
     def set_fields(self, fields: tuple[str, ...]) -> None:
         """Read records with these fields from now on; empty: all."""
         self._rules = msgspec.structs.replace(self._rules, shape=shape_of(self._fields_before, fields))
+
+    def begin_delta(self) -> None:
+        """Start another delta: what it shows is newer than what this round has published before."""
+        self._delta_start = self._sequence
 
     @property
     def position(self) -> tuple[str, int]:
@@ -308,19 +320,18 @@ class RoundWriter:
             received += map(self._read, some)
             await asyncio.sleep(0)
         records = await in_turns(latest_versions(received, partial=partial))
-        if newer:
+        left = [one for one in records if isinstance(one, Record) and one.key in newer] if newer else []
+        if left:
             records = [one for one in records if not (isinstance(one, Record) and one.key in newer)]
         passed_over = len(received) - len(records)
         self.tally += RoundCounts(records=passed_over, unchanged=passed_over)
         keys = [record.key for record in received if isinstance(record, Record)]
         self._note_listed(keys, mode, seen)
         known = await self._known(keys, seen)
+        await self._count_passed_over(left, known, rules)
+        marks: Mapping[str, str | None] = {}
         if partial:
-            readable = await self._readable(known)
-            records, whole = await complete_records(records, readable, feed=self._feed, get=self._get)
-            rules = msgspec.structs.replace(rules, whole_keys=whole)
-            complete = whole | readable
-            self.fragments += sum(isinstance(one, Record) and one.key not in complete for one in records)
+            records, rules, marks = await self._completed(records, known, rules)
         rejected: list[Rejected] = []
         is_stored = not passed_over
         async with commits_in_order(self._commit) as put:
@@ -339,6 +350,9 @@ class RoundWriter:
                 is_stored = is_stored and not (commit.rejected or commit.held or commit.backwards)
                 if commit.backwards or commit.held:
                     commit = self._with_marks(commit)
+                self.fragments += commit.parts_dropped
+                if marks and commit.snapshots:
+                    commit = msgspec.structs.replace(commit, marks={**commit.marks, **marks})
                 if commit.empty:
                     self.tally += tally
                     continue
@@ -350,6 +364,25 @@ class RoundWriter:
         if rejected:
             await self._mark_seen(rejected, seen)
         return is_stored
+
+    async def _count_passed_over(
+        self, records: Sequence[Record], known: Mapping[str, Snapshot], rules: PublishRules
+    ) -> None:
+        for place, one in enumerate(records, start=1):
+            self.passed_over += _differs(one, known.get(one.key), rules)
+            if not place % _AT_ONCE:
+                await asyncio.sleep(0)
+
+    async def _completed(
+        self, records: Sequence[Record | Rejected], known: Mapping[str, Snapshot], rules: PublishRules
+    ) -> tuple[list[Record | Rejected], PublishRules, Mapping[str, str | None]]:
+        """The records of a page of parts, completed as far as they can be, and the marks to commit with them."""
+        readable = await self._readable(known)
+        completed, whole = await complete_records(records, readable, feed=self._feed, get=self._get)
+        complete = whole | readable
+        fragments = sum(isinstance(one, Record) and one.key not in complete for one in completed)
+        self.fragments += fragments
+        return completed, msgspec.structs.replace(rules, whole_keys=whole), self._marks_of_parts() if fragments else {}
 
     def _note_listed(self, keys: list[str], mode: RoundMode, seen: SeenKeysObserver | None) -> None:
         if seen is not None:
@@ -369,6 +402,7 @@ class RoundWriter:
         return msgspec.structs.replace(
             self._rules,
             partial=self._feed.partial and mode is RoundMode.DELTA,
+            round_start=self._delta_start if mode is RoundMode.DELTA else self._rules.round_start,
             silent=self._feed.silent_baseline and is_baseline,
             again=self._frame(RoundMode.FULL, path) if is_baseline and self._knows_records else None,
             holding=holding,
@@ -569,6 +603,14 @@ def event_frame(
         cause=Cause(mode),
         extensions=extensions,
     )
+
+
+def _differs(record: Record, snapshot: Snapshot | None, rules: PublishRules) -> bool:
+    """Whether a record is not as it is known."""
+    try:
+        return compare(record, snapshot, rules.strip, rules.shape) is not None
+    except ValueError:  # it is unusable: the next reading that compares it says so
+        return True
 
 
 def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:

@@ -54,6 +54,8 @@ HELD_VERSIONS: Final = "held_versions"
 SECOND_LOOK: Final = "second_look"
 TOMBSTONES: Final = "tombstones"
 RECHECK_AT: Final = "recheck_at"
+RECHECK_FROM: Final = "recheck_from"
+RECHECKED: Final = "rechecked"
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -116,6 +118,8 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         held_versions: how many of them are held back.
         second_look: when a full reading is due for these, milliseconds of the server's clock; None where none are.
         recheck_at: when a full reading is due that looks for what the listing did not show yet; None where none is.
+        recheck_from: from when on the listing shows it; an older copy of a cache does not count as that reading.
+        rechecked: how many such readings in a row have left something to the next one.
         tombstones: how many of the known records are removed; None where that was not counted yet.
         next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
         confirmation: whether the feed is read in full again, as :mod:`poller.changes.full_readings` writes it.
@@ -164,6 +168,8 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     held_versions: int = 0
     second_look: int | None = None
     recheck_at: datetime | None = None
+    recheck_from: datetime | None = None
+    rechecked: int = 0
     formers: tuple[str, ...] = ()
     anew_at: int | None = None
     lost: str | None = None

@@ -170,15 +170,15 @@ async def test_a_list_that_is_unchanged_for_days_is_read_all_the_same() -> None:
 
 
 async def test_a_reconcile_is_on_condition_and_a_delta_is_not() -> None:
-    """A reconcile may be conditional, a delta may not; an unchanged reconcile keeps the token."""
+    """A reconcile may be conditional, a delta, also one beside it, may not; both keep the token."""
     async with rounds_of(msgspec.structs.replace(FEED, removals=False)) as rounds:
         rounds.lists.delta = "d1"
         await rounds()
         assert (await rounds()).mode is RoundMode.DELTA
         rounds.clock.pass_by(DAY)
         result = await rounds()
-        assert (result.mode, result.ok, result.pages) == (RoundMode.RECONCILE, True, 0)
-        assert rounds.lists.conditional == [False, False, True]
+        assert (result.mode, result.ok, result.pages) == (RoundMode.RECONCILE, True, 1)  # the delta's
+        assert rounds.lists.conditional == [False, False, True, False]
         assert rounds.store.state.delta_token == "d1"  # noqa: S105 -- no secret
         assert (await rounds()).mode is RoundMode.DELTA
 

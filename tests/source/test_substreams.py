@@ -465,6 +465,29 @@ class Cache:
         return ConditionalResponse(body, age=self.ages.get(path.split("/")[2], 0))
 
 
+async def test_an_answer_that_a_cache_repeats_does_not_say_again_that_a_listing_is_gone(many: Many) -> None:
+    """A backend answers 404 once, and a cache repeats that."""
+    feed = msgspec.structs.replace(FEED, apart=2 * SECOND)
+
+    async def read() -> RoundResult:
+        many.clock.pass_by(3 * SECOND)
+        many.store.now_ms = many.milliseconds
+        return await run_round(feed, many.store, many.get, clock=many.clock, qualifications=many.named)
+
+    await read()
+    many.failing = {"q07": SourceRefused("no such qualification", status=404)}
+    assert (await read()).removed == 0
+    many.failing = {"q07": SourceRefused("no such qualification", status=404, age=3)}
+    result = await read()
+    assert (result.ok, result.removed, "a cache on the way has kept the listing" in str(result.error)) == (
+        False,
+        0,
+        True,
+    )
+    many.failing = {"q07": SourceRefused("no such qualification", status=404)}
+    assert (await read()).removed == 1
+
+
 async def test_a_copy_in_an_earlier_round_of_a_rotation_is_no_second_reading(many: Many) -> None:
     """A copy of the listing that first lacked a record removes nothing, also if the rotation ends in a later round."""
     cache = Cache(many)
@@ -646,6 +669,27 @@ class Tagged:
             self.unchanged += 1
             return ConditionalResponse(None)
         return ConditionalResponse(raw, Validators(etag=tag))
+
+
+async def test_a_listings_version_says_nothing_of_other_rules(many: Many) -> None:
+    """Of a record that changed in a member that does not count any version may be known: other rules compare it."""
+    tagged = Tagged([records("a")])
+    reader, one = ConditionalReader(tagged.ask), msgspec.structs.replace(FEED, qualifications=("q00",), discover=False)
+
+    async def read(feed: Feed) -> RoundResult:
+        many.clock.pass_by(SECOND)
+        many.store.now_ms = many.milliseconds
+        return await run_round(
+            feed, many.store, reader.get, clock=many.clock, qualifications=many.named, unchanged=reader
+        )
+
+    ignoring = msgspec.structs.replace(one, ignore=("/n",))
+    await read(ignoring)
+    tagged.pages = [records("a", value=2)]
+    assert [(await read(ignoring)).changes for _ in range(2)] == [0, 0]
+    assert tagged.unchanged == 1
+    assert ((await read(one)).modified, tagged.unchanged) == (1, 1)
+    assert ((await read(one)).changes, tagged.unchanged) == (0, 2)
 
 
 @pytest.mark.parametrize("feed", [FEED, LISTED])

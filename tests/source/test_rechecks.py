@@ -1,0 +1,264 @@
+"""What one reading leaves to a later one: what it passed over, what is known only in part, what a cache had kept."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from poller.changes.full_readings import MOST, Confirmation, confirmation_mark, confirmation_of
+from poller.errors import SourceRefused
+from poller.resources import Resource
+from poller.source.client import ConditionalReader, ConditionalResponse, Validators
+from poller.source.feed import Feed, RoundMode, RoundResult
+from poller.source.paging import Params
+from poller.source.round import round_start, run_round
+from poller.store.feed_state import CONFIRMATION, RECHECK_AT
+from tests.source.round_sides import DAY, Round, Script, records
+from tests.source.test_absence import LAG, LAGGING, MINUTE, Moving, brought
+from tests.source.test_round_failures import jumbled
+
+SOON = timedelta(seconds=12)
+UNASKABLE = msgspec.structs.replace(LAGGING, resource=Resource("contractTypes", "contractType", "/contractTypes"))
+PARTIAL = msgspec.structs.replace(UNASKABLE, partial=True)
+
+
+def full(read: Round) -> None:
+    """Make the next round a full reading."""
+    read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+
+
+def due_in(read: Round) -> timedelta | None:
+    """The time until the next reading that looks for what was not shown."""
+    at = read.store.state.recheck_at
+    return None if at is None else at - read.clock.now()
+
+
+async def settled(feed: Feed, *subjects: str) -> tuple[Round, Moving]:
+    """A feed that was read some time ago, with nothing left to look for."""
+    read = Round(feed)
+    read.clock = clock = Moving()
+    read.store = type(read.store)(clock)
+    await read(Script().on(records(*subjects), delta="d1", path=feed.resource.path))
+    read.store.unmark(RECHECK_AT)  # of the first reading
+    clock.pass_by(MINUTE)
+    return read, clock
+
+
+async def test_a_reading_that_passes_over_another_version_is_followed_by_one_that_does_not() -> None:
+    """The delta may have brought less than the listing shows: a minute later the record is compared."""
+    read, clock = await brought(LAGGING)
+    listing = Script().on([*records("a"), *records("n", value=2)], delta="d9")
+    assert ((await read(listing)).changes, due_in(read), read.store.digests) == (0, SOON, None)
+    clock.pass_by(SOON)
+    result = await read(listing)
+    assert (result.mode, result.modified, due_in(read)) == (RoundMode.RECONCILE, 1, None)
+
+
+async def test_a_reading_that_passes_over_what_is_known_leaves_nothing() -> None:
+    """The listing shows what the delta has brought."""
+    read, _ = await brought(LAGGING)
+    assert (await read(Script().on(records("a", "n"), delta="d9"))).changes == 0
+    assert due_in(read) is None
+
+
+async def test_a_record_that_deltas_bring_all_the_time_is_not_waited_for() -> None:
+    """Each reading passes it over: six follow, at growing distances, and then no more."""
+    read, clock = await brought(LAGGING)
+    await read(Script().on([*records("a"), *records("n", value=2)], delta="d9"))
+    for number in range(MOST + 1):
+        expected = SOON if not number else 2 * SOON
+        assert due_in(read) == expected
+        clock.pass_by(expected - timedelta(seconds=5))
+        await read(Script().on(records("n", value=number + 3), since=read.kept, delta=read.kept))
+        clock.pass_by(timedelta(seconds=5))
+        result = await read(Script().on([*records("a"), *records("n", value=2)], delta="d9"))
+        assert (result.mode, result.changes) == (RoundMode.RECONCILE, 0)
+    assert due_in(read) is None
+
+
+async def test_what_is_young_and_missing_is_looked_for_again() -> None:
+    """A record that the listing lacks and that a delta has just brought is left alone, even by such a reading."""
+    read, clock = await settled(UNASKABLE, "a", "n")
+    await read(Script().on(records("n", value=2), since="d1", delta="d1"))
+    read.store.mark(RECHECK_AT, clock.now().isoformat())
+    assert ((await read(Script().on(records("a"), delta="d9"))).mode, due_in(read)) == (RoundMode.RECONCILE, 2 * SOON)
+
+
+async def test_after_a_doubtful_delta_a_reading_waits_until_the_listing_has_caught_up() -> None:
+    """The one that follows at the next interval may come before the listing shows the changes."""
+    read, clock = await settled(LAGGING, "a")
+    delta = Script().answer(jumbled("a", "x", value=2), since="d1")
+    assert (await read(delta)).mode is RoundMode.DELTA
+    assert due_in(read) == SOON
+    lagging = Script().on(records("a"), delta="d9")
+    assert ((await read(lagging)).mode, confirmation_of(read.store.state.confirmation)) == (RoundMode.RECONCILE, None)
+    assert due_in(read) == SOON
+    clock.pass_by(SOON)
+    result = await read(Script().on([*records("a", value=2), *records("x")], delta="d9"))
+    assert (result.mode, result.modified, result.created, due_in(read)) == (RoundMode.RECONCILE, 1, 1, None)
+
+
+@pytest.mark.parametrize("lag", [LAG, timedelta()])
+async def test_that_a_record_is_known_in_part_is_committed_with_it(lag: timedelta) -> None:
+    """The delta breaks off on its second page: the next one finds the part known, and the reading follows."""
+    read, clock = await settled(msgspec.structs.replace(PARTIAL, lag=lag), "a")
+    refused = SourceRefused("no", status=403)
+    broken = Script().on(records("n"), since="d1", further="p").on(refused, since="d1", page="p").on(refused, page="p")
+    assert ((await read(broken)).ok, read.causes[-1]) == (False, ("n", "created", "delta"))
+    assert due_in(read) == lag + LAGGING.apart
+    clock.pass_by(timedelta(seconds=1))
+    assert (await read(Script().on(records("n"), since="d1", delta="d2"))).mode is RoundMode.DELTA
+    clock.pass_by(SOON)
+    result = await read(Script().on([*records("a"), {"id": "n", "n": 1, "b": 1}], delta="d9"))
+    assert (result.mode, result.modified) == (RoundMode.RECONCILE, 1)
+
+
+async def test_a_part_that_is_passed_over_is_followed_by_a_full_reading() -> None:
+    """A delta lists the newest part first, on two pages: the older one may have what the newer one lacks."""
+    read, _ = await settled(PARTIAL, "n")
+    new, old = [{"id": "n", "b": 3, "lastModifiedAt": f"2025-03-01T10:0{minute}:00Z"} for minute in (3, 2)]
+    old["a"] = old.pop("b")
+    delta = Script().on([new], since="d1", further="p").on([old], since="d1", page="p", delta="d2").on([old], page="p")
+    delta.on([old], page="p", delta="d2")
+    assert (await read(delta)).modified == 1
+    assert (confirmation_of(read.store.state.confirmation), due_in(read)) == (Confirmation(), SOON)
+
+
+async def test_a_version_that_a_later_delta_of_the_round_has_restored_is_published() -> None:
+    """Its time is older than that of the version before: a record was restored."""
+    read, clock = await settled(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=1)), "a", "n")
+    first, then = [{"id": "a", "n": n, "lastModifiedAt": f"2025-03-01T10:0{n}:00Z"} for n in (5, 2)]
+    deltas = (
+        Script().on([first], since="d1", delta="d2").on([then], since="d2", delta="d3").on([], since="d3", delta="d3")
+    )
+    full(read)
+    result = await read(
+        deltas.on(records("a"), delta="d9").on(SourceRefused("gone", status=404), path="/contractTypes/n")
+    )
+    assert (result.mode, result.removed, clock.slept != []) == (RoundMode.RECONCILE, 1, True)
+    published = [event["data"]["record"]["n"] for event in read.store.events if event["data"]["cause"] == "delta"]
+    assert published == [5, 2]
+
+
+async def test_the_token_of_a_listing_is_not_used_where_deltas_fail() -> None:
+    """The listing may lag behind its own token, and deltas go on from the old one later."""
+    read, _ = await settled(LAGGING, "a")
+    full(read)
+    listing = Script().on(records("a"), delta="d9").on(SourceRefused("no", status=403), since="d1")
+    assert ((await read(listing)).mode, read.kept) == (RoundMode.RECONCILE, "d1")
+
+
+async def test_a_token_of_a_listing_that_is_used_is_followed_by_a_reading() -> None:
+    """The API has forgotten the token without a word: deltas go on from the listing's, which may lag behind it."""
+    read, _ = await settled(LAGGING, "a")
+    full(read)
+    await read(Script().on(records("a", "late"), delta="d9").on([], since="d1"))
+    assert (read.kept, due_in(read)) == ("d9", MINUTE)
+
+
+class Copies(Script):
+    """An API behind a cache, which has kept the listing for some time.
+
+    Attributes:
+        age: that time, seconds.
+        unchanged: whether it calls the listing unchanged.
+    """
+
+    def __init__(self, age: int = 0) -> None:
+        super().__init__()
+        self.age = age
+        self.unchanged = False
+
+    async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
+        if unless.headers and self.unchanged:
+            self.asked.append((path, {"unless": "1"}))
+            return ConditionalResponse(None, unless, self.age)
+        return ConditionalResponse(await self.get(path, params), Validators('"1"'), self.age)
+
+
+class Cached:
+    """A feed whose listing is requested conditionally."""
+
+    def __init__(self, read: Round, script: Copies) -> None:
+        self.read, self.script = read, script
+        self._reader = ConditionalReader(script.ask)
+
+    async def __call__(self) -> RoundResult:
+        read = self.read
+        return await run_round(
+            read.feed, read.store, self._reader.get, clock=read.clock, qualifications=_none, unchanged=self._reader
+        )
+
+
+async def _none(since: int) -> dict[str, int]:
+    return {}
+
+
+async def test_a_copy_from_before_does_not_show_what_was_not_shown() -> None:
+    """A reading a minute after a first one may be the first one's own copy, as long as a cache has it."""
+    read, clock = Round(LAGGING), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    cached = Cached(read, Copies())
+    cached.script.on(records("a"), delta="d1").on([], since="d1", delta="d1")
+    assert ((await cached()).mode, due_in(read)) == (RoundMode.BASELINE, MINUTE)
+    for number in range(2 * MOST):
+        clock.pass_by(MINUTE)
+        cached.script.age = 51 + 60 * number
+        assert ((await cached()).mode, due_in(read)) == (RoundMode.RECONCILE, MINUTE)
+    clock.pass_by(MINUTE)
+    cached.script.age = 50 + 60 * 2 * MOST
+    assert ((await cached()).mode, due_in(read)) == (RoundMode.RECONCILE, None)
+
+
+async def test_a_copy_does_not_confirm() -> None:
+    """The reading that confirms others was made before them: another one follows."""
+    read, _ = await settled(LAGGING, "a")
+    full(read)
+    cached = Cached(read, Copies(2))
+    cached.script.on(records("a"), further="p").on([], page="p", delta="d9").on([], since="d1", delta="d1")
+    assert ((await cached()).mode, due_in(read)) == (RoundMode.RECONCILE, SOON)
+    assert confirmation_of(read.store.state.confirmation) == Confirmation(1)
+
+
+async def test_a_reading_that_confirms_is_not_on_condition() -> None:
+    """An unchanged listing would confirm nothing, so each round would ask for it again, and none for a delta."""
+    read, clock = await settled(LAGGING, "a")
+    full(read)
+    start = round_start(read.feed, read.store.state, clock.now())
+    assert (start.mode, start.on_condition) == (RoundMode.RECONCILE, False)
+
+
+async def test_a_delta_is_read_where_the_listing_is_unchanged() -> None:
+    """Changes do not wait for the next round, and the validators say nothing of what it has brought."""
+    read, clock = await settled(LAGGING, "a")
+    cached = Cached(read, Copies())
+    cached.script.on(records("a"), delta="d9").on([], since="d1", delta="d1")
+    clock.pass_by(DAY)
+    assert (await cached()).pages == 2  # the listing and the delta beside it
+    cached.script.unchanged = True
+    clock.pass_by(DAY)
+    cached.script.on(records("x"), since="d1", delta="d2").on([], since="d2", delta="d2")
+    result = await cached()
+    assert (result.mode, result.created, result.pages, read.kept) == (RoundMode.RECONCILE, 1, 1, "d2")
+    assert ("/contractTypes", {"unless": "1"}) in cached.script.asked
+    clock.pass_by(DAY)
+    cached.script.asked.clear()
+    assert (await cached()).mode is RoundMode.RECONCILE
+    assert ("/contractTypes", {"unless": "1"}) not in cached.script.asked
+
+
+def test_the_words_of_the_state() -> None:
+    """A moment further ahead than it can have been is due: the server's clock was set back."""
+    read = Round(LAGGING)
+    state: Any = msgspec.structs.replace(
+        read.store.state,
+        read_at=read.clock.now(),
+        query=LAGGING.fingerprint,
+        delta_token="d1",  # noqa: S106 -- no secret
+    )
+    for ahead, mode in ((2 * MINUTE, RoundMode.DELTA), (2 * MINUTE + timedelta(seconds=1), RoundMode.RECONCILE)):
+        at = msgspec.structs.replace(state, recheck_at=read.clock.now() + ahead)
+        assert round_start(LAGGING, at, read.clock.now()).mode is mode
