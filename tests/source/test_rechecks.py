@@ -15,7 +15,7 @@ from poller.source.client import ConditionalReader, ConditionalResponse, Validat
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import round_start, run_round
-from poller.store.feed_state import CONFIRMATION, RECHECK_AT
+from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECK_FROM
 from tests.source.round_sides import DAY, Round, Script, records
 from tests.source.test_absence import LAG, LAGGING, MINUTE, Moving, brought
 from tests.source.test_round_failures import jumbled
@@ -262,3 +262,24 @@ def test_the_words_of_the_state() -> None:
     for ahead, mode in ((2 * MINUTE, RoundMode.DELTA), (2 * MINUTE + timedelta(seconds=1), RoundMode.RECONCILE)):
         at = msgspec.structs.replace(state, recheck_at=read.clock.now() + ahead)
         assert round_start(LAGGING, at, read.clock.now()).mode is mode
+
+
+async def test_a_doubtful_delta_moves_the_reading_that_is_due_no_earlier() -> None:
+    """It comes no earlier than it was to come, and not before the listing has caught up."""
+    read, clock = Round(LAGGING), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    await read(Script().on(records("a"), delta="d1"))
+    delta = Script().answer(jumbled("a", "x", value=2), since="d1")
+    assert ((await read(delta)).mode, due_in(read)) == (RoundMode.DELTA, MINUTE)
+    clock.pass_by(MINUTE - timedelta(seconds=5))
+    read.store.unmark(CONFIRMATION)
+    delta = Script().answer(jumbled("a", "x", value=3), since="d2")
+    assert ((await read(delta)).mode, due_in(read)) == (RoundMode.DELTA, SOON)
+
+
+async def test_a_clock_that_was_set_back_makes_no_old_copy() -> None:
+    """From when on the listing shows something lies ahead then: nothing is known of that."""
+    read, clock = await settled(LAGGING, "a")
+    read.store.mark(RECHECK_AT, clock.now().isoformat())
+    read.store.mark(RECHECK_FROM, (clock.now() + DAY).isoformat())
+    assert ((await read(Script().on(records("a"), delta="d9"))).mode, due_in(read)) == (RoundMode.RECONCILE, None)
