@@ -152,6 +152,7 @@ class PageDigests:
         self._known = known
         self._kept: dict[bytes, None] = {}
         self._differs = False
+        self._pages = 0
 
     def __contains__(self, digest: object) -> bool:
         """Whether a page with this digest is unchanged."""
@@ -159,6 +160,7 @@ class PageDigests:
 
     def add(self, digest: bytes, *, is_stored: bool) -> None:
         """Add a page; ``is_stored``: all of its records are as the store has them now."""
+        self._pages += 1
         if is_stored:
             self._kept[digest] = None
         self._differs = self._differs or digest not in self._known
@@ -167,6 +169,11 @@ class PageDigests:
     def is_unchanged(self) -> bool:
         """Whether the reading had exactly the pages of the one before."""
         return bool(self._known) and not self._differs and len(self._kept) == len(self._known)
+
+    @property
+    def only(self) -> bytes:
+        """The digest of the only page; empty: there were several, or a record of it is not as it is stored."""
+        return next(iter(self._kept)) if self._pages == len(self._kept) == 1 else b""
 
     def encode(self, basis: DigestBasis) -> bytes:
         """The stored form of the digests of this reading."""

@@ -281,7 +281,10 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         received: when the last reading began that received its records and came to its end; another one found it
             unchanged.
         failing_since: when the first of the readings began that failed since then; 0: the last one did not fail.
-        rules: a digest of what decided how its records were compared; the validators are of no use with other rules.
+        rules: a digest of what decided how its records were compared; nothing that follows from an unchanged listing
+            is true with other rules.
+        content: the digest of its only page, see :class:`poller.changes.full_readings.PageDigests`; empty: it had
+            several, or a record that is not as it is stored.
     """
 
     tried: int = 0
@@ -299,6 +302,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     received: int = 0
     failing_since: int = 0
     rules: bytes = b""
+    content: bytes = b""
 
     @property
     def is_read(self) -> bool:
@@ -333,6 +337,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         copied: int = 0,
         sequence: int = 0,
         rules: bytes = b"",
+        content: bytes = b"",
     ) -> SubstreamSnapshot:
         """The listing once a reading that began then came to its end."""
         found = set(keys)
@@ -351,6 +356,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
             sequence=sequence,
             received=begun,
             rules=rules,
+            content=content,
         )
 
     def unchanged(self, begun: int, *, copied: int = 0, sequence: int = 0) -> SubstreamSnapshot:
@@ -379,7 +385,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         awaits = self.awaits_baseline or (in_baseline and not self.read)
         since = self.failing_since or (begun if begun > self.tried else 0)  # it may have had no turn
         return msgspec.structs.replace(
-            self, tried=begun, validators={}, held=held, awaits_baseline=awaits, failing_since=since
+            self, tried=begun, validators={}, content=b"", held=held, awaits_baseline=awaits, failing_since=since
         )
 
 

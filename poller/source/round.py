@@ -28,6 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -459,7 +460,7 @@ class _RoundRun:
             since=self._start.begun,
             resumed=self._start.resumed,
             conditional=self._start.on_condition,
-            rules=bytes.fromhex(self._feed.rules(self._drain.query.fields)),
+            rules=self._rules_digest,
         )
         failure: SourceError | None = None
         try:
@@ -475,6 +476,11 @@ class _RoundRun:
             failure = SourceError(f"{failure}; {kept}" if failure else kept)
         if failure is not None:
             raise failure
+
+    @property
+    def _rules_digest(self) -> bytes:
+        rules = f"{self._feed.rules(self._drain.query.fields)} {self._state.taken_over}"
+        return blake2b(rules.encode(), digest_size=8).digest()
 
     @property
     def _unidentified(self) -> int:

@@ -28,10 +28,10 @@ another for each change that names it meanwhile.
   says of its qualification. A copy that a cache had kept is the reading that it was made in, also in a later round.
 - A listing is unchanged only if none of its records was published since it was read, because of another listing.
 - A listing that was read is read on, although no feed names its qualification any more.
-- Records of a listing that is read again are committed together with their keys, and without the listing's version. The
-  round may end before more is stored: then they still belong to it, although it cannot be read any more, and it is read
-  in full, although it may have returned to its old version. Until a listing was read once, no version is known of it,
-  and none of its records is removed.
+- Records of a listing that is read again are committed together with their keys, and without the listing's version, as
+  the API calls it and as its digest. The round may end before more is stored: then they still belong to it, although it
+  cannot be read any more, and it is read in full, although it may have returned to its old version. Until a listing was
+  read once, no version is known of it, and none of its records is removed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.full_readings import Confirmation, after_reading
+from poller.changes.full_readings import Confirmation, PageDigests, after_reading
 from poller.changes.plan import SeenKeys, SubstreamSnapshot
 from poller.clock import Clock
 from poller.errors import RoundTimeExceeded, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
@@ -110,7 +110,7 @@ class SubstreamReader:
             timer: how long the round may take.
             since: when the rotation started.
             resumed: whether an earlier round started it.
-            conditional: whether requests may be conditional on the stored validators.
+            conditional: whether a listing may be called unchanged, by the API or by the digest of its page.
             rules: a digest of what decides how records are compared.
         """
         self.listings = listings
@@ -325,16 +325,18 @@ class SubstreamReader:
     ) -> SubstreamSnapshot:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
         first = _PrefetchedPage(turn.first, self._ask, partial(self._writer.is_outdated, kept))
+        digests = PageDigests(await self._known_page(kept))
         path, pages = self._feed.resource.listing_path(turn.name), self._drain.pages
         with self._writer.with_records(_UnfinishedListing(turn.name, kept, keys)):
             try:
-                reader = await self._drain.read(path, mode=mode, seen=keys, ahead=Prefetch(turn.query, first.get))
+                ahead = Prefetch(turn.query, first.get)
+                reader = await self._drain.read(path, mode=mode, seen=keys, ahead=ahead, digests=digests)
             except SourceRefused as refused:
                 if self._drain.pages == pages or refused.status not in self._feed.expired_statuses:
                     raise
                 # A page token expired: the listing is read once more from its first page.
                 again = Prefetch(self._drain.query, first.get)
-                reader = await self._drain.read(path, mode=mode, seen=keys, ahead=again)
+                reader = await self._drain.read(path, mode=mode, seen=keys, ahead=again, digests=digests)
         self._unavailable = 0
         copied, sequence = int(first.age.total_seconds() * 1000), self._writer.position[1]
         if not reader.pages:
@@ -350,7 +352,13 @@ class SubstreamReader:
             copied=copied,
             sequence=sequence,
             rules=self._rules,
+            content=digests.only,
         )
+
+    async def _known_page(self, kept: SubstreamSnapshot) -> frozenset[bytes]:
+        """The digest of the only page of a listing, if all records of it are stored as they were on it."""
+        may_be_known = self._conditional and kept.content and kept.rules == self._rules
+        return frozenset((kept.content,) if may_be_known and not await self._writer.is_outdated(kept) else ())
 
     def _confirmation(self, kept: SubstreamSnapshot, pages: int, changes: int, mode: RoundMode) -> Confirmation | None:
         """What is left to be confirmed of a listing after this reading.
@@ -396,7 +404,8 @@ class _UnfinishedListing:
             self._stored = set(self._kept.keys)
         elif self._keys <= self._stored:
             return {}
-        if not self._kept.read or (self._keys <= self._stored and not self._kept.validators):
+        has_version = self._kept.validators or self._kept.content
+        if not self._kept.read or (self._keys <= self._stored and not has_version):
             return {}
         self._stored |= self._keys
         return {self._name: self._kept.failed(self._kept.tried, keys=self._keys)}

@@ -68,7 +68,16 @@ from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_BYTES, SLICE_RECORDS, Get, Page, slices
 from poller.store.commands import FeedPause
 from poller.store.feed import MissingRecords
-from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, ROTATION, SECOND_LOOK, TOMBSTONES, FeedState
+from poller.store.feed_state import (
+    BACKWARDS,
+    HELD_VERSIONS,
+    MISSING_AT,
+    ROTATION,
+    SECOND_LOOK,
+    TAKEN_OVER,
+    TOMBSTONES,
+    FeedState,
+)
 from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import PackedSnapshots
 from poller.telemetry import tracing
@@ -171,7 +180,7 @@ class RoundWriter:
         self._store = store
         self._get = get
         self._generation = state.generation
-        self._sequence = self._delta_start = state.sequence
+        self._sequence = self._delta_start = self._round_start = state.sequence
         self._read = record_reader(feed.id_field)
         self._fields_before = state.fields
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
@@ -180,6 +189,7 @@ class RoundWriter:
         self._marks_of_parts: Callable[[], Mapping[str, str | None]] = dict
         self._with_records: Callable[[], Mapping[str, SubstreamSnapshot]] = dict
         self._tombstones = state.tombstones or 0
+        self._taken_over = state.taken_over
         self._clock = clock
         self._began = clock.monotonic() - state.now_ms / 1000
         self._begun_ms = state.now_ms
@@ -440,7 +450,9 @@ class RoundWriter:
                 moved[twin] = Snapshot(before.revision, before.sequence, b"", removed=True)
             if moved:
                 tombstones = len(moved) // 2 - sum(key in known for key in moved)
-                commit = Commit(self._generation, self._sequence, moved)
+                self._taken_over += 1
+                marks = {TAKEN_OVER: str(self._taken_over)}
+                commit = Commit(self._generation, self._sequence, moved, marks=marks)
                 await self._store.commit(self._with_tombstones(commit, tombstones))
                 if self._written is not None:
                     self._written.update(moved)
@@ -516,8 +528,8 @@ class RoundWriter:
 
     async def is_outdated(self, listing: SubstreamSnapshot) -> bool:
         """Whether an event of one of its records was published since it was read: another listing has shown it."""
-        if listing.sequence == self._sequence:
-            return False
+        if listing.sequence >= self._round_start and self._written is not None:
+            return not self._written.isdisjoint(listing.keys)
         known = await self._store.known(list(listing.keys))
         return any(one.sequence > listing.sequence for one in known.values())
 

@@ -53,6 +53,7 @@ BACKWARDS: Final = "backwards"
 HELD_VERSIONS: Final = "held_versions"
 SECOND_LOOK: Final = "second_look"
 TOMBSTONES: Final = "tombstones"
+TAKEN_OVER: Final = "taken_over"
 RECHECK_AT: Final = "recheck_at"
 RECHECK_FROM: Final = "recheck_from"
 RECHECKED: Final = "rechecked"
@@ -121,6 +122,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         recheck_from: from when on the listing shows it; an older copy of a cache does not count as that reading.
         rechecked: how many such readings in a row have left something to the next one.
         tombstones: how many of the known records are removed; None where that was not counted yet.
+        taken_over: how often records went to other keys, because the JSON type of their ids had changed.
         next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
         confirmation: whether the feed is read in full again, as :mod:`poller.changes.full_readings` writes it.
         progress: how far the round that is under way has come, as :mod:`poller.source.feed` writes it; None where
@@ -162,6 +164,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     missing_at: int | None = None
     unidentified: int = 0
     tombstones: int | None = None
+    taken_over: int = 0
     confirmation: str | None = None
     progress: str | None = None
     backwards: int = 0
