@@ -17,7 +17,7 @@ from rich.table import Table
 
 from poller.cli.options import run_loop
 from tests.bench.deliveries import deliveries
-from tests.bench.figures import Figure, peak_rss, reading
+from tests.bench.figures import Figure, many_listings, peak_rss, reading
 from tests.bench.metering import metering
 from tests.bench.naive import naive
 from tests.bench.receiver import receiver
@@ -28,6 +28,7 @@ from tests.servers import Server, running
 
 _MIB = 1024 * 1024
 _QUALIFICATIONS = 2_000
+_MANY = ("--qualifications", str(_QUALIFICATIONS))
 _CHECKS = 3
 
 
@@ -63,6 +64,10 @@ def measured(records: int, root: Path) -> list[Figure]:
         with running("valkey", short_directory(root, "a"), appendfsync="everysec") as server:
             return [figure async for figure in reading(api_url, server)]
 
+    async def all_listings(api_url: str) -> list[Figure]:
+        with running("valkey", short_directory(root, "c"), appendfsync="everysec") as server:
+            return [figure async for figure in many_listings(api_url, server)]
+
     here = Path.cwd()
     with running("valkey", short_directory(root, "b"), appendfsync="everysec") as server:
         with sandbox(records // 10) as api_url:
@@ -70,6 +75,8 @@ def measured(records: int, root: Path) -> list[Figure]:
         with sandbox(records) as api_url:
             figures = run_loop(all_readings(api_url))
             large = peak_rss(api_url, server, here)
+        with sandbox(min(records, 40_000), *_MANY) as api_url:
+            figures += run_loop(all_listings(api_url))
     growth = Figure(
         f"peak RSS reading {records} records twice",
         f"{large / _MIB:.0f} MiB",
@@ -97,9 +104,8 @@ def rotations(records: int, root: Path) -> list[Figure]:
     async def all_of(api_url: str, server: Server) -> list[Figure]:
         return [figure async for figure in rotating(api_url, server, root, qualifications=_QUALIFICATIONS, rate=50)]
 
-    many = ("--qualifications", str(_QUALIFICATIONS))
     server = running("valkey", short_directory(root, "a"), appendfsync="everysec")
-    with server as started, sandbox(min(records, 40_000), *many) as api_url:
+    with server as started, sandbox(min(records, 40_000), *_MANY) as api_url:
         return run_loop(all_of(api_url, started))
 
 

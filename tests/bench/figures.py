@@ -12,8 +12,17 @@ from typing import cast
 import httpx
 import msgspec
 
+from poller.resources import RESOURCES
 from poller.source.paging import ListQuery
-from tests.bench.limits import Written, bare_fetch, bare_split, pipelined_reads, pipelined_writes, written
+from tests.bench.limits import (
+    Written,
+    bare_fetch,
+    bare_listings,
+    bare_split,
+    pipelined_reads,
+    pipelined_writes,
+    written,
+)
 from tests.bench.scene import PAGE, RESOURCE, Bench, bench
 from tests.servers import Server
 
@@ -89,6 +98,29 @@ async def _silent(full: Bench, server: Server, data: Written) -> AsyncIterator[F
     yield Figure("", "", f"HMGET of the same snapshots {read:,.0f}/s", speed / read)
     split = bare_split(bodies)
     yield Figure("", "", f"JSON split alone {split:,.0f}/s", speed / split)
+
+
+async def many_listings(api_url: str, server: Server) -> AsyncIterator[Figure]:
+    """The silent reading of a feed that has one listing for each qualification."""
+    async with bench(api_url, server.url) as named:
+        pages = (await bare_fetch(named.api, ListQuery(limit=PAGE), RESOURCES["evidenceVariants"].path))[1]
+    names = {record["qualificationID"] for page in pages for record in msgspec.json.decode(page)["results"]}
+    async with bench(api_url, server.url, qualifications=tuple(sorted(names))) as feed:
+        for _ in range(2):  # the second one compares what the first has published
+            await feed.round()
+        silent = max([await feed.round() for _ in range(3)], key=lambda result: result.records / result.seconds)
+        if silent.changes:
+            raise RuntimeError(f"a silent reading published {silent.changes} events")
+        paths = [feed.feed.resource.listing_path(name) for name in sorted(names)]
+        fetched = max([await bare_listings(feed.api, paths, ListQuery(limit=PAGE)) for _ in range(3)])
+        speed = silent.records / silent.seconds
+        yield Figure(
+            f"silent full reading of {len(names)} listings",
+            f"{speed:,.0f} records/s",
+            f"fetch and split alone {fetched:,.0f}/s",
+            speed / fetched,
+            "0.5",
+        )
 
 
 async def _memory(full: Bench, data: Written) -> AsyncIterator[Figure]:

@@ -61,7 +61,7 @@ def pipelined_reads(url: str, bench: Bench, data: Written) -> float:
         return per_second(len(fields), read)
 
 
-async def bare_fetch(api: ApiClient, query: ListQuery) -> tuple[float, list[bytes]]:
+async def bare_fetch(api: ApiClient, query: ListQuery, path: str = RESOURCE.path) -> tuple[float, list[bytes]]:
     """Records a second when pages are fetched one after the other and only split; and the bodies."""
     split = msgspec.json.Decoder(_Listing).decode
     bodies, records, begun = [], 0, time.perf_counter()
@@ -69,13 +69,22 @@ async def bare_fetch(api: ApiClient, query: ListQuery) -> tuple[float, list[byte
     drain = ListingReader(query)
     while True:
         params = drain.first_request() if page_token is None else query.further(None, page_token)
-        body = await api.get(RESOURCE.path, params)
+        body = await api.get(path, params)
         listing = split(body)
         bodies.append(body)
         records += len(listing.results)
         page_token = listing.page_token
         if not page_token:
             return records / (time.perf_counter() - begun), bodies
+
+
+async def bare_listings(api: ApiClient, paths: Sequence[str], query: ListQuery) -> float:
+    """Records a second when listings are fetched one after the other and only split."""
+    split = msgspec.json.Decoder(_Listing).decode
+    records, begun = 0, time.perf_counter()
+    for path in paths:
+        records += len(split(await api.get(path, query.first(None))).results)
+    return records / (time.perf_counter() - begun)
 
 
 def bare_split(bodies: Sequence[bytes]) -> float:

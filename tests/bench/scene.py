@@ -67,10 +67,13 @@ class Bench(msgspec.Struct):
 
 
 @asynccontextmanager
-async def bench(api_url: str, store_url: str, *, delta: bool = True, limit: int = PAGE) -> AsyncIterator[Bench]:
-    """A feed of unavailabilities, joined from the program's own parts."""
+async def bench(
+    api_url: str, store_url: str, *, delta: bool = True, limit: int = PAGE, qualifications: tuple[str, ...] = ()
+) -> AsyncIterator[Bench]:
+    """A feed of unavailabilities, or of the achievements of qualifications, joined from the program's own parts."""
+    resource = RESOURCES["achievements"] if qualifications else RESOURCE
     redis = commands(store_url)
-    keys = FeedKeys.of("bench", "sandbox/employmentUnavailabilities")
+    keys = FeedKeys.of("bench", f"sandbox/{resource.name}")
     store = FeedStore(
         redis,
         FeedScripts(redis, shebang=SHEBANG),
@@ -79,9 +82,9 @@ async def bench(api_url: str, store_url: str, *, delta: bool = True, limit: int 
         lease=timedelta(minutes=5),
         clock=Clock(),
     )
-    feed = Feed(
-        "sandbox/employmentUnavailabilities", RESOURCE, ListQuery(limit=limit), api_url, "org.example", delta=delta
-    )
+    query, delta = ListQuery(limit=limit), delta and resource.delta
+    feed = Feed(f"sandbox/{resource.name}", resource, query, api_url, "org.example", delta=delta)
+    feed = msgspec.structs.replace(feed, qualifications=qualifications, discover=False)
     token = EnvironmentToken("TOKEN", {"TOKEN": "sandbox"})
     async with ApiClient(api_url, credential=token, clock=Clock()) as api:
         try:
