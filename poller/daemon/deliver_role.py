@@ -2,8 +2,9 @@
 
 The version of the registry is read every second, so a change by a command or another process takes effect here within a
 second. A changed subscription is stopped in order and started with its new settings; the others continue meanwhile. A
-number beside the version says that a command has scheduled deliveries or a replay. A version lower than before means
-that the store has lost the registry. These readings go with that of the list of processes, in one request.
+number beside the version says that a command has scheduled deliveries or a replay. A version lower than before, or the
+same one of another change, means that the store has lost the registry or its last changes. These readings go with that
+of the list of processes, in one request.
 """
 
 from __future__ import annotations
@@ -129,10 +130,11 @@ class FileSubscriptions:
         return seen.subscriptions if self._membership.name in seen.roles else ListedSubscriptions()
 
 
-# Recovery of the registry after the store has lost it: a lower version means that it is gone or older; the same version
-# with fewer subscriptions, pauses or secrets, that a part of it is. File subscriptions are restored as old and as
-# paused as they were, so that none starts from the beginning. Those added at run time stay lost, for only their owner
-# may know the secret; they are announced. Pauses and secrets of subscriptions that are still there are restored.
+# Recovery of the registry after the store has lost it: a lower version means that it is gone or older; another change
+# where one was read, that it was older and has changed since; the same change with fewer subscriptions, pauses or
+# secrets, that a part of it is gone. File subscriptions are restored as old and as paused as they were, so that none
+# starts from the beginning. Those added at run time stay lost, for only their owner may know the secret; they are
+# announced. Pauses and secrets of subscriptions that are still there are restored.
 
 
 async def restore(
@@ -359,14 +361,13 @@ class DeliverRole:
         """
         if self._kept is not None and marks.is_loss(self._kept):
             self._kept = await self._restored(self._kept)
-            self._seen, marks = None, marks._replace(version=self._kept.version)
-        before = self._seen
-        registry_changed = before is None or marks.version != before.version or stale
+        registry_changed = self._seen is None or marks.version != self._seen.version or stale
         if self._kept is None or registry_changed:
-            self._kept = await self._registry.all()
+            self._kept = await self._fresh()
         if await self._filing.reconcile(self._kept):  # before one is started that no file lists any more
-            self._kept, registry_changed = await self._registry.all(), True
+            self._kept, registry_changed = await self._fresh(), True
         marks = marks._replace(version=self._kept.version)
+        before = self._seen
         parked = before is None or marks.parked != before.parked  # without a reading before, some may be new
         if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
             self._carry_out(self._kept)
@@ -421,8 +422,13 @@ class DeliverRole:
         failure.worked()
         return found
 
+    async def _fresh(self) -> Subscriptions:
+        """The registry as it is now, restored if it has lost changes that were read, and counts others beyond them."""
+        fresh, before = await self._registry.all(), self._kept
+        return fresh if before is None or fresh.continues(before) else await self._restored(before)
+
     async def _restored(self, before: Subscriptions) -> Subscriptions:
-        shared = self._shared
+        shared, self._seen = self._shared, None
         publish = partial(announce, shared.store.client, shared.settings.redis.prefix)
         return await restore(self._registry, self._filing.file, before, now=shared.clock.now(), announce=publish)
 

@@ -45,6 +45,8 @@ key ends in        type    holds
 =================  ======  ==========================================================================================
 ``version``        STRING  a number that rises with each change of ``registry``, ``secrets``, ``credentials`` or
                            ``paused``
+``changes``        STRING  digests of the last of these changes, newest first: they tell apart two changes that have
+                           the same number, as after a failover that has lost the first
 ``registry``       HASH    where it comes from, its settings as in the file, since when it is there
 ``secrets``        HASH    the signing secrets that were made for it here; nowhere else are they shown or kept
 ``credentials``    HASH    the credential that a request has brought for its sink, likewise
@@ -83,7 +85,7 @@ import msgspec
 KEY_TYPES: Final = {
     **dict.fromkeys(("events", "quarantine"), "stream"),
     **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats"), "zset"),
-    **dict.fromkeys(("lease", "pause", "version", "page_digests"), "string"),
+    **dict.fromkeys(("lease", "pause", "version", "changes", "page_digests"), "string"),
     **dict.fromkeys(("state", "snapshots", "dictionaries", "listings", "overruns", "letters"), "hash"),
     **dict.fromkeys(("registry", "secrets", "credentials", "paused", "health", "until", "handshakes"), "hash"),
     **dict.fromkeys(("roles", "feeds", "orders"), "hash"),
@@ -143,6 +145,7 @@ class SubscriptionKeys(msgspec.Struct, frozen=True):
     """The keys of all subscriptions."""
 
     version: str
+    changes: str
     registry: str
     secrets: str
     credentials: str

@@ -1,13 +1,14 @@
 """The registry of subscriptions in the store, shared by all processes.
 
 A change is planned by a pure function of :mod:`poller.store.subscriptions` on all that is kept, and written by one
-script only while the version is still the one that it was planned on; else it is planned again. Marks (health, a sink's
-pause, its handshake) are written without a version, for only the process that delivers needs them.
+script only while nothing else has changed since the reading that it was planned on; else it is planned again. Marks
+(health, a sink's pause, its handshake) are written without a version, for only the process that delivers needs them.
 
 **Invariants**
 
-- Registry, secrets, credentials and pauses change together with the version, in one script: a process that reads
-  the version now and then misses nothing.
+- Registry, secrets, credentials and pauses change together with the version, in one script, which also writes a digest
+  of the change. A process that reads both now and then misses nothing, even where the store goes back to an older copy
+  and counts the same version again. A change by an earlier version of the program has no digest, but counts.
 - Two processes that change something at the same instant come one after the other; neither overwrites what it has not
   seen. What is as it should be is not written.
 - On a server that is out of memory nothing is added at run time, and the subscriptions that there are can be changed:
@@ -18,7 +19,7 @@ pause, its handshake) are written without a version, for only the process that d
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeVar, cast
 
@@ -44,6 +45,7 @@ from poller.store.subscriptions import (
     Subscriptions,
     Write,
     by_feed,
+    change_of,
     health_field,
     plan_addition,
     plan_change,
@@ -78,7 +80,7 @@ T = TypeVar("T")
 
 
 class RegistryVersions(NamedTuple):
-    """Numbers that differ from the last ones if the registry has changed.
+    """What differs from the last reading if the registry has changed.
 
     Attributes:
         version: of the registry.
@@ -87,6 +89,7 @@ class RegistryVersions(NamedTuple):
         secrets: how many of them have secrets that were made here.
         credentials: how many have a credential that a request has brought.
         paused: how many are paused.
+        change: the last one, see :attr:`~poller.store.subscriptions.Subscriptions.changes`; empty: none.
     """
 
     version: int
@@ -95,17 +98,23 @@ class RegistryVersions(NamedTuple):
     secrets: int = 0
     credentials: int = 0
     paused: int = 0
+    change: str = ""
 
     def is_loss(self, kept: Subscriptions) -> bool:
-        """Whether the store has lost something of what was read: it changes only together with the version."""
+        """Whether the store has lost something of what was read: it changes only together with the version.
+
+        Another change at the same version has come in the place of the one that was read. If more have come than were
+        lost, only the whole registry shows it: :meth:`~poller.store.subscriptions.Subscriptions.continues`.
+        """
         parts = (
             (self.registered, kept.registered),
             (self.secrets, kept.secrets),
             (self.credentials, kept.credentials),
             (self.paused, kept.paused),
         )
-        fewer = any(count < len(part) for count, part in parts)
-        return self.version < kept.version or (self.version == kept.version and fewer)
+        if self.version != kept.version:
+            return self.version < kept.version
+        return self.change != kept.change or any(count < len(part) for count, part in parts)
 
 
 class Registry:
@@ -134,10 +143,11 @@ class Registry:
         """
         keys = self._keys
         parts = (keys.registry, keys.secrets, keys.credentials, keys.paused)
-        version, parked, *counts = await (send or self._batch.run)(
-            ScriptCall(VERSIONS, (keys.version, keys.parked, *parts))
+        version, parked, change, *counts = await (send or self._batch.run)(
+            ScriptCall(VERSIONS, (keys.version, keys.parked, keys.changes, *parts))
         )
-        return RegistryVersions(_number(keys.version, version), _number(keys.parked, parked), *counts)
+        numbers = RegistryVersions(_number(keys.version, version), _number(keys.parked, parked), *counts)
+        return numbers._replace(change=change.decode("ascii", "replace"))
 
     async def tell_parked(self) -> None:
         """Make the process that delivers read parked deliveries and replays, within a second or two."""
@@ -148,11 +158,11 @@ class Registry:
         """All that is kept, as of one instant."""
         keys = self._keys
         with translated(self._client):
-            names = [keys.version, *(getattr(keys, part) for part in PARTS)]
-            version, *flat, at = await self._client.eval(ALL, len(names), *names)
+            names = [keys.version, keys.changes, *(getattr(keys, part) for part in PARTS)]
+            version, changes, *flat, at = await self._client.eval(ALL, len(names), *names)
         _number(keys.version, version)
         hashes = [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
-        return subscriptions_of(version or None, hashes, at)
+        return subscriptions_of(version or None, hashes, at, changes)
 
     async def sync(
         self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = NO_SUBSCRIPTIONS
@@ -183,7 +193,7 @@ class Registry:
         while True:
             kept = await self.all()
             writes, changed = plan_file_pauses(kept, await listed(), now)
-            if not writes or await self._write(kept.version, writes):
+            if not writes or await self._write(kept, writes):
                 return changed
 
     async def add(
@@ -372,15 +382,15 @@ class Registry:
         while True:  # each turn beyond the first means that another process has changed something
             kept = await self.all()
             writes, result = plan(kept)
-            if not writes or await self._write(kept.version, writes, adds=adds):
+            if not writes or await self._write(kept, writes, adds=adds):
                 return result
 
-    async def _write(self, version: int, writes: Iterable[Write], *, adds: bool = False) -> bool:
+    async def _write(self, kept: Subscriptions, writes: Sequence[Write], *, adds: bool = False) -> bool:
         keys = self._keys
-        names = [keys.version, *(getattr(keys, part) for part in PARTS)]
-        arguments: list[str | bytes | int] = [version]
+        names = [keys.version, keys.changes, *(getattr(keys, part) for part in PARTS)]
+        arguments: list[str | bytes | int] = [kept.version, kept.change, change_of(kept, writes)]
         for part, name, value in writes:
-            arguments += [PARTS.index(part) + 2, name, value or b""]
+            arguments += [PARTS.index(part) + 3, name, value or b""]
         return await self._eval(CHANGE, len(names), *names, *arguments, adds=adds)
 
     async def _mark(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
+from hashlib import blake2b
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -48,6 +49,8 @@ LONGEST_PAUSE: Final = timedelta(hours=24)
 
 _RESUMED: Final = " resumed"
 _NEAR_MS: Final = 1000  # of two primaries of one store
+_DIGEST_SIZE: Final = 16  # characters, of a change
+_CHANGES: Final = 64  # of which the store keeps a digest; both as in change_subscriptions.lua
 
 
 class SubscriptionOutline(msgspec.Struct, frozen=True):
@@ -153,6 +156,8 @@ class Subscriptions(msgspec.Struct, frozen=True):
 
     Attributes:
         version: rises with each change of the first four parts.
+        changes: digests of the last of these changes, newest first (:func:`change_of`); an earlier version of the
+            program writes none.
         registered: every subscription there is; the other parts hold no id that is not here.
         secrets: the signing secrets that were made for a subscription here; never to be shown.
         credentials: what a request has brought for its sink to be sent, opaque; never to be shown.
@@ -165,6 +170,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
     """
 
     version: int = 0
+    changes: tuple[str, ...] = ()
     registered: Mapping[str, Registered] = {}
     secrets: Mapping[str, tuple[str, ...]] = {}
     credentials: Mapping[str, bytes] = {}
@@ -174,6 +180,22 @@ class Subscriptions(msgspec.Struct, frozen=True):
     handshakes: Mapping[str, bytes] = {}
     at: int = 0
     unusable: Mapping[str, str] = {}
+
+    @property
+    def change(self) -> str:
+        """The digest of the last change; empty: none."""
+        return self.changes[0] if self.changes else ""
+
+    def continues(self, before: Subscriptions) -> bool:
+        """Whether only changes have come since an earlier reading; if not, the store has lost some of those before.
+
+        Version and digests show that; the version alone, where no digest was known or more changes have come than have
+        a digest.
+        """
+        since = self.version - before.version
+        if since <= 0:
+            return since == 0 and self.change == before.change
+        return not before.changes or since >= _CHANGES or before.change in self.changes
 
     @property
     def until(self) -> Mapping[str, datetime]:
@@ -210,7 +232,9 @@ def require_paused(kept: Subscriptions, subscription: str, since: datetime) -> N
         raise SubscriptionResumed(f'subscription "{subscription}" was resumed meanwhile: remove it again')
 
 
-def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, bytes]], at: int = 0) -> Subscriptions:
+def subscriptions_of(
+    version: bytes | None, hashes: Sequence[Mapping[bytes, bytes]], at: int = 0, changes: bytes = b""
+) -> Subscriptions:
     """The value from what the store answers.
 
     Args:
@@ -218,6 +242,7 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
         hashes: registry, secrets, credentials, paused, health, until and handshakes, each by id; health by that and
                 the feed.
         at: when that was, in milliseconds of the store's clock.
+        changes: the digests of the last changes, as they are stored.
     """
     registry, secrets, credentials, paused, health, until, handshakes = map(_by_name, hashes)
     registered = {name: _read(value, Registered) or _UNREADABLE for name, value in registry.items()}
@@ -227,8 +252,10 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
     unusable |= {name: _PAUSE_LOST for name, one in registered.items() if one.rests and name not in pauses}
     unusable |= {name: _SECRET_UNREADABLE for name, found in made.items() if found is None}
     unusable |= {name: _SETTINGS_UNREADABLE for name, one in registered.items() if one is _UNREADABLE}
+    digests = changes.decode("ascii", "replace")
     return Subscriptions(
         int(version or 0),
+        tuple(digests[first : first + _DIGEST_SIZE] for first in range(0, len(digests), _DIGEST_SIZE)),
         registered,
         {name: found for name, found in made.items() if found is not None},
         credentials,
@@ -335,6 +362,12 @@ NO_SUBSCRIPTIONS: Final = Subscriptions()
 _json: Final = msgspec.json.Encoder().encode
 
 
+def change_of(kept: Subscriptions, writes: Sequence[Write]) -> str:
+    """The digest of a change: another one for other writes, on another registry, or planned at another time."""
+    planned = msgspec.msgpack.encode((kept.version, kept.changes, kept.at, writes))
+    return blake2b(planned, digest_size=_DIGEST_SIZE // 2).hexdigest()
+
+
 def plan_file(
     kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = NO_SUBSCRIPTIONS
 ) -> list[Write]:
@@ -404,11 +437,11 @@ def plan_restoration(kept: Subscriptions, before: Subscriptions) -> list[Write]:
     """The writes that bring back pauses, secrets and credentials that the store has lost.
 
     Args:
-        kept: what is there; where anything was changed since, nothing is brought back. An older registry, as after a
-            failover, gets the pauses of the subscriptions that it has.
+        kept: what is there; where anything was changed since, nothing is brought back. A registry that does not
+            continue what was there, as after a failover, gets the pauses of the subscriptions that it has.
         before: what was there.
     """
-    if kept.version < before.version:
+    if not kept.continues(before):
         return [write for name in before.paused for write in _pause_again(kept, before, name)]
     if kept.version != before.version:
         return []

@@ -145,6 +145,17 @@ class Scene:
         seconds, micros = await self.client.time()
         return seconds * 1000 + micros // 1000 > milliseconds
 
+    async def move_registry(self, source: str, target: str) -> None:
+        """Replace the registry under one prefix by that under another, at one instant, as a failover does."""
+        keys = zip(*(msgspec.structs.astuple(SubscriptionKeys.of(prefix)) for prefix in (source, target)), strict=True)
+        copy = {to: await self.client.dump(at) for at, to in keys}
+        async with self.client.pipeline(transaction=True) as together:
+            together.delete(*copy)
+            for key, value in copy.items():
+                if value is not None:
+                    together.restore(key, 0, value)
+            await together.execute()
+
     async def owner(self, subscription: str) -> bytes | None:
         found: bytes | None = await self.client.get(ConsumerKeys.of("poller", FEED, subscription).lease)  # type: ignore[assignment] # bytes, as the client is set up
         return found
@@ -281,6 +292,31 @@ async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> N
     await until(back, "the file's subscription to be registered again")
     await scene.add("e2")
     await scene.arrives("file", "e1", "e2")
+
+
+@pytest.mark.parametrize("then", [("b",), ("b", "c"), ("b", "c", "d")])
+async def test_a_store_that_went_back_and_has_changed_since_is_noticed(scene: Scene, then: tuple[str, ...]) -> None:
+    """Law: if a pause is lost and others come before the next look, all of them hold, and a resumed one goes on."""
+    scene.deliver(scene.settings("a", "b", "c", "d"))
+    await scene.add("e1")
+    for name in ("a", "b", "c", "d"):
+        await scene.arrives(name, "e1")
+    elsewhere = Registry(scene.client, SubscriptionKeys.of("elsewhere"))
+    await scene.move_registry("poller", "elsewhere")
+    await scene.registry.pause("a", Paused("operator", "by request", now()))
+    await scene.is_idle("a")
+    for name in then:
+        await elsewhere.pause(name, Paused("operator", "by request", now()))
+    await scene.move_registry("elsewhere", "poller")
+    await until(lambda: paused(scene.registry, "a"), "the lost pause")
+    for name in ("a", *then):
+        await scene.is_idle(name)
+    await scene.add("e2")
+    for name in {"b", "c", "d"} - set(then):
+        await scene.arrives(name, "e1", "e2")
+    assert [scene.got(name) for name in ("a", *then)] == [["e1"]] * (1 + len(then))
+    await scene.registry.resume("a")
+    await scene.arrives("a", "e1", "e2")
 
 
 async def test_pauses_that_the_store_loses_are_brought_back(scene: Scene) -> None:

@@ -427,7 +427,7 @@ async def test_resuming_ends_a_pause_of_the_sink(store_client: Redis) -> None:
     assert abs(moment_of(pauses.resumed["a"]) - at) < timedelta(seconds=20)
     await registry.note_pause("a", timedelta(hours=1))
     await registry.remove("a")
-    assert await all_keys(store_client) == {KEYS.version.encode()}
+    assert await all_keys(store_client) == {KEYS.version.encode(), KEYS.changes.encode()}
 
 
 async def test_a_late_mark_brings_nothing_back(store_client: Redis) -> None:
@@ -440,7 +440,7 @@ async def test_a_late_mark_brings_nothing_back(store_client: Redis) -> None:
     assert not await registry.note_health("a", "s/f", b"well")
     assert not await registry.note_handshake("a", b"granted")
     assert not await registry.note_pause("a", timedelta())
-    assert await all_keys(store_client) == {KEYS.version.encode()}
+    assert await all_keys(store_client) == {KEYS.version.encode(), KEYS.changes.encode()}
     with pytest.raises(SubscriptionUnknown):
         await registry.remove("a")
 
@@ -478,9 +478,10 @@ async def test_a_change_is_whole_or_not_at_all(store_client: Redis) -> None:
     with pytest.raises(ConfigurationError):
         await registry.sync([("new", SETTINGS), ("a", SETTINGS)], NOW)
     assert set((await registry.all()).registered) == {"a"}
+    kept = await registry.all()
     await store_client.set(KEYS.secrets, "x")
     with pytest.raises(StoreRefused):
-        await registry._write(1, [("registry", "b", SETTINGS), ("secrets", "b", b"[]")])
+        await registry._write(kept, [("registry", "b", SETTINGS), ("secrets", "b", b"[]")])
     assert await store_client.hlen(KEYS.registry) == 1
     assert await registry.version() == 1
 
@@ -551,6 +552,91 @@ async def test_a_pause_that_a_failover_has_lost_is_brought_back(store_client: Re
     kept = await registry.all()
     assert (kept.paused, kept.unusable) == ({"paused": before.paused["paused"]}, {})
     assert kept.registered["paused"].rests
+
+
+async def copied(client: Redis) -> dict[str, bytes]:
+    """The whole registry, as a copy of the store has it."""
+    found = {key: await client.dump(key) for key in msgspec.structs.astuple(KEYS)}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+async def gone_back(client: Redis, copy: dict[str, bytes]) -> None:
+    """Make the registry that of the copy, as a failover to it does."""
+    await client.delete(*msgspec.structs.astuple(KEYS))
+    for key, value in copy.items():
+        await client.restore(key, 0, value)
+
+
+@pytest.mark.parametrize("changes", [1, 2, 3])
+async def test_other_changes_in_the_place_of_lost_ones_are_a_loss(store_client: Redis, changes: int) -> None:
+    """Law: a registry that went back and has changed since is noticed at any version; the lost pause comes back."""
+    registry, others = Registry(store_client, KEYS), ["b", "c", "d"][:changes]
+    for name in ("a", "b", "c", "d"):
+        await registry.add(name, SETTINGS, (), NOW)
+    copy, first = await copied(store_client), await registry.all()
+    await registry.pause("a", PAUSE)
+    before = await registry.all()
+    assert before.continues(first)
+    assert before.continues(before)
+    assert not (await registry.marks()).is_loss(before)
+    await gone_back(store_client, copy)
+    for name in others:
+        await registry.pause(name, PAUSE)
+    now = await registry.all()
+    assert now.version == before.version + changes - 1
+    assert (await registry.marks()).is_loss(before) == (changes == 1)
+    assert (now.continues(first), now.continues(before), before.continues(now)) == (True, False, False)
+    await registry.restore(before)
+    assert set((await registry.all()).paused) == {"a", *others}
+
+
+async def test_a_change_planned_on_what_is_lost_is_not_written(store_client: Redis) -> None:
+    """Law: a change that was planned before the registry went back is planned again, at the same version, too."""
+    registry = Registry(store_client, KEYS)
+    for name in ("a", "b"):
+        await registry.add(name, SETTINGS, (), NOW)
+    copy = await copied(store_client)
+    await registry.pause("a", PAUSE)
+    planned_on = await registry.all()
+    await gone_back(store_client, copy)
+    await registry.pause("b", PAUSE)
+    assert (await registry.all()).version == planned_on.version
+    assert not await registry._write(planned_on, [("paused", "a", None)])
+    assert await registry._write(await registry.all(), [("paused", "a", None)])
+
+
+async def test_changes_by_an_earlier_version_of_the_program_are_no_loss(store_client: Redis) -> None:
+    """Law: changes without a digest, before, between and behind others, are read by their version alone."""
+
+    async def earlier(name: str) -> None:
+        await store_client.hset(KEYS.paused, name, msgspec.json.encode(PAUSE))
+        await store_client.incr(KEYS.version)
+
+    registry = Registry(store_client, KEYS)
+    for name in ("a", "b", "c", "d"):
+        await registry.add(name, SETTINGS, (), NOW)
+    await store_client.delete(KEYS.changes)
+    readings = [await registry.all()]
+    assert readings[0].changes == ()
+    for change in (earlier("a"), registry.pause("b", PAUSE), earlier("c"), registry.pause("d", PAUSE)):
+        await change
+        marks, now = await registry.marks(), await registry.all()
+        assert not any(marks.is_loss(reading) for reading in [*readings, now])
+        assert all(now.continues(reading) for reading in readings)
+        readings.append(now)
+    assert len(readings[-1].changes) == 2
+    assert await registry.version() == 8
+
+
+async def test_so_many_changes_that_the_first_has_no_digest_any_more_are_no_loss(store_client: Redis) -> None:
+    """Law: digests are bounded; a process that has missed more changes than have one takes them as they are."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", SETTINGS, (), NOW)
+    before = await registry.all()
+    for number in range(1, 70):
+        await registry.change("a", b'{"rate":%d}' % number)
+        assert (await registry.all()).continues(before), number
+    assert await store_client.strlen(KEYS.changes) == 1024
 
 
 async def test_a_lost_secret_makes_a_subscription_unusable(store_client: Redis) -> None:
