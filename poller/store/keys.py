@@ -64,7 +64,8 @@ The processes that share the work lie under the hash tag ``{members}`` (:mod:`po
 =================  ======  ==========================================================================================
 key ends in        type    holds
 =================  ======  ==========================================================================================
-``version``        STRING  a number that rises when one comes, goes, or lets go of leases that others may take
+``version``        STRING  a number that rises when one comes, goes, or lets go of leases that others may take;
+                           no less than the time of that, in milliseconds of the server's clock
 ``roles``          HASH    a process's name to what it does, separated by commas
 ``beats``          ZSET    a process's name by when it counts as gone, milliseconds of the server's clock
 ``configurations``  HASH   a process's name to the feeds that it has, and digests of what must be equal everywhere

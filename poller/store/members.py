@@ -8,7 +8,8 @@ by the server's clock alone.
 - One script reads and changes the list. Every call removes the processes that are gone, so all see the same list.
 - The scripts of others may be sent in the same request: they need not ask on their own as often as this module does.
 - The version rises in the same instant in which the list changes or a process releases leases. An unchanged version
-  means an unchanged list, so while nothing happens one number is read.
+  means an unchanged list, so while nothing happens one number is read. That also holds where the store goes back to an
+  older copy, for the version follows the server's clock.
 - Leases and their assignment are unknown here.
 """
 

@@ -52,6 +52,25 @@ async def test_each_change_is_another_version(client: Redis) -> None:
     assert await members_now(client, KEYS) == left.roles
 
 
+async def test_a_list_that_went_back_and_has_changed_since_is_another_one(client: Redis) -> None:
+    """Law: after a failover that lost who had come last, the list with another one is read, though it has as many."""
+    one = member(client, "one")
+    alone = await one.beat(POLL, MemberList())
+    copy = {key: await client.dump(key) or b"" for key in (KEYS.version, KEYS.roles, KEYS.beats, KEYS.configurations)}
+    lost = await member(client, "lost").beat(POLL, alone)
+    assert (await one.read(alone)).doing("poll") == ("lost", "one")
+    at = await _time(client)
+
+    async def later() -> bool:
+        return await _time(client) > at + 0.001
+
+    await until(later, "the store's next millisecond")
+    for key, value in copy.items():
+        await client.restore(key, 0, value, replace=True)
+    await member(client, "other").beat(POLL, MemberList())
+    assert (await one.read(lost)).doing("poll") == ("one", "other")
+
+
 async def test_one_that_is_silent_is_gone(client: Redis) -> None:
     """Law: a silent process leaves the list after its term by the server's clock, and may come back."""
     silent, other = member(client, "silent", timedelta(seconds=0.3 * min(strain(), 4))), member(client, "other")

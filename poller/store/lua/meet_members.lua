@@ -7,6 +7,8 @@
 -- A process of a version without configurations leaves those of the dead behind.
 -- A beat that lasts longer than permitted was sent before the server's clock was set back: it lasts for a term
 --   from now.
+-- The version is no less than the time of the change: a store that has gone back to an older copy gives no other list
+-- the number of one that it has lost.
 -- Lua writes large numbers as 1.7e+12, which no server reads.
 -- include now
 local changed = ARGV[6] == '1'
@@ -34,7 +36,7 @@ elseif ARGV[1] == 'leave' then
   if redis.call('HDEL', KEYS[2], ARGV[2]) == 1 then changed = true end
 end
 if changed then
-  redis.call('INCR', KEYS[1])
+  if redis.call('INCR', KEYS[1]) < now then redis.call('SET', KEYS[1], string.format('%.0f', now)) end
   for _, name in ipairs(redis.call('HKEYS', KEYS[4])) do
     if redis.call('HEXISTS', KEYS[2], name) == 0 then redis.call('HDEL', KEYS[4], name) end
   end
