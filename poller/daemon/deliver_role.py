@@ -134,7 +134,8 @@ class FileSubscriptions:
 # where one was read, that it was older and has changed since; the same change with fewer subscriptions, pauses or
 # secrets, that a part of it is gone. File subscriptions are restored as old and as paused as they were, so that none
 # starts from the beginning. Those added at run time stay lost, for only their owner may know the secret; they are
-# announced. Pauses and secrets of subscriptions that are still there are restored.
+# announced. Pauses and secrets of subscriptions that are still there are restored, but no pause that an operator has
+# ended since.
 
 
 async def restore(
@@ -157,9 +158,9 @@ async def restore(
     Raises:
         StoreError: nothing was announced yet.
     """
-    await registry.restore(before)
+    paused = await registry.restore(before)
     try:
-        await registry.sync(file, now, before)
+        paused += await registry.sync(file, now, before)
     except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
         _log.error("subscriptions of the file are not brought back", error=str(error))
     kept = await registry.all()
@@ -169,11 +170,13 @@ async def restore(
     log(
         event,
         lost=lost,
+        paused=sorted(paused),
         version=kept.version,
         version_before=before.version,
         advice="the store has lost its registry of subscriptions or a part of it, or holds an older one. Those of a "
         "configuration file come back by it; "
-        + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing"),
+        + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing")
+        + (f". Paused again, as before: {', '.join(sorted(paused))}" if paused else ""),
     )
     reason = "the store has lost it, and it is in no configuration file; add it again"
     for name in lost:

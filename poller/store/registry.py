@@ -47,6 +47,7 @@ from poller.store.subscriptions import (
     by_feed,
     change_of,
     health_field,
+    paused_by,
     plan_addition,
     plan_change,
     plan_file,
@@ -166,7 +167,7 @@ class Registry:
 
     async def sync(
         self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = NO_SUBSCRIPTIONS
-    ) -> None:
+    ) -> tuple[str, ...]:
         """Register the subscriptions of a file with its settings. Which of them rest says :meth:`reconcile`.
 
         Args:
@@ -174,14 +175,31 @@ class Registry:
             now: UTC.
             before: what was there, where the store has lost it.
 
+        Returns:
+            The ids of those that are paused as they were before.
+
         Raises:
             ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
         """
-        await self._change(lambda kept: (plan_file(kept, dict(file), now, before), None))
 
-    async def restore(self, before: Subscriptions) -> None:
-        """Write back what was lost since; see :func:`~poller.store.subscriptions.plan_restoration`."""
-        await self._change(lambda kept: (plan_restoration(kept, before), None))
+        def plan(kept: Subscriptions) -> tuple[list[Write], tuple[str, ...]]:
+            writes = plan_file(kept, dict(file), now, before)
+            return writes, paused_by(writes)
+
+        return await self._change(plan)
+
+    async def restore(self, before: Subscriptions) -> tuple[str, ...]:
+        """Write back what was lost since; see :func:`~poller.store.subscriptions.plan_restoration`.
+
+        Returns:
+            The ids of those whose pause was brought back.
+        """
+
+        def plan(kept: Subscriptions) -> tuple[list[Write], tuple[str, ...]]:
+            writes = plan_restoration(kept, before)
+            return writes, paused_by(writes)
+
+        return await self._change(plan)
 
     async def reconcile(self, listed: Callable[[], Awaitable[ListedSubscriptions]], now: datetime) -> FilePauses:
         """Pause and resume by :func:`plan_file_pauses`.

@@ -362,6 +362,11 @@ NO_SUBSCRIPTIONS: Final = Subscriptions()
 _json: Final = msgspec.json.Encoder().encode
 
 
+def paused_by(writes: Sequence[Write]) -> tuple[str, ...]:
+    """The subscriptions that a change pauses."""
+    return tuple(name for part, name, value in writes if part == "paused" and value is not None)
+
+
 def change_of(kept: Subscriptions, writes: Sequence[Write]) -> str:
     """The digest of a change: another one for other writes, on another registry, or planned at another time."""
     planned = msgspec.msgpack.encode((kept.version, kept.changes, kept.at, writes))
@@ -438,17 +443,19 @@ def plan_restoration(kept: Subscriptions, before: Subscriptions) -> list[Write]:
 
     Args:
         kept: what is there; where anything was changed since, nothing is brought back. A registry that does not
-            continue what was there, as after a failover, gets the pauses of the subscriptions that it has.
+            continue what was there, as after a failover, gets the pauses of the subscriptions that it has, but for
+            those that were resumed there since.
         before: what was there.
     """
+    again = [name for name in before.paused if not _is_resumed_since(kept, before, name)]
     if not kept.continues(before):
-        return [write for name in before.paused for write in _pause_again(kept, before, name)]
+        return [write for name in again for write in _pause_again(kept, before, name)]
     if kept.version != before.version:
         return []
     parts: tuple[tuple[Part, Mapping[str, bytes], Mapping[str, object]], ...] = (
         ("secrets", {name: _json(one) for name, one in before.secrets.items()}, kept.secrets),
         ("credentials", before.credentials, kept.credentials),
-        ("paused", {name: _json(one) for name, one in before.paused.items()}, kept.paused),
+        ("paused", {name: _json(before.paused[name]) for name in again}, kept.paused),
     )
     return [
         (part, name, value)
@@ -654,6 +661,11 @@ def _pause_begin(kept: Subscriptions, name: str, pause: Paused) -> list[Write]:
     if one is _UNREADABLE or one.rests or pause.by == "removed":
         return writes
     return [_registration(name, msgspec.structs.replace(one, rests=True)), *writes]
+
+
+def _is_resumed_since(kept: Subscriptions, before: Subscriptions, name: str) -> bool:
+    """Whether a subscription was resumed after that reading: losing changes makes the moment of that no later."""
+    return kept.pauses.resumed.get(name, 0) > before.pauses.resumed.get(name, 0)
 
 
 def _pause_again(kept: Subscriptions, before: Subscriptions, name: str) -> list[Write]:

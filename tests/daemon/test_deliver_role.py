@@ -319,6 +319,28 @@ async def test_a_store_that_went_back_and_has_changed_since_is_noticed(scene: Sc
     await scene.arrives("a", "e1", "e2")
 
 
+async def test_what_was_resumed_after_the_store_went_back_goes_on(scene: Scene) -> None:
+    """Law: a resumption after a loss is not undone, and the log names each subscription whose pause is brought back."""
+    scene.deliver(scene.settings("a", "c"))
+    await scene.add("e1")
+    for name in ("a", "c"):
+        await scene.arrives(name, "e1")
+    elsewhere = Registry(scene.client, SubscriptionKeys.of("elsewhere"))
+    await scene.registry.pause("c", Paused("operator", "by request", now()))
+    await scene.is_idle("c")
+    await scene.move_registry("poller", "elsewhere")
+    await scene.registry.pause("a", Paused("operator", "by request", now()))
+    await scene.is_idle("a")
+    await elsewhere.resume("c")
+    with capture_logs() as said:
+        await scene.move_registry("elsewhere", "poller")
+        await scene.add("e2")
+        await scene.arrives("c", "e1", "e2")
+    assert set((await scene.registry.all()).paused) == {"a"}
+    (line,) = [line for line in said if line["event"] == "subscriptions brought back"]
+    assert (line["paused"], "again, as before: a" in line["advice"]) == (["a"], True)
+
+
 async def test_pauses_that_the_store_loses_are_brought_back(scene: Scene) -> None:
     """A paused subscription gets nothing although the store loses all pauses; they are stored again."""
     scene.deliver(scene.settings("file", "paused"))

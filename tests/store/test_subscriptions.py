@@ -35,6 +35,7 @@ from poller.store.subscriptions import (
     since_field,
     subscriptions_of,
 )
+from tests.harness.waiting import until
 from tests.stores import all_keys
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -588,6 +589,35 @@ async def test_other_changes_in_the_place_of_lost_ones_are_a_loss(store_client: 
     assert (now.continues(first), now.continues(before), before.continues(now)) == (True, False, False)
     await registry.restore(before)
     assert set((await registry.all()).paused) == {"a", *others}
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+async def test_what_was_resumed_after_a_loss_stays_resumed(store_client: Redis, more: int) -> None:
+    """Law: restoring ends no resumption that came after the store went back, and says which pauses it brings back."""
+    registry, others = Registry(store_client, KEYS), ["d", "e"][:more]
+    for name in ("a", "b", "c", "d", "e"):
+        await registry.add(name, SETTINGS, (), NOW)
+    for name in ("b", "c"):
+        await registry.pause(name, PAUSE)
+        await registry.resume(name)
+        await registry.pause(name, PAUSE)
+    copy = await copied(store_client)
+    await registry.pause("a", PAUSE)
+    await registry.resume("b")  # is lost, too
+    await registry.pause("b", PAUSE)
+    before = await registry.all()
+
+    async def later() -> bool:
+        return (await registry.all()).at > before.at
+
+    await until(later, "the store's next millisecond")
+    await gone_back(store_client, copy)
+    await registry.resume("c")
+    for name in others:
+        await registry.pause(name, PAUSE)
+    assert await registry.restore(before) == ("a",)
+    assert set((await registry.all()).paused) == {"a", "b", *others}
+    assert await registry.restore(before) == ()
 
 
 async def test_a_change_planned_on_what_is_lost_is_not_written(store_client: Redis) -> None:
