@@ -176,9 +176,8 @@ class SubscriptionRunner:
 
     def follow_pauses(self, pauses: SinkPauses) -> None:
         """Pause or resume the sink by the registry, which any process may have changed."""
-        resumed = pauses.resumed.get(self._name, 0)
-        if resumed != self._resumed:
-            self._resumed, self.paused_until = resumed, None
+        if pauses.is_resumed_since(self._name, self._resumed):
+            self._resumed, self.paused_until = pauses.resumed[self._name], None
             if self._subscriber:
                 self._subscriber.resume()
         self.pause_until(pauses.until.get(self._name), pauses.since.get(self._name))

@@ -144,11 +144,23 @@ class SinkPauses(msgspec.Struct, frozen=True):
         until: until when the sink wants nothing, UTC; may have passed.
         since: since when that is known, UTC; absent where another version has written it.
         resumed: when an operator or another sink last ended one, in milliseconds: what began before that is over.
+        at: when this was so, in milliseconds; 0: not known.
     """
 
     until: Mapping[str, datetime] = {}
     since: Mapping[str, datetime] = {}
     resumed: Mapping[str, int] = {}
+    at: int = 0
+
+    def is_resumed_since(self, subscription: str, before: int) -> bool:
+        """Whether a pause of the subscription has been ended since a reading that had this as ``resumed``.
+
+        A store that has gone back to an older copy has an earlier moment, or none, and nothing was ended. But if the
+        moment before is still to come, the store's clock was set back, and any other one is later.
+        """
+        resumed = self.resumed.get(subscription, 0)
+        is_set_back = 0 < self.at < before - _NEAR_MS
+        return resumed > before or (is_set_back and 0 < resumed < before)
 
 
 class Subscriptions(msgspec.Struct, frozen=True):
@@ -308,7 +320,7 @@ def sink_pauses(kept: Mapping[str, bytes], at: int) -> SinkPauses:
         if not at or (moment <= latest and since.get(name, 0) <= at + _NEAR_MS)
     }
     resumed = {field.partition(" ")[0]: moment for field, moment in read.items() if field.endswith(_RESUMED)}
-    return SinkPauses(valid, {name: moment_of(since[name]) for name in valid if name in since}, resumed)
+    return SinkPauses(valid, {name: moment_of(since[name]) for name in valid if name in since}, resumed, at)
 
 
 def since_field(subscription: str) -> str:
@@ -664,8 +676,7 @@ def _pause_begin(kept: Subscriptions, name: str, pause: Paused) -> list[Write]:
 
 
 def _is_resumed_since(kept: Subscriptions, before: Subscriptions, name: str) -> bool:
-    """Whether a subscription was resumed after that reading: losing changes makes the moment of that no later."""
-    return kept.pauses.resumed.get(name, 0) > before.pauses.resumed.get(name, 0)
+    return kept.pauses.is_resumed_since(name, before.pauses.resumed.get(name, 0))
 
 
 def _pause_again(kept: Subscriptions, before: Subscriptions, name: str) -> list[Write]:

@@ -455,6 +455,40 @@ async def test_resuming_ends_a_pause_of_the_sink_in_all_processes(scene: Scene) 
     assert (await resume(scene.client, settings, "one", now=now())) is None
 
 
+@pytest.mark.parametrize("resumptions", [1, 2])
+async def test_a_resumption_that_the_store_loses_ends_no_retry_after(scene: Scene, resumptions: int) -> None:
+    """Law: a store that goes back to before an operator's resumption, or to an earlier one, ends no sink's pause."""
+    settings = scene.settings("one", "two")
+    await scene.registry.sync(filed(settings), now())
+    for number in range(resumptions):
+        if number == resumptions - 1:
+            await scene.move_registry("poller", "elsewhere")
+        await scene.registry.pause("one", Paused("operator", "by request", now()))
+        await scene.registry.resume("one")
+    scene.sink.answer = lambda request: _LATER if request.target == "/one" else Reply()
+    scene.deliver(settings)
+    await scene.add("e1")
+    await until(lambda: noted_pause(scene.registry, "one"), "the pause to be stored")
+    before = await looks(scene.client)
+    await until(lambda: since(scene.client, before + 4), "the registry to be read")
+    with capture_logs() as said:
+        await scene.move_registry("elsewhere", "poller")
+        await until(lambda: "subscriptions brought back" in events(said), "the loss to be noticed")
+    before = await looks(scene.client)
+    await until(lambda: since(scene.client, before + 4), "the registry to be read")
+    await scene.add("e2")
+    await scene.arrives("two", "e1", "e2")
+    assert scene.got("one") == ["e1"]
+    scene.sink.answer = lambda _: Reply()
+    await scene.registry.pause("one", Paused("operator", "by request", now()))
+    await scene.registry.resume("one")
+    await scene.sink.until(lambda: set(scene.got("one")[1:]) == {"e1", "e2"}, "both events")
+
+
+async def noted_pause(registry: Registry, name: str) -> bool:
+    return name in (await registry.pauses()).until
+
+
 async def test_a_pause_that_a_wrong_clock_has_written_silences_nobody(scene: Scene) -> None:
     """A stored pause of a month, written by a process with a wrong clock, does not hold up deliveries."""
     settings = scene.settings("one")

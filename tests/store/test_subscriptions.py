@@ -620,6 +620,28 @@ async def test_what_was_resumed_after_a_loss_stays_resumed(store_client: Redis, 
     assert await registry.restore(before) == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "resumed", "at", "expected"),
+    [
+        (0, 0, 9_000, False),
+        (0, 5_000, 9_000, True),
+        (5_000, 5_000, 9_000, False),
+        (5_000, 8_000, 9_000, True),
+        (5_000, 4_000, 9_000, False),  # the store went back
+        (5_000, 0, 9_000, False),
+        (5_000, 4_000, 4_500, False),  # to one whose clock is a little behind
+        (5_000, 3_000, 3_500, True),  # the clock was set back
+        (5_000, 5_000, 3_500, False),
+        (5_000, 0, 3_500, False),
+        (5_000, 3_000, 0, False),
+    ],
+)
+def test_only_a_newer_moment_is_a_resumption(before: int, resumed: int, at: int, *, expected: bool) -> None:
+    """Law: an earlier moment, or none, is that of an older copy, unless the store's clock was set back."""
+    pauses = SinkPauses(resumed={"a": resumed} if resumed else {}, at=at)
+    assert pauses.is_resumed_since("a", before) == expected
+
+
 async def test_a_change_planned_on_what_is_lost_is_not_written(store_client: Redis) -> None:
     """Law: a change that was planned before the registry went back is planned again, at the same version, too."""
     registry = Registry(store_client, KEYS)
