@@ -2,7 +2,8 @@
 
 **Invariants**
 
-* A client that reconnects with its latest ``Last-Event-ID`` misses no event and sees none twice, in any of its feeds.
+* A client that reconnects with its latest ``Last-Event-ID`` misses no event and sees none twice, in any of its feeds,
+  also where it meets processes in turn that have and have not one of them, as during a rollout that adds it.
 * At most :data:`READERS` clients read, each at the speed of its connection. A client that reads nothing for
   :data:`STALLED` seconds is disconnected.
 * Permission to read is checked before each message, so a replaced token ends the connections that were made with it.
@@ -33,6 +34,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
@@ -251,7 +253,7 @@ def event_routes(
             raise RequestRefused(503, f"there are {readers} readers already", headers={"retry-after": _FULL_AGAIN})
 
         async def begun() -> EventReader:
-            places = StreamPositions(await newest(backing.client, chosen) if begin is None else begin)
+            places = StreamPositions(await newest(backing.client, chosen)) if begin is None else begin
             return EventReader(
                 backing.client,
                 news,
@@ -291,7 +293,7 @@ def _types(request: Request, there: Collection[str]) -> Callable[[str], bool] | 
     return type_test(wanted) if wanted else None
 
 
-def _start_positions(request: Request, chosen: Mapping[str, str]) -> dict[str, StreamPosition] | None:
+def _start_positions(request: Request, chosen: Mapping[str, str]) -> StreamPositions | None:
     """The start position in each feed; None: after all present entries."""
     name, text = "from", request.query_params.get("from", "now")
     if last := request.headers.get("last-event-id"):
@@ -299,9 +301,9 @@ def _start_positions(request: Request, chosen: Mapping[str, str]) -> dict[str, S
     if text == "now":
         return None
     if text == "earliest":
-        return dict.fromkeys(chosen.values(), BEGINNING)
+        return StreamPositions(dict.fromkeys(chosen.values(), BEGINNING))
     with suppress(ValueError):
-        return dict.fromkeys(chosen.values(), StreamPosition(*EntryId.checked(text)))
+        return StreamPositions(dict.fromkeys(chosen.values(), StreamPosition(*EntryId.checked(text))))
     try:
         return read_places(text, chosen.values())
     except ValueError:
@@ -599,6 +601,7 @@ BEGINNING: Final = StreamPosition()
 LONGEST: Final = 16 * 1024
 """Characters of a text."""
 
+_HASH_SIZE: Final = 5  # bytes
 _decoder: Final = msgspec.msgpack.Decoder(list[_Part])
 _NOT_OURS: Final = "not an id that this service has sent"
 
@@ -608,12 +611,19 @@ class StreamPositions:
 
     The text is URL-safe base64 of MessagePack: for each feed, by name, ``[hash of 5 bytes, milliseconds, number,
     sequence]``. 256 feeds take some 8 KiB, which fits a header.
+
+    Positions at other feeds, which this process does not have or the client has not asked for, stand behind them
+    unchanged. Of those the newest are kept, as many as bring all positions to :data:`MOST_FEEDS`.
     """
 
-    def __init__(self, places: Mapping[str, StreamPosition]) -> None:
-        """Take the positions by feed."""
+    def __init__(
+        self, places: Mapping[str, StreamPosition], others: Mapping[bytes, StreamPosition] = MappingProxyType({})
+    ) -> None:
+        """Take the positions by feed, and those at other feeds by the hash of the feed."""
         self._places = dict(sorted(places.items()))
         self._names = {feed: _hash(feed) for feed in self._places}
+        left = sorted(others.keys() - self._names.values(), key=lambda name: (others[name], name), reverse=True)
+        self._others = sorted((name, *others[name]) for name in left[: max(MOST_FEEDS - len(places), 0)])
 
     def __getitem__(self, feed: str) -> StreamPosition:
         """The position in a feed's stream."""
@@ -626,12 +636,12 @@ class StreamPositions:
     @property
     def text(self) -> str:
         """All positions."""
-        parts = [(self._names[feed], *place) for feed, place in self._places.items()]
+        parts = [(self._names[feed], *place) for feed, place in self._places.items()] + self._others
         return urlsafe_b64encode(msgspec.msgpack.encode(parts)).rstrip(b"=").decode()
 
 
-def read_places(text: str, feeds: Iterable[str]) -> dict[str, StreamPosition]:
-    """The positions of these feeds from a text; a feed that is not in the text starts at its first entry.
+def read_places(text: str, feeds: Iterable[str]) -> StreamPositions:
+    """The positions of these feeds, and of others, from a text; a feed not in the text starts at its first entry.
 
     Raises:
         ValueError: the text is invalid.
@@ -642,9 +652,9 @@ def read_places(text: str, feeds: Iterable[str]) -> dict[str, StreamPosition]:
         parts = _decoder.decode(urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
     except (Error, UnicodeEncodeError, msgspec.MsgspecError):
         raise ValueError(_NOT_OURS) from None
-    found = {name: StreamPosition(*numbers) for name, *numbers in parts}
-    return {feed: found.get(_hash(feed), BEGINNING) for feed in feeds}
+    found = {name: StreamPosition(*numbers) for name, *numbers in parts if len(name) == _HASH_SIZE}
+    return StreamPositions({feed: found.get(_hash(feed), BEGINNING) for feed in feeds}, found)
 
 
 def _hash(feed: str) -> bytes:
-    return blake2b(feed.encode(), digest_size=5).digest()
+    return blake2b(feed.encode(), digest_size=_HASH_SIZE).digest()
