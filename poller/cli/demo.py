@@ -89,7 +89,7 @@ _NEXT_STEPS: Final = """
 app = CommandLine()
 
 
-@app.command(example="demo --seconds 10 --keep trial", logs="warning", is_daemon=True)
+@app.command(example="demo --seconds 10 --keep trial", logs="warning")
 async def demo(
     options: GlobalOptions,  # noqa: ARG001 -- the demo has its own configuration
     *,

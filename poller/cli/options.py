@@ -18,7 +18,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -275,7 +274,6 @@ class CommandLine(typer.Typer):
         cls: type[TyperCommand] | None = None,
         example: str = "",
         logs: Level = "error",
-        is_daemon: bool | str = False,
         **options: Any,
     ) -> Callable[[Any], Any]:
         """Register a function as a command.
@@ -288,20 +286,18 @@ class CommandLine(typer.Typer):
             cls: of the command; default: :class:`HelpfulCommand`.
             example: arguments of ``poller`` for the help page, the command's name first.
             logs: the log level by default.
-            is_daemon: whether SIGTERM, SIGINT and SIGHUP end it with code 0 from the first moment; an option's name:
-                where that is given.
             options: see :meth:`typer.Typer.command`.
         """
         register = super().command(name, cls=cls or HelpfulCommand, epilog=example, **options)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-            register(_with_global_options(function, logs=logs, is_daemon=is_daemon))
+            register(_with_global_options(function, logs=logs))
             return function
 
         return decorate
 
 
-def _with_global_options(function: Callable[..., Any], *, logs: Level, is_daemon: bool | str) -> Callable[..., None]:
+def _with_global_options(function: Callable[..., Any], *, logs: Level) -> Callable[..., None]:
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
     context_parameter = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
@@ -314,8 +310,6 @@ def _with_global_options(function: Callable[..., Any], *, logs: Level, is_daemon
         log_level: LogLevel | None,
         **values: Any,
     ) -> None:
-        if is_daemon is True or (is_daemon and values[is_daemon] is not None):
-            _exit_on_signals()
         options = GlobalOptions(context, config, log_format, log_level).over(context.obj)
         options.set_up_logs(logs)
         result = function(options, **values)
@@ -329,18 +323,6 @@ def _with_global_options(function: Callable[..., Any], *, logs: Level, is_daemon
     call.__signature__ = signature  # type: ignore[attr-defined]  # typer reads the parameters from here
     call.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     return call
-
-
-def _exit_on_signals() -> None:
-    """End the process with code 0 at SIGTERM, SIGINT and SIGHUP until the daemon's loop handles them.
-
-    Nothing has started before that, so nothing needs to be cleaned up. Without this, a signal during a second of
-    imports would end the process by itself, which supervisors count as a failure. As later, only SIGHUP stays ignored
-    if it is, as under ``nohup``; SIGINT is handled though a script that starts this in the background has it ignored.
-    """
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # who sees SIGTERM handled sees all handled
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: os._exit(0))
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:

@@ -29,7 +29,7 @@ _WORD_WIDTH: Final = len("warning")
 app = CommandLine()
 
 
-@app.command(example="run --only poll,serve", logs="info", is_daemon=True)
+@app.command(example="run --only poll,serve", logs="info")
 def run(
     options: GlobalOptions,
     *,

@@ -82,7 +82,7 @@ class Report:
     failure: StoreRefused | None = None
 
 
-@app.command(cls=WatchCommand, example="status acme/contractTypes --watch 5", is_daemon="watch")
+@app.command(cls=WatchCommand, example="status acme/contractTypes --watch 5")
 async def status(
     options: GlobalOptions,
     feeds: Feeds = None,

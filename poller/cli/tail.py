@@ -51,7 +51,7 @@ class _Format:
     width: int
 
 
-@app.command(example="tail --from 2h --type removed", is_daemon=True)
+@app.command(example="tail --from 2h --type removed")
 async def tail(
     options: GlobalOptions,
     feeds: Feeds = None,

@@ -22,7 +22,7 @@ keys_app = CommandLine(help="Create signing secrets.")
 config_app = CommandLine(help="Print a commented configuration file.")
 
 
-@app.command(example="sandbox --records 1000 --profile no-delta", logs="info", is_daemon=True)
+@app.command(example="sandbox --records 1000 --profile no-delta", logs="info")
 async def sandbox(
     options: GlobalOptions,  # noqa: ARG001 -- the configuration does not count
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,49 @@ def test_an_output_that_is_full_is_named() -> None:
         1,
         "poller: standard output cannot be written: No space left on device\n",
     )
+
+
+_SIGNALLED = """
+import os, signal, sys
+
+class Stopped:
+    def find_spec(self, name, *_):
+        if name == "poller.cli.app":
+            os.kill(os.getpid(), signal.{name})
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Stopped())
+from poller.cli import main
+
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize(
+    ("line", "is_daemon"),
+    [
+        ("run", True),
+        ("run --only poll", True),
+        ("-c other.toml --log-format json run", True),
+        ("-cother.toml --log-level=debug run", True),
+        ("tail acme/contractTypes", True),
+        ("demo", True),
+        ("sandbox --records 5", True),
+        ("status --watch", True),
+        ("status --json --watch=5", True),
+        ("status", False),
+        ("-c run status", False),
+        ("--config run once", False),
+        ("pause run", False),
+        ("--version", False),
+        ("", False),
+    ],
+)
+def test_a_signal_before_the_commands_are_imported_ends_a_daemon_in_order(
+    line: str, *, is_daemon: bool, name: str
+) -> None:
+    """A daemon exits with 0 at a signal that comes before its imports; other commands end by the signal."""
+    done = subprocess.run([sys.executable, "-c", _SIGNALLED.format(name=name), *line.split()], check=False)
+    by_itself = 130 if name == "SIGINT" else -signal.Signals[name]
+    assert done.returncode == (0 if is_daemon else by_itself)
