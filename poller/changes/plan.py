@@ -47,8 +47,8 @@ class PublishRules(msgspec.Struct, frozen=True):
         strip: removes the ignored pointers from a parsed record, from :func:`canonical.without`; None: all counts.
         shape: which fields are requested, if that is not all or has changed; known values of other fields are kept.
         round_start: the feed's sequence number when the reading started. A version older than one published since then
-            is passed over: paging showed the newer one first. What only an older part held comes with the next full
-            reading.
+            is passed over: paging showed the newer one first. Another reading follows, in case it is the restored one,
+            or a part that has what the newer one lacks.
         partial: whether records may carry only some of their keys; they are merged with what is known first.
         whole_keys: the keys of those that are whole all the same, and not merged.
         holding: what becomes of versions older than the known one.
@@ -101,7 +101,8 @@ class _CommitBuilder:
         self._recorded = recorded
         self._digest = blake2b(digest_size=16)
         self._backwards = 0
-        self.parts_dropped = 0
+        self.superseded: list[Record] = []
+        self.withheld = 0
         self.tally = RoundCounts()
         self.snapshots: dict[str, Snapshot] = {}
         self.events: list[bytes] = []
@@ -181,7 +182,8 @@ class _CommitBuilder:
             held=self.held,
             digest=self._digest.hexdigest(),
             backwards=self._backwards,
-            parts_dropped=self.parts_dropped,
+            superseded=tuple(self.superseded),
+            withheld=self.withheld,
         )
 
 
@@ -215,7 +217,7 @@ def plan(
         snapshot = draft.snapshots.get(record.key) or known.get(record.key)
         if snapshot is not None and _superseded(record, snapshot, rules.round_start):
             draft.tally.unchanged += 1
-            draft.parts_dropped += rules.partial
+            draft.superseded.append(record)
             continue
         try:
             whole = rules.whole(record, snapshot) if rules.partial else record
@@ -230,6 +232,7 @@ def plan(
             snapshot = draft.readable(snapshot, change)
         if snapshot is not None and _goes_back(whole, change, snapshot) and draft.holds(change, rules.holding):
             draft.tally.unchanged += 1
+            draft.withheld += 1
             draft.keep_as_it_is(change.key, snapshot.raw, snapshot)  # it was not missing
             continue
         draft.release(record.key, rules.holding)
@@ -472,7 +475,8 @@ class Commit(msgspec.Struct, frozen=True):
         held: by record key, versions that are held back from now on; None where none is any more.
         backwards: how many versions were older than the known one, published or held back, each once.
         page_digests: replace those of the feed's last full reading; None: they stay, unless there are snapshots.
-        parts_dropped: how many parts of records were passed over because a newer one was published before.
+        superseded: the versions that were passed over because a newer one was published before.
+        withheld: how many versions are held back.
     """
 
     generation: str
@@ -487,7 +491,8 @@ class Commit(msgspec.Struct, frozen=True):
     held: Mapping[str, HeldVersion | None] = {}
     backwards: int = 0
     page_digests: bytes | None = None
-    parts_dropped: int = 0
+    superseded: tuple[Record, ...] = ()
+    withheld: int = 0
 
     @property
     def next_sequence(self) -> int:

@@ -147,7 +147,7 @@ async def settle_absent(
         )
     too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart + age
     young = await store.subjects_since(lag) if lag and absent.missing else frozenset[str]()
-    readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps, young=young)
+    readings = _AbsenceByReadings(store, remove, mark, too_soon=too_soon, keeps=keeps, young=young, deltas=deltas)
     if feed.resource.detail_path is None:
         settled = await _settle_by_readings(store, absent, seen, readings, second_pass)
     else:
@@ -178,18 +178,22 @@ class _AbsenceByReadings:
 
     def __init__(
         self,
+        store: RoundStore,
         remove: WriteAbsent,
         mark: WriteAbsent,
         *,
         too_soon: bool,
         keeps: Callable[[str, Snapshot], bool],
         young: Container[str],
+        deltas: DeltaReader | None,
     ) -> None:
         # This reading confirms nothing: records that it misses first count as missed first by the next one.
         self.too_soon = too_soon
         self.is_first = False  # whether a second reading is needed, and this one has confirmed none
         self.awaits_reading = False  # whether a second reading is needed
         self._has_removed = False
+        self._store = store
+        self._deltas = deltas
         self._remove = remove
         self._mark = mark
         self._keeps = keeps
@@ -202,7 +206,8 @@ class _AbsenceByReadings:
         if not missing or self.too_soon:
             self.is_first = self.awaits_reading = self.is_first or bool(missing)
             return not missing
-        grown = {key: snapshot for key, snapshot in missing.items() if subject_of(key) not in self.young}
+        present = await self._without_brought(missing)
+        grown = {key: snapshot for key, snapshot in present.items() if subject_of(key) not in self.young}
         self.has_young = self.has_young or len(grown) < len(missing)
         absent = {key: snapshot for key, snapshot in grown.items() if not self._keeps(key, snapshot)}
         again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing and key not in self.listed}
@@ -215,6 +220,19 @@ class _AbsenceByReadings:
         self._has_removed = self._has_removed or bool(again)
         self.is_first = (self.is_first or self.has_young or bool(first)) and not self._has_removed
         return not unsure and len(again) == len(missing)
+
+    async def _without_brought(self, missing: Mapping[str, Snapshot]) -> Mapping[str, Snapshot]:
+        """Those that no delta has brought since they were found missing, as they are known now."""
+        if self._deltas is None or not self._deltas.brought:
+            return missing
+        brought = self._deltas.brought
+        known = await _known_now(self._store, [key for key in missing if key not in brought])
+        return {key: snapshot for key, snapshot in known.items() if not snapshot.removed}
+
+
+async def _known_now(store: RoundStore, keys: list[str]) -> dict[str, Snapshot]:
+    """The snapshots of these keys, those that cannot be read marked as such."""
+    return {key: checked(snapshot) for key, snapshot in (await store.known(keys)).items()}
 
 
 async def _settle_by_readings(
@@ -323,13 +341,10 @@ class _AbsenceByRequests:
     async def _leave_to_readings(self) -> bool:
         settled = True
         for _, keys in self._gone:
-            settled = await self._readings.settle(await self._known(keys)) and settled
+            settled = await self._readings.settle(await _known_now(self._store, keys)) and settled
         if self._failure is not None:
             raise self._failure
         return settled
-
-    async def _known(self, keys: list[str]) -> dict[str, Snapshot]:
-        return {key: checked(snapshot) for key, snapshot in (await self._store.known(keys)).items()}
 
     async def _asked_once(self, absent: Mapping[str, Snapshot]) -> bool:
         paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in absent.items()}
@@ -347,7 +362,7 @@ class _AbsenceByRequests:
         return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
 
     async def _asked_again(self, keys: list[str], answered_at: float) -> bool:
-        known = await self._known(keys)
+        known = await _known_now(self._store, keys)
         paths = {key: self._feed.absence_path(key, snapshot) for key, snapshot in known.items()}
         verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
         brought = self._deltas.brought if self._deltas is not None else ()

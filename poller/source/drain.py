@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -286,6 +286,7 @@ class DeltaReader:
         failed: whether a delta failed.
         refused: whether the API refused the token.
         moved: whether a delta gave a token.
+        doubtful: whether a delta had records that could not be distinguished, or that may not be as they are known.
         changed: the keys of the records that the full reading publishes.
         newer: the keys of records that a page may show in an older version than a delta has.
     """
@@ -299,6 +300,7 @@ class DeltaReader:
         *,
         recent: Iterable[str] = (),
         seen: SeenKeysObserver | None,
+        doubt: Callable[[], Mapping[str, str | None]] = dict,
         clock: Clock,
     ) -> None:
         """Start from a delta token.
@@ -310,10 +312,11 @@ class DeltaReader:
             token: the delta token that the first delta starts from.
             recent: the subjects of records that deltas have brought lately: the listing may lag behind them.
             seen: is given the keys of the records, because what a delta brings exists.
+            doubt: the marks that go with the token of a doubtful delta.
             clock: the store's.
         """
         self.token = token
-        self.worked = self.failed = self.refused = self.moved = False
+        self.worked = self.failed = self.refused = self.moved = self.doubtful = False
         self.changed: set[str] = set()
         self._feed = feed
         self._drain = drain
@@ -321,6 +324,7 @@ class DeltaReader:
         self._seen = seen
         self._brought: set[str] = set()
         self.newer = {key for subject in recent for key in (subject, twin_of(subject)) if key}
+        self._doubt = doubt
         self._clock = clock
         self._due = clock.monotonic()
 
@@ -377,7 +381,7 @@ class DeltaReader:
             return
         slot = self._feed.slot or timedelta.max
         self._due = self._clock.monotonic() + slot.total_seconds()
-        pages, path = self._drain.pages, self._feed.resource.path
+        pages, path, doubts = self._drain.pages, self._feed.resource.path, self._writer.doubts
         try:
             reader = await self._drain.read_delta(path, self.token, seen=self)
         except RoundTimeExceeded:
@@ -388,6 +392,9 @@ class DeltaReader:
             self.failed = True
             return
         self.worked = True
+        marks = self._doubt() if self._writer.doubts > doubts else {}
+        self.doubtful = self.doubtful or bool(marks)
         if reader.delta_token:
             self.token, self.moved = reader.delta_token, True
-            await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: rfc3339(self._clock.now())})
+            now = rfc3339(self._clock.now())
+            await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: now, **marks})

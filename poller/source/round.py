@@ -316,11 +316,13 @@ class _RoundRun:
             pages=self._pages,
             late=result.late,
             out_of_time=isinstance(failure, RoundTimeExceeded),
-            doubtful=self._is_doubtful,
+            doubtful=self._writer.doubts > 0,
             token_failures=self._token_failures,
             uses_release=self._uses_release,
             awaits_reading=self._awaits_reading,
-            wants_recheck=self._wants_recheck,
+            gives_token=self._may_lag and (self._start.gives_token or self._uses_listing_token),
+            has_removed=self._may_lag and (self._has_young or self._writer.tally.removed > 0),
+            has_doubtful_delta=self._has_doubtful_delta,
             has_passed_over=self._has_young or self._writer.passed_over > 0,
             is_old_copy=self._is_old_copy,
         )
@@ -381,6 +383,7 @@ class _RoundRun:
                 start.deltas_since,
                 recent=await self._store.subjects_since(lag, cause=RoundMode.DELTA) if lag else (),
                 seen=self._seen,
+                doubt=lambda: doubt_marks(self._feed, self._start, self._clock.now()),
                 clock=self._clock,
             )
         if start.mode is RoundMode.DELTA:
@@ -536,33 +539,25 @@ class _RoundRun:
         # The token of a listing of one page is not used: it may lag behind the deltas. Others may have been read since.
         if self._deltas is not None and self._as_before:
             await self._read_delta_all_the_same()
-            self._settled = self._settled and not self._deltas.brought
+            self._settled = self._settled and not (self._deltas.brought or self._deltas.doubtful)
         elif self._deltas is not None and self._deltas.token != self._delta_token:
             await self._catch_up(self._deltas)
-        self._settled = self._settled and not self._writer.passed_over
+        self._settled = self._settled and not (self._writer.passed_over or self._writer.unsettled)
         self._concluded = self._complete
 
     @property
     def _may_lag(self) -> bool:
         """Whether a record may be known that the listing does not show yet."""
-        gives_tokens = self._drain.learnt.delta_token != "none"  # noqa: S105 -- no token, but where there is none
-        return self._feed.delta and gives_tokens and self._substreams is None and bool(self._feed.lag)
+        learnt = self._drain.learnt.delta_token != "none"  # noqa: S105 -- no token, but where there is none
+        has_tokens = learnt or self._state.delta_token is not None
+        return self._feed.delta and has_tokens and self._substreams is None and bool(self._feed.lag)
 
     @property
-    def _wants_recheck(self) -> bool:
-        """Whether a full reading has to follow soon, when the API has shown what it may not show yet.
-
-        That is so after a reading that deltas have to go on from, after one that has removed records, and after one
-        that did not tell all of them.
-        """
-        gives_token = self._start.gives_token or self._uses_listing_token
-        has_removed = self._has_young or self._writer.tally.removed > 0
-        return self._may_lag and (gives_token or has_removed or self._is_doubtful)
-
-    @property
-    def _is_doubtful(self) -> bool:
-        """Whether some records could not be distinguished, or are known only in part."""
-        return self._writer.jumbled > 0 or self._writer.fragments > 0
+    def _has_doubtful_delta(self) -> bool:
+        """Whether a delta had records that could not be distinguished, or that may not be as they are known."""
+        if self._start.mode is RoundMode.DELTA:
+            return self._writer.doubts > 0
+        return self._deltas is not None and self._deltas.doubtful
 
     @property
     def _is_old_copy(self) -> bool:
@@ -692,7 +687,9 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         uses_release: whether it has carried out an operator's release; False: what is released waits for a second
             reading.
         awaits_reading: whether a second reading decides about records that it missed.
-        wants_recheck: whether a later reading has to look once more for what the listing did not show yet.
+        gives_token: whether deltas go on from a token of the listing, which may lag behind it.
+        has_removed: whether it has removed records, or has left some alone for now.
+        has_doubtful_delta: whether a delta had records that could not be told apart, or may not be as they are known.
         has_passed_over: whether it left some records as they are known, because a delta has brought them lately.
         is_old_copy: whether it is a copy that a cache had made before it could show what it was to show.
     """
@@ -713,7 +710,9 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     token_failures: int | None = None
     uses_release: bool = True
     awaits_reading: bool = False
-    wants_recheck: bool = False
+    gives_token: bool = False
+    has_removed: bool = False
+    has_doubtful_delta: bool = False
     has_passed_over: bool = False
     is_old_copy: bool = False
 
@@ -813,9 +812,7 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
     elif full and not keeps_token:
         marks |= dict.fromkeys((DELTA_TOKEN, DELTA_TOKEN_AT))
     if not full and end.doubtful:
-        marks[CONFIRMATION] = confirmation_mark(after_doubtful_delta(start.confirmation))
-        if end.wants_recheck:  # the reading that confirms it may come before the listing shows it
-            marks |= soon_marks(feed, start, end.at)
+        marks |= doubt_marks(feed, start, end.at)
     if full:
         unidentified = end.result.unidentified
         undecided = bool(unidentified) and start.held_origin is None  # held removals were not looked at
@@ -837,33 +834,43 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
     return marks
 
 
+def doubt_marks(feed: Feed, start: RoundStart, at: datetime) -> dict[str, str | None]:
+    """The marks that go with the token of a doubtful delta: for a reading now, and one when the listing shows it."""
+    confirmation = confirmation_mark(after_doubtful_delta(start.confirmation))
+    return {CONFIRMATION: confirmation, **soon_marks(feed, start, at)}
+
+
 def soon_marks(feed: Feed, start: RoundStart, at: datetime) -> dict[str, str | None]:
     """The marks for a full reading as soon as the listing shows what deltas have brought until this moment."""
-    due = at + feed.lag + feed.apart
-    return _recheck_at(feed, at, max(due, start.recheck_at or due))
+    return _recheck_at(feed, start, at, at + feed.lag + feed.apart)
 
 
-def _recheck_at(feed: Feed, at: datetime, due: datetime, *, rechecked: int = 0) -> dict[str, str | None]:
+def _recheck_at(
+    feed: Feed, start: RoundStart, at: datetime, due: datetime, *, rechecked: int = 0
+) -> dict[str, str | None]:
+    """The marks for a full reading that looks for what was not shown at a moment, and no earlier than a pending one."""
+    pending = due if start.rechecks or start.recheck_at is None else start.recheck_at
     number = str(rechecked) if rechecked else None
-    return {RECHECK_AT: rfc3339(due), RECHECK_FROM: rfc3339(at + feed.lag), RECHECKED: number}
+    return {RECHECK_AT: rfc3339(max(due, pending)), RECHECK_FROM: rfc3339(at + feed.lag), RECHECKED: number}
 
 
 def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
-    leaves_open = end.has_passed_over or (end.doubtful and end.wants_recheck)
-    if start.rechecks:
-        if end.is_old_copy:
-            return {RECHECK_AT: rfc3339(end.at + feed.second_look)}
-        # A record that deltas bring every few seconds is not waited for.
-        if leaves_open and start.rechecked < MOST:
-            due = end.at + 2 * (feed.lag + feed.apart)
-            return _recheck_at(feed, end.at, due, rechecked=start.rechecked + 1)
-        if not start.gives_token:
-            return dict.fromkeys((RECHECK_AT, RECHECK_FROM, RECHECKED))  # not again for what this one removed
-    if start.recheck_at is not None and not start.gives_token:
-        return {}
-    if end.wants_recheck and not end.doubtful:
-        return _recheck_at(feed, end.at, end.at + feed.second_look)
-    return soon_marks(feed, start, end.at) if leaves_open or end.is_old_copy else {}
+    soon, later = end.at + feed.lag + feed.apart, end.at + feed.second_look
+    due: list[datetime] = []
+    # Not again for what this one removed, nor for a record that deltas bring every few seconds: it would never end.
+    if end.gives_token or (end.has_removed and not start.rechecks):
+        due.append(later)
+    if end.has_doubtful_delta or (end.is_old_copy and not start.rechecks):
+        due.append(soon)
+    passed_over = end.has_passed_over and start.rechecked < MOST
+    if passed_over:
+        due.append(soon + (feed.lag + feed.apart) * start.rechecks)
+    if due:
+        number = start.rechecked + 1 if start.rechecks and passed_over else 0
+        return _recheck_at(feed, start, end.at, max(due), rechecked=number)
+    if start.rechecks and end.is_old_copy:
+        return {RECHECK_AT: rfc3339(later)}
+    return dict.fromkeys((RECHECK_AT, RECHECK_FROM, RECHECKED)) if start.rechecks else {}
 
 
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:

@@ -324,6 +324,7 @@ class SubstreamReader:
         self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode, keys: set[str]
     ) -> SubstreamSnapshot:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
+        unsettled = self._writer.unsettled
         first = _PrefetchedPage(turn.first, self._ask, partial(self._writer.is_outdated, kept))
         digests = PageDigests(await self._known_page(kept))
         path, pages = self._feed.resource.listing_path(turn.name), self._drain.pages
@@ -346,7 +347,7 @@ class SubstreamReader:
             turn.begun,
             keys=keys,
             changed=changes > 0,
-            validators=first.validators,
+            validators=first.validators if self._writer.unsettled == unsettled else {},
             unidentified=self._writer.unidentified - unidentified,
             confirmation=self._confirmation(kept, reader.pages, changes, mode),
             copied=copied,

@@ -43,7 +43,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from poller.changes.canonical import parse_received, without
+from poller.changes.canonical import canonical, parse_received, without
 from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
@@ -148,7 +148,9 @@ class RoundWriter:
         backwards: how many versions were older than the known one.
         unidentified: how many records had no id that can be read.
         jumbled: how many of these may be several records in one.
-        fragments: how many parts of records leave the record incomplete: they were published alone, or passed over.
+        fragments: how many records of deltas may not be as they are known: of new ones a part was published alone, or a
+            version was passed over that is older than one before and was not there before that.
+        unsettled: how many listed versions are not what is known: they are held back, or older than one before.
         passed_over: how many records of a full reading differ from what is known and were not compared, because a delta
             has brought them lately.
     """
@@ -175,7 +177,7 @@ class RoundWriter:
         """
         self._age = age
         self.tally = RoundCounts()
-        self.unidentified = self.jumbled = self.fragments = self.backwards = self.passed_over = 0
+        self.unidentified = self.jumbled = self.fragments = self.backwards = self.passed_over = self.unsettled = 0
         self._feed = feed
         self._store = store
         self._get = get
@@ -184,6 +186,7 @@ class RoundWriter:
         self._read = record_reader(feed.id_field)
         self._fields_before = state.fields
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
+        self._shown: set[tuple[str, int]] = set()  # keys and versions (hashes) on the pages of this delta before
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
         self._marks_of_parts: Callable[[], Mapping[str, str | None]] = dict
@@ -207,7 +210,7 @@ class RoundWriter:
         self._first_marks = marks
 
     def marks_with_parts(self, marks: Callable[[], Mapping[str, str | None]]) -> None:
-        """Commit these marks together with records that a part alone is known of; called for each commit."""
+        """Commit these marks together with records of which only a part is known, and where records are passed over."""
         self._marks_of_parts = marks
 
     @contextmanager
@@ -269,6 +272,12 @@ class RoundWriter:
     def begin_delta(self) -> None:
         """Start another delta: what it shows is newer than what this round has published before."""
         self._delta_start = self._sequence
+        self._shown.clear()
+
+    @property
+    def doubts(self) -> int:
+        """How many records could not be distinguished, or may not be as they are known after a delta."""
+        return self.jumbled + self.fragments
 
     @property
     def position(self) -> tuple[str, int]:
@@ -357,10 +366,9 @@ class RoundWriter:
                     rules=rules,
                 )
                 rejected += [one for one in commit.rejected if not one.is_snapshot]
-                is_stored = is_stored and not (commit.rejected or commit.held or commit.backwards)
+                is_stored = self._is_stored(commit, mode) and is_stored
                 if commit.backwards or commit.held:
                     commit = self._with_marks(commit)
-                self.fragments += commit.parts_dropped
                 if marks and commit.snapshots:
                     commit = msgspec.structs.replace(commit, marks={**commit.marks, **marks})
                 if commit.empty:
@@ -373,15 +381,31 @@ class RoundWriter:
                 self._sequence = commit.next_sequence
         if rejected:
             await self._mark_seen(rejected, seen)
+        self._note_shown(received, mode)
         return is_stored
+
+    def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
+        if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:
+            self._shown.update((one.key, hash(one.raw)) for one in received if isinstance(one, Record))
+
+    def _is_stored(self, commit: Commit, mode: RoundMode) -> bool:
+        """Whether all records are known as they were read once this is committed; others are counted."""
+        if mode is RoundMode.DELTA:  # some list all versions of a record
+            self.fragments += sum((one.key, hash(one.raw)) not in self._shown for one in commit.superseded)
+        else:
+            self.unsettled += len(commit.superseded) + commit.withheld
+        return not (commit.rejected or commit.held or commit.backwards or commit.superseded or commit.withheld)
 
     async def _count_passed_over(
         self, records: Sequence[Record], known: Mapping[str, Snapshot], rules: PublishRules
     ) -> None:
+        before = self.passed_over
         for place, one in enumerate(records, start=1):
             self.passed_over += _differs(one, known.get(one.key), rules)
             if not place % _AT_ONCE:
                 await asyncio.sleep(0)
+        if self.passed_over and not before:  # the round may end before its own end is committed
+            await self.marks(self._marks_of_parts())
 
     async def _completed(
         self, records: Sequence[Record | Rejected], known: Mapping[str, Snapshot], rules: PublishRules
@@ -716,7 +740,8 @@ async def _whole(part: Record, feed: Feed, get: Get) -> Record:
     found = single_record(body, feed)
     if found is None or found.key != part.key:
         return part
-    return _over_older(part, found.raw) if is_older(found.modified, part.modified) else found
+    # Where no time decides, the part counts: if it is older, a later delta brings the record again.
+    return found if is_older(part.modified, found.modified) else _over_older(part, found)
 
 
 def single_record(body: bytes | None, feed: Feed) -> Record | None:
@@ -725,10 +750,14 @@ def single_record(body: bytes | None, feed: Feed) -> Record | None:
     return found if isinstance(found, Record) else None
 
 
-def _over_older(part: Record, whole: bytes) -> Record:
-    """The part over the whole record, which comes from a backend that lags; alone if the two cannot be merged."""
+def _over_older(part: Record, whole: Record) -> Record:
+    """The part over the whole record, which may come from a backend that lags; alone if the two cannot be merged.
+
+    A record that the part changes nothing of stays as it was received.
+    """
     try:
-        parse_received(whole)
-        return merged(part, whole)
+        parse_received(whole.raw)
+        both = merged(part, whole.raw)
     except ValueError:
         return part
+    return whole if canonical(both.raw) == canonical(whole.raw) else both

@@ -286,3 +286,52 @@ async def test_a_clock_that_was_set_back_does_not_put_it_off() -> None:
     clock.pass_by(-2 * timedelta(hours=1))
     assert RECHECK_AT.encode() in read.store.fields
     assert (await read(Copy(clock, shows_after=DAY))).mode is RoundMode.RECONCILE
+
+
+class Slipping(Script):
+    """A listing of two pages without an endpoint for records, read at a second a request; deltas go on beside it.
+
+    Attributes:
+        passes: the second page of each pass over the listing.
+        changed: what the delta brings as soon as the second pass has begun.
+    """
+
+    def __init__(self, clock: Moving, *passes: list[Any], changed: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._passes = list(passes)
+        self._changed = changed
+        self.on(records("a"), path="/positions", further="p", delta="d1")
+        self.on([], path="/positions", since="d1", delta="d1")
+
+    async def get(self, path: str, params: Params) -> bytes:
+        self._clock.pass_by(timedelta(seconds=1))
+        if dict(params).get("pageToken") == "p":
+            self.on(self._passes.pop(0), path="/positions", page="p", delta="d1")
+            if not self._passes:
+                self.on(self._changed, path="/positions", since="d1", delta="d2")
+                self.on([], path="/positions", since="d2", delta="d2")
+        return await super().get(path, params)
+
+
+@pytest.mark.parametrize(
+    "second", [records("x", value=2), [*records("x", value=2), {"n": 0}]], ids=["listed", "unknown"]
+)
+async def test_what_a_delta_brings_during_a_second_pass_is_not_written_over(second: list[Any]) -> None:
+    """A record that slipped over the edge and changed, and one that returned, are as the delta has brought them."""
+    read, clock = Round(msgspec.structs.replace(LISTED_ONLY, slot=timedelta(seconds=1))), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    await read(Script().on(records("a", "x", "y"), path="/positions", delta="d1"))
+    read.store.unmark(RECHECK_AT)
+    clock.pass_by(MINUTE)
+    read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    assert (await read(Script().on(records("a", "x"), path="/positions", delta="d1"))).removed == 0
+    assert read.store.snapshots["y"].missing
+    clock.pass_by(MINUTE)
+    read.store.now_ms += 60_000
+    read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    slipping = Slipping(clock, [], second, changed=[*records("x", value=2), *records("y", value=2)])
+    result = await read(slipping)
+    assert (result.ok, result.modified, result.removed) == (True, 2, 0)
+    known = {key: (one.revision, one.raw[-4:], one.missing) for key, one in read.store.snapshots.items() if key != "a"}
+    assert known == {"x": (2, b": 2}", False), "y": (2, b": 2}", False)}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from poller.changes.full_readings import MOST, Confirmation, confirmation_mark, confirmation_of
-from poller.errors import SourceRefused
+from poller.errors import SourceRefused, SourceUnavailable
 from poller.resources import Resource
 from poller.source.client import ConditionalReader, ConditionalResponse, Validators
 from poller.source.feed import Feed, RoundMode, RoundResult
@@ -283,3 +283,106 @@ async def test_a_clock_that_was_set_back_makes_no_old_copy() -> None:
     read.store.mark(RECHECK_AT, clock.now().isoformat())
     read.store.mark(RECHECK_FROM, (clock.now() + DAY).isoformat())
     assert ((await read(Script().on(records("a"), delta="d9"))).mode, due_in(read)) == (RoundMode.RECONCILE, None)
+
+
+def version(subject: str, n: int) -> dict[str, Any]:
+    """A record whose n is its time, too."""
+    return {"id": subject, "n": n, "lastModifiedAt": f"2025-03-01T10:00:{n:02d}Z"}
+
+
+async def test_a_version_that_a_delta_restores_on_a_later_page_is_looked_for() -> None:
+    """It is older than the one before it, as an old version would be: a full reading tells which is true."""
+    read, clock = await settled(LAGGING, "n")
+    delta = (
+        Script().on([version("n", 9)], since="d1", further="p").on([version("n", 1)], since="d1", page="p", delta="d2")
+    )
+    assert (await read(delta.on([version("n", 1)], page="p", delta="d2"))).modified == 1
+    assert (confirmation_of(read.store.state.confirmation), due_in(read)) == (Confirmation(), SOON)
+    clock.pass_by(SOON)
+    assert (await read(Script().on([version("n", 1)], delta="d9"))).modified == 1
+
+
+async def test_a_delta_that_lists_all_versions_is_not_doubtful() -> None:
+    """The reading that confirms it shows the older version again."""
+    read, _ = await settled(LAGGING, "n", "a")
+    delta = (
+        Script().on([version("n", 8)], since="d1", further="p").on([version("n", 9)], since="d1", page="p", delta="d2")
+    )
+    assert (await read(delta.on([version("n", 9)], page="p", delta="d2"))).modified == 2
+    assert (confirmation_of(read.store.state.confirmation), due_in(read)) == (None, None)
+
+
+@pytest.mark.parametrize("how", ["the listing is unchanged", "the next page fails"])
+async def test_that_a_delta_beside_a_reading_was_doubtful_is_committed_with_its_token(how: str) -> None:
+    """The reading may end before its own end is committed, or have no end of its own."""
+    read, clock = await settled(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=1)), "a", "b")
+    cached = Cached(read, Copies())
+    cached.script.on(records("a", "b"), delta="d9").on([], since="d1", delta="d1")
+    clock.pass_by(DAY)
+    await cached()
+    read.store.unmark(RECHECK_AT)
+    clock.pass_by(DAY)
+    if how == "the listing is unchanged":
+        cached.script.unchanged = True
+    else:
+        failing = SourceUnavailable("503")
+        cached.script.on(records("a", "b"), further="p").on(failing, page="p").on(failing, page="p", since="d1")
+        read.store.mark(RECHECK_AT, clock.now().isoformat())
+    cached.script.answer(jumbled("a", "b", value=2), since="d1")
+    result = await cached()
+    assert (result.ok, read.kept) == (how == "the listing is unchanged", "d2")
+    assert (confirmation_of(read.store.state.confirmation), due_in(read)) == (Confirmation(), SOON)
+
+
+async def test_that_a_record_is_passed_over_is_committed_at_once() -> None:
+    """The reading fails on its second page, and what made it due has ended on the first."""
+    read, _ = await brought(LAGGING)
+    listing = Script().on([*records("a"), *records("n", value=2)], further="p").on(SourceUnavailable("503"), page="p")
+    assert ((await read(listing)).ok, due_in(read)) == (False, SOON)
+
+
+async def test_a_reading_that_is_due_sooner_does_not_take_the_place_of_one_that_is_needed_later() -> None:
+    """A doubtful delta beside a reading, while another one is due in three seconds: that may come too early."""
+    read, clock = await settled(LAGGING, "a", "b")
+    read.store.mark(RECHECK_AT, (clock.now() + timedelta(seconds=3)).isoformat())
+    full(read)
+    doubtful = Script().on(records("a", "b"), delta="d9").answer(jumbled("a", "b", value=2), since="d1")
+    assert ((await read(doubtful)).mode, due_in(read)) == (RoundMode.RECONCILE, SOON)
+
+
+@pytest.mark.parametrize("due", [timedelta(), timedelta(seconds=1)])
+async def test_a_token_of_a_listing_is_followed_by_a_reading_whatever_is_due(due: timedelta) -> None:
+    """Also if this reading is one that looks for what was not shown, or such a one is due."""
+    read, clock = await settled(LAGGING, "a")
+    read.store.mark(RECHECK_AT, (clock.now() + due).isoformat())
+    full(read)
+    await read(Script().on(records("a", "late"), delta="d9").on([], since="d1"))
+    assert (read.kept, due_in(read)) == ("d9", MINUTE)
+
+
+async def test_a_listing_that_shows_a_version_which_is_held_back_leaves_no_digest() -> None:
+    """A delta may end the hold without an event, and then the page has to be compared."""
+    read, _ = await settled(msgspec.structs.replace(LAGGING, newest=True), "a")
+    await read(Script().on([version("n", 9)], since="d1", delta="d1"))
+    old = Script().on([*records("a"), version("n", 1)], delta="d1")
+    for _ in range(3):
+        read.clock.pass_by(SOON)
+        full(read)
+        assert ((await read(old)).changes, read.store.digests) == (0, None)
+    assert read.store.held
+
+
+async def test_a_listing_may_lack_a_token() -> None:
+    """A feed that has a token may lag, whatever the last listing said."""
+    read, _ = await settled(LAGGING, "a", "n")
+    full(read)
+    assert (await read(Script().on(records("a", "n"), further="p").on([], page="p"))).ok
+    read.store.unmark(RECHECK_AT)
+    full(read)
+    gone = (
+        Script()
+        .on(records("a"), further="p")
+        .on([], page="p")
+        .on(SourceRefused("gone", status=404), path="/contractTypes/n")
+    )
+    assert ((await read(gone)).removed, due_in(read)) == (1, MINUTE)

@@ -190,9 +190,9 @@ EARLIER, LATER = ({"lastModifiedAt": f"2025-03-01T{hour}:00:00Z"} for hour in ("
     [
         (LATER, EARLIER, {"n": 2, "m": 7, **LATER}),
         (EARLIER, LATER, {"n": 1, "m": 7, **LATER}),
-        (LATER, LATER, {"n": 1, "m": 7, **LATER}),
-        (LATER, {}, {"n": 1, "m": 7}),
-        ({}, EARLIER, {"n": 1, "m": 7, **EARLIER}),
+        (LATER, LATER, {"n": 2, "m": 7, **LATER}),
+        (LATER, {}, {"n": 2, "m": 7, **LATER}),
+        ({}, EARLIER, {"n": 2, "m": 7, **EARLIER}),
     ],
 )
 async def test_a_whole_record_that_is_older_does_not_undo_its_part(
