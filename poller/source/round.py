@@ -689,7 +689,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         awaits_reading: whether a second reading decides about records that it missed.
         gives_token: whether deltas go on from a token of the listing, which may lag behind it.
         has_removed: whether it has removed records, or has left some alone for now.
-        has_doubtful_delta: whether a delta had records that could not be told apart, or may not be as they are known.
+        has_doubtful_delta: whether a delta had records that could not be separated, or may not be as they are known.
         has_passed_over: whether it left some records as they are known, because a delta has brought them lately.
         is_old_copy: whether it is a copy that a cache had made before it could show what it was to show.
     """
