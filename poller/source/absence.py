@@ -226,8 +226,7 @@ class _AbsenceByReadings:
         if self._deltas is None or not self._deltas.brought:
             return missing
         brought = self._deltas.brought
-        known = await _known_now(self._store, [key for key in missing if key not in brought])
-        return {key: snapshot for key, snapshot in known.items() if not snapshot.removed}
+        return await _known_now(self._store, [key for key in missing if key not in brought])
 
 
 async def _known_now(store: RoundStore, keys: list[str]) -> dict[str, Snapshot]:

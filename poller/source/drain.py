@@ -301,6 +301,7 @@ class DeltaReader:
         recent: Iterable[str] = (),
         seen: SeenKeysObserver | None,
         doubt: Callable[[], Mapping[str, str | None]] = dict,
+        is_repeated: Callable[[str], bool] = lambda _: False,
         clock: Clock,
     ) -> None:
         """Start from a delta token.
@@ -313,6 +314,7 @@ class DeltaReader:
             recent: the subjects of records that deltas have brought lately: the listing may lag behind them.
             seen: is given the keys of the records, because what a delta brings exists.
             doubt: the marks that go with the token of a doubtful delta.
+            is_repeated: whether each delta has brought this record as it is for so long that the listing shows that.
             clock: the store's.
         """
         self.token = token
@@ -325,6 +327,8 @@ class DeltaReader:
         self._brought: set[str] = set()
         self.newer = {key for subject in recent for key in (subject, twin_of(subject)) if key}
         self._doubt = doubt
+        self._is_repeated = is_repeated
+        self._latest: list[str] = []
         self._clock = clock
         self._due = clock.monotonic()
 
@@ -332,7 +336,7 @@ class DeltaReader:
         """Add the keys of records that a delta has brought."""
         listed = list(keys)
         self._brought.update(listed)
-        self.newer.update(listed)
+        self._latest += listed
         if self._seen is not None:
             self._seen.update(listed)
 
@@ -391,6 +395,9 @@ class DeltaReader:
                 self.refused = self._drain.is_expired(failure.status)
             self.failed = True
             return
+        finally:
+            self.newer.update(key for key in self._latest if not self._is_repeated(key))
+            self._latest.clear()
         self.worked = True
         marks = self._doubt() if self._writer.doubts > doubts else {}
         self.doubtful = self.doubtful or bool(marks)

@@ -384,6 +384,7 @@ class _RoundRun:
                 recent=await self._store.subjects_since(lag, cause=RoundMode.DELTA) if lag else (),
                 seen=self._seen,
                 doubt=lambda: doubt_marks(self._feed, self._start, self._clock.now()),
+                is_repeated=partial(self._store.is_repeated, age=lag),
                 clock=self._clock,
             )
         if start.mode is RoundMode.DELTA:
@@ -539,7 +540,7 @@ class _RoundRun:
         # The token of a listing of one page is not used: it may lag behind the deltas. Others may have been read since.
         if self._deltas is not None and self._as_before:
             await self._read_delta_all_the_same()
-            self._settled = self._settled and not (self._deltas.brought or self._deltas.doubtful)
+            self._settled = self._settled and not self._deltas.brought
         elif self._deltas is not None and self._deltas.token != self._delta_token:
             await self._catch_up(self._deltas)
         self._settled = self._settled and not (self._writer.passed_over or self._writer.unsettled)

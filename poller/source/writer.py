@@ -115,8 +115,16 @@ class RoundStore(Protocol):
         """Read live snapshots that were not seen."""
         ...
 
-    def note_brought(self, keys: Iterable[str]) -> None:
-        """Note the keys that a delta has brought."""
+    def begin_delta(self) -> None:
+        """Start another delta."""
+        ...
+
+    def note_brought(self, keys: Iterable[str], *, anew: bool = False) -> None:
+        """Note the keys that a delta has brought, or has changed."""
+        ...
+
+    def is_repeated(self, key: str, age: timedelta) -> bool:
+        """Whether each delta for this time has brought a record."""
         ...
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> Collection[str]:
@@ -273,6 +281,7 @@ class RoundWriter:
         """Start another delta: what it shows is newer than what this round has published before."""
         self._delta_start = self._sequence
         self._shown.clear()
+        self._store.begin_delta()
 
     @property
     def doubts(self) -> int:
@@ -376,13 +385,21 @@ class RoundWriter:
                     continue
                 back = sum(_is_back(key, before) for key in commit.snapshots) if before else 0
                 await put((self._with_tombstones(commit, -back), tally))
-                if changed is not None:
-                    changed.update(key for key, one in commit.snapshots.items() if one.sequence > self._sequence)
+                self._note_published(commit, mode, changed)
                 self._sequence = commit.next_sequence
         if rejected:
             await self._mark_seen(rejected, seen)
         self._note_shown(received, mode)
         return is_stored
+
+    def _note_published(self, commit: Commit, mode: RoundMode, changed: set[str] | None) -> None:
+        if changed is None and mode is not RoundMode.DELTA:
+            return
+        keys = [key for key, one in commit.snapshots.items() if one.sequence > self._sequence]
+        if changed is not None:
+            changed.update(keys)
+        if mode is RoundMode.DELTA:
+            self._store.note_brought(keys, anew=True)
 
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
         if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:

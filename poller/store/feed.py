@@ -94,6 +94,20 @@ class MissingRecords(msgspec.Struct, frozen=True):
     listed: Mapping[str, Snapshot] = {}
 
 
+class _Brought(msgspec.Struct, frozen=True, gc=False):
+    """When deltas have brought a record.
+
+    Attributes:
+        first: the first time of those after each other, monotonic.
+        last: the last time.
+        delta: the number of the last one.
+    """
+
+    first: float
+    last: float
+    delta: int
+
+
 class RandomSample(Generic[T]):
     """A few of any number of values, each drawn with the same probability (Li's algorithm L: most are passed over).
 
@@ -161,7 +175,8 @@ class FeedStore:
         self._client = client
         self._scripts = scripts
         self._clock = clock
-        self._brought: dict[str, float] = {}  # what deltas have brought, in order, and when (monotonic)
+        self._brought: dict[str, _Brought] = {}  # by deltas, in order
+        self._delta = 0
         self._generation = ""
         self._sequence = 0
         self._asked = 0
@@ -297,30 +312,46 @@ class FeedStore:
                 drawn = await self._checked(dict(listed.drawn))
                 return MissingRecords(live, missing, await self._checked(some), drawn)
 
-    def note_brought(self, keys: Iterable[str]) -> None:
+    def begin_delta(self) -> None:
+        """Start another delta, of which :meth:`note_brought` gets the keys."""
+        self._delta += 1
+
+    def is_repeated(self, key: str, age: timedelta) -> bool:
+        """Whether each delta for this time at least has brought this record: some APIs repeat their last changes."""
+        brought = self._brought.get(key)
+        return brought is not None and brought.first < self._clock.monotonic() - age.total_seconds()
+
+    def note_brought(self, keys: Iterable[str], *, anew: bool = False) -> None:
         """Note the keys that a delta has brought; a record that is as it was gives no event.
 
         Another process does not know of them.
+
+        Args:
+            keys: of records.
+            anew: whether they have changed: that deltas before have brought them does not count.
         """
         now = self._clock.monotonic()
         for key in keys:
-            self._brought.pop(key, None)
-            self._brought[key] = now
+            before = self._brought.pop(key, None)
+            goes_on = before is not None and before.delta >= self._delta - 1 and not anew
+            self._brought[key] = _Brought(before.first if before and goes_on else now, now, self._delta)
         while len(self._brought) > _MOST_BROUGHT:
             del self._brought[next(iter(self._brought))]
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:
         """The subjects, those that are UUIDs in lower case, of the events of this age at most.
 
-        With them come those that a delta has brought here within this time without an event.
+        With them come those that a delta has brought here within this time without an event: with a cause only those
+        that not each delta before has brought as well, so that a version of them may be new.
 
         Args:
             age: by the store's clock.
             cause: of these events; None: any.
         """
-        since = self._clock.monotonic() - age.total_seconds()
-        self._brought = {key: at for key, at in self._brought.items() if at >= since}
-        subjects, start = set(map(subject_of, self._brought)), f"{milliseconds_of(self._clock.now() - age)}"
+        since, last = self._clock.monotonic() - age.total_seconds(), self._delta - 1
+        self._brought = {key: one for key, one in self._brought.items() if one.last >= since or one.delta >= last}
+        brought = (key for key, one in self._brought.items() if (one.first if cause else one.last) >= since)
+        subjects, start = set(map(subject_of, brought)), f"{milliseconds_of(self._clock.now() - age)}"
         while True:
             with translated(self._client):
                 found = await self._client.xrange(self.keys.events, start, "+", count=_READ_AT_ONCE)

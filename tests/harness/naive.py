@@ -72,8 +72,14 @@ class NaiveStore:
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:  # noqa: ARG002 -- as a round calls it
         return MissingRecords(0, 0, {})
 
-    def note_brought(self, keys: Iterable[str]) -> None:
+    def begin_delta(self) -> None:
         pass
+
+    def note_brought(self, keys: Iterable[str], *, anew: bool = False) -> None:
+        pass
+
+    def is_repeated(self, key: str, age: timedelta) -> bool:  # noqa: ARG002 -- likewise
+        return False
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:  # noqa: ARG002 -- likewise
         return frozenset()

@@ -58,7 +58,8 @@ class MemoryStore:
         self.kept_listings: dict[str, SubstreamSnapshot] = {}
         self.held: dict[str, HeldVersion] = {}
         self.digests: bytes | None = None
-        self.brought: dict[str, datetime] = {}
+        self.brought: dict[str, tuple[datetime, datetime, int]] = {}  # the first and last time, and in which delta
+        self.delta = 0
         self.events: list[dict[str, Any]] = []
         self.quarantine: list[tuple[bytes, str]] = []
         self.commits: list[Commit] = []
@@ -99,15 +100,24 @@ class MemoryStore:
         known = dict(list(listed.items())[:LISTED])
         return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]}, known)
 
-    def note_brought(self, keys: Iterable[str]) -> None:
+    def begin_delta(self) -> None:
+        self.delta += 1
+
+    def note_brought(self, keys: Iterable[str], *, anew: bool = False) -> None:
         if self._clock is not None:
-            self.brought |= dict.fromkeys(map(subject_of, keys), self._clock.now())
+            now = self._clock.now()
+            for key in keys:
+                first, _, delta = self.brought.get(key, (now, now, 0))
+                self.brought[key] = (first if delta >= self.delta - 1 and not anew else now, now, self.delta)
+
+    def is_repeated(self, key: str, age: timedelta) -> bool:
+        return self._clock is not None and key in self.brought and self.brought[key][0] < self._clock.now() - age
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> set[str]:
         assert self._clock is not None
         since = self._clock.now() - age
         recent = (event for event in self.events if datetime.fromisoformat(event["recordedtime"]) >= since)
-        brought = {subject for subject, at in self.brought.items() if at >= since}
+        brought = {subject_of(key) for key, one in self.brought.items() if (one[0] if cause else one[1]) >= since}
         return brought.union(text_key(one["subject"]) for one in recent if cause in (None, one["data"]["cause"]))
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:

@@ -315,3 +315,15 @@ async def test_a_listing_that_shows_an_older_version_than_the_round_has_publishe
 
 def _version(subject: str, n: int) -> dict[str, Any]:
     return {"id": subject, "n": n, "lastModifiedAt": f"2025-03-01T10:00:{n:02d}Z"}
+
+
+async def test_a_listing_that_shows_a_version_which_is_held_back_has_no_digest() -> None:
+    """What holds it back may end without an event."""
+    listings = Listings(msgspec.structs.replace(FEED, newest=True))
+    listings.pages["q0"] = [[_version("q0", 9)]]
+    await settled(listings)
+    listings.pages["q0"] = [[_version("q0", 1)]]
+    listings.feed = msgspec.structs.replace(listings.feed, second_look=MINUTE * 60)
+    for _ in range(3):
+        assert (await listings()).changes == 0
+    assert not listings.store.kept_listings["q0"].content

@@ -283,6 +283,9 @@ async def test_a_clock_that_was_set_back_makes_no_old_copy() -> None:
     read.store.mark(RECHECK_AT, clock.now().isoformat())
     read.store.mark(RECHECK_FROM, (clock.now() + DAY).isoformat())
     assert ((await read(Script().on(records("a"), delta="d9"))).mode, due_in(read)) == (RoundMode.RECONCILE, None)
+    read.store.mark(RECHECK_AT, (clock.now() + DAY).isoformat())
+    doubtful = Script().on(records("a"), delta="d9").answer(jumbled("a", "b", value=2), since=read.kept)
+    assert ((await read(doubtful)).mode, due_in(read)) == (RoundMode.RECONCILE, SOON)
 
 
 def version(subject: str, n: int) -> dict[str, Any]:
@@ -386,3 +389,51 @@ async def test_a_listing_may_lack_a_token() -> None:
         .on(SourceRefused("gone", status=404), path="/contractTypes/n")
     )
     assert ((await read(gone)).removed, due_in(read)) == (1, MINUTE)
+
+
+async def test_a_doubtful_delta_beside_such_a_reading_asks_for_another_one() -> None:
+    """However often it was made already."""
+    read, clock = await settled(LAGGING, "a", "b")
+    for number in range(MOST + 2):
+        read.store.mark(RECHECK_AT, clock.now().isoformat())
+        doubtful = Script().on(records("a", "b"), delta="d9").answer(jumbled("a", "b", value=number), since=read.kept)
+        assert ((await read(doubtful)).mode, due_in(read)) == (RoundMode.RECONCILE, SOON)
+
+
+async def test_a_version_that_an_earlier_delta_has_shown_may_be_restored() -> None:
+    """Only what the same delta has shown is an old version."""
+    read, _ = await settled(LAGGING, "a")
+    await read(Script().on([version("n", 1)], since="d1", delta="d2"))
+    delta = (
+        Script().on([version("n", 9)], since="d2", further="p").on([version("n", 1)], since="d2", page="p", delta="d3")
+    )
+    assert (await read(delta.on([version("n", 1)], page="p", delta="d3"))).modified == 1
+    assert due_in(read) == SOON
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["before the reading", "beside it"])
+async def test_a_record_that_each_delta_repeats_is_compared(beside: bool) -> None:
+    """A token that includes the last change brings it with each delta: the listing has had the time to show it."""
+    read, clock = await settled(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=1)), "a")
+    repeated = Script().on(records("n"), since="d1", delta="d1")
+    for _ in range(7):
+        await read(repeated)
+        clock.pass_by(timedelta(seconds=2))
+    full(read)
+    listing = Script().on([*records("a"), *records("n", value=2)], delta="d9")
+    result = await read(listing.on(records("n") if beside else [], since="d1", delta="d1"))
+    # The delta after the reading, for this listing's token is not used, brings it once more as it repeats it.
+    assert (result.mode, result.modified, due_in(read)) == (RoundMode.RECONCILE, 1 + beside, None)
+
+
+async def test_a_record_that_a_delta_changes_is_passed_over_although_each_one_repeats_it() -> None:
+    """The pages that follow may show it as it was."""
+    read, clock = await settled(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=1)), "a", "n")
+    for _ in range(7):
+        await read(Script().on(records("n"), since="d1", delta="d1"))
+        clock.pass_by(timedelta(seconds=2))
+    full(read)
+    listing = Script().on(records("a"), further="p").on(records("n"), page="p", delta="d9")
+    result = await read(listing.on(records("n", value=2), since="d1", delta="d1"))
+    assert [event["data"]["record"]["n"] for event in read.store.events if event["subject"] == "n"] == [1, 2]
+    assert (result.mode, due_in(read)) == (RoundMode.RECONCILE, SOON)

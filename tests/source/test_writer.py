@@ -205,6 +205,14 @@ async def test_a_whole_record_that_is_older_does_not_undo_its_part(
     assert read.store.events[-1]["data"]["record"] == {"id": "b", **told}
 
 
+async def test_a_whole_record_that_its_part_agrees_with_is_published_as_it_was_received() -> None:
+    """Laying the part over it would change nothing but its bytes."""
+    read = await known()
+    script = delta({"id": "b", "n": 1.0}).answer(b'{ "m":7, "id":"b", "n":1 }', path="/contractTypes/b")
+    assert (await read(script)).created == 1
+    assert read.store.snapshots["b"].raw == b'{ "m":7, "id":"b", "n":1 }'
+
+
 async def test_a_whole_record_that_is_older_and_cannot_be_used_completes_nothing() -> None:
     """An older whole record with a key twice leaves the part as it came; the round goes on."""
     read = await known()

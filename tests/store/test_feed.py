@@ -438,6 +438,27 @@ async def test_what_a_delta_has_brought_without_an_event_is_recent_too(store_cli
     assert "b" not in await store.subjects_since(timedelta(seconds=6))
 
 
+async def test_what_each_delta_brings_is_not_new_for_long(store_client: Redis) -> None:
+    """Law: a record is repeated while each delta brings it, unchanged; it is recent all that time."""
+    clock = FakeClock()
+    store, seconds = opened_by(store_client, clock)("a"), timedelta(seconds=10)
+    for keys in (["a", "b"], ["a", "b"], ["a"], ["a", "b"]):
+        store.begin_delta()
+        store.note_brought(keys)
+        clock.move(6)
+        assert "a" in await store.subjects_since(seconds)
+    assert [store.is_repeated(key, seconds) for key in "abc"] == [True, False, False]
+    assert await store.subjects_since(seconds, cause="delta") == {"b"}
+    store.note_brought(["a"], anew=True)
+    assert not store.is_repeated("a", seconds)
+    assert await store.subjects_since(seconds, cause="delta") == {"a", "b"}
+    clock.move(60)
+    await store.subjects_since(seconds)  # forgets what is older, but for the last delta
+    store.begin_delta()
+    store.note_brought(["a"])
+    assert store.is_repeated("a", seconds)
+
+
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
     """Law: a removed record's snapshot is read back as removed, with its revision."""
     store = opened("a")
