@@ -106,6 +106,7 @@ class Asked:
         heard: seconds after which all processes know of a pause or stop that the sink asks for.
         grace: seconds after which a live process knows of an answer.
         given_up: of each feed the entries that became dead letters; those behind them may be sent.
+        suspensions: from when to when processes were suspended: an answer to one of them is not heard meanwhile.
     """
 
     wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
@@ -118,6 +119,7 @@ class Asked:
     heard: float = GRACE
     grace: float = GRACE
     given_up: Mapping[str, Collection[str]] = field(default_factory=dict)
+    suspensions: Sequence[tuple[float, float]] = ()
 
 
 def order(entry: str) -> tuple[int, int]:

@@ -169,8 +169,9 @@ class _Judge:
     def _too_soon(self, since: float, at: float, faults: list[Fault], text: str) -> None:
         ends = chain(self._asked.kills, self._asked.losses)
         ended = next((moment for moment in ends if since <= moment <= min(at, since + self._asked.grace)), None)
-        if ended is not None:
-            self._found.unheard.append(ended - since)
+        asleep = any(begun - self._asked.grace <= since <= until for begun, until in self._asked.suspensions)
+        if ended is not None or asleep:
+            self._found.unheard.append(at - since if ended is None else ended - since)
         elif at - since <= self._asked.heard:
             self._found.underway.append(at - since)
         else:

@@ -47,6 +47,7 @@ class Subscribed:
     feeds: Sequence[str] = FEEDS
     kills: list[float] = field(default_factory=list)
     losses: Sequence[float] = ()
+    suspensions: list[tuple[float, float]] = field(default_factory=list)
     heard: float | None = None
     ttl: str = field(default_factory=lambda: lasting(1))
     resumed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -145,6 +146,7 @@ class Subscribed:
             self.on_record[wish.sink],
             self.heard or grace,
             grace,
+            suspensions=self.suspensions,
         )
         return judge_deliveries(log, streams, asked)
 

@@ -145,7 +145,7 @@ def test_what_nobody_wants_is_unwanted() -> None:
 
 
 def test_inside_a_pause_is_early() -> None:
-    """A request inside a pause is early, unless the answer was just written, or was lost, or its reader was killed."""
+    """A request inside a pause is early, unless the answer was just written or lost, or its reader killed or asleep."""
     log = _Log().request(1, at=1, status=429, pause=2.0).request(2, at=1.1).request(2, at=2.0).request(1, at=3.02)
     found = log.request(3, at=4).request(4, at=5).judged()
     assert _kinds(found) == {"early"}
@@ -155,6 +155,9 @@ def test_inside_a_pause_is_early() -> None:
         assert found.clean, found
         assert len(found.unheard) == 1
         assert _kinds(log.judged(late)) == {"early"}
+    for suspensions, clean in (([(0.5, 1.5)], True), ([(1.2, 1.5)], True), ([(0.2, 0.9), (2.2, 3.0)], False)):
+        found = log.judged(Asked(suspensions=suspensions))
+        assert (bool(found.unheard), found.clean) == (clean, clean)
     assert log.judged(Asked(resumed=[1.9])).clean  # to resume a subscription ends what its sink has asked for
     assert _kinds(log.judged(Asked(resumed=[0.1, 2.1]))) == {"early"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from tests.chaos.fault import Fault
@@ -21,6 +22,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     others = stage.replicas.others(victim)
     asleep = [victim, *others] if not rng.randrange(5) else [victim]
     since = {id(one): len(one.lines) for one in others}
+    suspended = time.monotonic()
     for one in asleep:
         one.send(signal.SIGSTOP)
         await stage.rest(rng.random() * 0.1)
@@ -31,6 +33,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     for one in asleep:
         one.send(signal.SIGCONT)
         await stage.rest(rng.random() * 0.05)
+    stage.scene.suspensions.append((suspended, time.monotonic()))
 
 
 FAULT = Fault(
