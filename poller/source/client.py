@@ -551,7 +551,8 @@ class ConditionalReader:
     - Validators are kept in memory, for one feed, by one process.
 
     Attributes:
-        age: how long a cache on the way had kept the oldest answer of the round; each round begins with zero.
+        age: how long a cache on the way had kept the oldest answer of the round, deltas aside; each round begins with
+            zero.
     """
 
     def __init__(self, ask: ConditionalRequest) -> None:
@@ -567,7 +568,8 @@ class ConditionalReader:
     async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
         """One exchange with the API, conditional on these validators."""
         answer = await self._ask(path, params, unless=unless)
-        self.age = max(self.age, timedelta(seconds=answer.age))
+        if not _is_delta(params):
+            self.age = max(self.age, timedelta(seconds=answer.age))
         return answer
 
     def start_round(self, position: FeedPosition | None, *, now: datetime) -> None:
@@ -589,7 +591,7 @@ class ConditionalReader:
         if self._full and answer.body is not None:
             self._left = None  # the store is about to change; until the round has finished its state is unknown
         current = known if answer.body is None else answer.validators
-        if not any(name == SINCE for name, _ in params):  # a delta beside the listing says nothing of it
+        if not _is_delta(params):  # which says nothing of the listing beside it
             self._asked[path] = None if path in self._asked else (params, current)
         return answer.body
 
@@ -604,6 +606,10 @@ class ConditionalReader:
             self._read_at = self._now
         single = ((path, *asked) for path, asked in self._asked.items() if asked)
         self._kept = {(path, params): validators for path, params, validators in single if validators.headers}
+
+
+def _is_delta(params: Params) -> bool:
+    return any(name == SINCE for name, _ in params)
 
 
 def unconditional(get: Get) -> ConditionalRequest:

@@ -170,13 +170,15 @@ class Copies(Script):
     def __init__(self, age: int = 0) -> None:
         super().__init__()
         self.age = age
+        self.ages: dict[str, int] = {}  # of deltas, by their token
         self.unchanged = False
 
     async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
         if unless.headers and self.unchanged:
             self.asked.append((path, {"unless": "1"}))
             return ConditionalResponse(None, unless, self.age)
-        return ConditionalResponse(await self.get(path, params), Validators('"1"'), self.age)
+        age = self.ages.get(dict(params).get("sinceDeltaToken", ""), self.age)
+        return ConditionalResponse(await self.get(path, params), Validators('"1"'), age)
 
 
 class Cached:
@@ -221,6 +223,17 @@ async def test_a_copy_does_not_confirm() -> None:
     cached.script.on(records("a"), further="p").on([], page="p", delta="d9").on([], since="d1", delta="d1")
     assert ((await cached()).mode, due_in(read)) == (RoundMode.RECONCILE, SOON)
     assert confirmation_of(read.store.state.confirmation) == Confirmation(1)
+
+
+async def test_a_copy_of_a_delta_says_nothing_of_the_listing() -> None:
+    """A cache may keep deltas alone."""
+    read, _ = await settled(LAGGING, "a")
+    full(read)
+    script = Copies()
+    script.ages = {"d1": 30}
+    cached = Cached(read, script)
+    script.on(records("a"), further="p").on([], page="p", delta="d9").on([], since="d1", delta="d1")
+    assert ((await cached()).mode, due_in(read)) == (RoundMode.RECONCILE, None)
 
 
 async def test_a_reading_that_confirms_is_not_on_condition() -> None:
@@ -437,3 +450,40 @@ async def test_a_record_that_a_delta_changes_is_passed_over_although_each_one_re
     result = await read(listing.on(records("n", value=2), since="d1", delta="d1"))
     assert [event["data"]["record"]["n"] for event in read.store.events if event["subject"] == "n"] == [1, 2]
     assert (result.mode, due_in(read)) == (RoundMode.RECONCILE, SOON)
+
+
+async def test_a_record_that_each_delta_repeats_is_compared_on_the_pages_after_one() -> None:
+    """Also on those that follow such a delta."""
+    read, clock = await settled(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=1)), "a")
+    for _ in range(7):
+        await read(Script().on(records("n"), since="d1", delta="d1"))
+        clock.pass_by(timedelta(seconds=2))
+    full(read)
+    listing = Script().on(records("a"), further="p").on(records("n", value=2), page="p", delta="d9")
+    await read(listing.on(records("n"), since="d1", delta="d1"))
+    assert [event["data"]["record"]["n"] for event in read.store.events if event["subject"] == "n"] == [1, 2, 1]
+
+
+async def test_a_record_that_deltas_bring_now_and_then_is_not_repeated() -> None:
+    """It may have changed and returned between two of them, and the listing may show what it was between."""
+    read, clock = await settled(LAGGING, "a", "n")
+    for listed in (records("n"), [], [], records("n")):
+        clock.pass_by(timedelta(seconds=8))
+        await read(Script().on(listed, since="d1", delta="d1"))
+    full(read)
+    assert (await read(Script().on([*records("a"), *records("n", value=0)], delta="d9"))).changes == 0
+    assert due_in(read) == SOON
+
+
+async def test_a_version_that_another_delta_of_the_round_has_shown_may_be_restored() -> None:
+    """Only what the same delta has shown is an old version."""
+    read, _ = await settled(msgspec.structs.replace(LAGGING, slot=timedelta(microseconds=1)), "a")
+    await read(Script().on([version("n", 1)], since="d1", delta="d1"))
+    read.store.unmark(RECHECK_AT)
+    full(read)
+    listing = Script().on(records("a"), further="p").on([version("n", 1)], page="p", delta="d9")
+    listing.on([version("n", 1)], since="d1", delta="d2").on([], since="d3", delta="d3")
+    listing.on([version("n", 9)], since="d2", further="q").on([version("n", 1)], since="d2", page="q", delta="d3")
+    assert (await read(listing.on([version("n", 1)], page="q", delta="d3"))).ok
+    assert [event["data"]["record"]["n"] for event in read.store.events if event["subject"] == "n"] == [1, 9]
+    assert due_in(read) == SOON
