@@ -119,7 +119,7 @@ class RoundStore(Protocol):
         """Start another delta."""
         ...
 
-    def note_brought(self, keys: Iterable[str], *, anew: bool = False) -> None:
+    def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
         """Note the keys that a delta has brought, or has changed."""
         ...
 
@@ -399,7 +399,7 @@ class RoundWriter:
         if changed is not None:
             changed.update(keys)
         if mode is RoundMode.DELTA:
-            self._store.note_brought(keys, anew=True)
+            self._store.note_brought(keys, changed=True)
 
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
         if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:

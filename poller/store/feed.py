@@ -321,19 +321,19 @@ class FeedStore:
         brought = self._brought.get(key)
         return brought is not None and brought.first < self._clock.monotonic() - age.total_seconds()
 
-    def note_brought(self, keys: Iterable[str], *, anew: bool = False) -> None:
+    def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
         """Note the keys that a delta has brought; a record that is as it was gives no event.
 
         Another process does not know of them.
 
         Args:
             keys: of records.
-            anew: whether they have changed: that deltas before have brought them does not count.
+            changed: whether they have changed: that deltas before have brought them does not count.
         """
         now = self._clock.monotonic()
         for key in keys:
             before = self._brought.pop(key, None)
-            goes_on = before is not None and before.delta >= self._delta - 1 and not anew
+            goes_on = before is not None and before.delta >= self._delta - 1 and not changed
             self._brought[key] = _Brought(before.first if before and goes_on else now, now, self._delta)
         while len(self._brought) > _MOST_BROUGHT:
             del self._brought[next(iter(self._brought))]

@@ -75,7 +75,7 @@ class NaiveStore:
     def begin_delta(self) -> None:
         pass
 
-    def note_brought(self, keys: Iterable[str], *, anew: bool = False) -> None:
+    def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
         pass
 
     def is_repeated(self, key: str, age: timedelta) -> bool:  # noqa: ARG002 -- likewise

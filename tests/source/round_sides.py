@@ -103,12 +103,12 @@ class MemoryStore:
     def begin_delta(self) -> None:
         self.delta += 1
 
-    def note_brought(self, keys: Iterable[str], *, anew: bool = False) -> None:
+    def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
         if self._clock is not None:
             now = self._clock.now()
             for key in keys:
                 first, _, delta = self.brought.get(key, (now, now, 0))
-                self.brought[key] = (first if delta >= self.delta - 1 and not anew else now, now, self.delta)
+                self.brought[key] = (first if delta >= self.delta - 1 and not changed else now, now, self.delta)
 
     def is_repeated(self, key: str, age: timedelta) -> bool:
         return self._clock is not None and key in self.brought and self.brought[key][0] < self._clock.now() - age

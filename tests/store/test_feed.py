@@ -449,7 +449,7 @@ async def test_what_each_delta_brings_is_not_new_for_long(store_client: Redis) -
         assert "a" in await store.subjects_since(seconds)
     assert [store.is_repeated(key, seconds) for key in "abc"] == [True, False, False]
     assert await store.subjects_since(seconds, cause="delta") == {"b"}
-    store.note_brought(["a"], anew=True)
+    store.note_brought(["a"], changed=True)
     assert not store.is_repeated("a", seconds)
     assert await store.subjects_since(seconds, cause="delta") == {"a", "b"}
     clock.move(60)
