@@ -25,8 +25,9 @@ group does not hold entries for days. A *replay* is a span of the stream that is
 - A settlement whose reply is lost is sent again. Each has a serial number, and one that arrives after later ones writes
   nothing.
 - A settlement names the one that was answered before it. If the store has lost that one (a restart, a failover), what
-  it settled is pending or parked again: the lease counts as lost, and its next owner reads everything again. Renewals
-  of the lease notice that, too.
+  it settled is pending or parked again: nothing is written, the lease counts as lost, and its next owner reads
+  everything again, in order. Written, a later event of a record would be settled while an earlier one comes again.
+  Renewals of the lease notice the loss, too; what was settled last is forgotten only when the lease is requested again.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ class ConsumerStore:
         """Write it, all or nothing.
 
         Raises:
-            Fenced: the lease is another's, and nothing was written; or the store has lost the settlement before.
+            Fenced: the lease is another's, or the store has lost the settlement before; nothing was written.
             StoreError: it may or may not be written.
         """
         keys = self.keys
@@ -249,10 +250,10 @@ class ConsumerStore:
         answer = await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
         if not answer:
             raise await self.lease.fenced("nothing settled")
-        self.lease.answered = serial
         if answer == _BEHIND:
             self.lease.lose()
             raise Fenced(f"the store lost settlements of {self._group}; all that it holds is read again")
+        self.lease.answered = serial
 
     async def _read(self, after: str, most: int) -> list[Entry]:
         with translated(self._client):

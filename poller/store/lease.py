@@ -208,8 +208,8 @@ class Lease:
         self._held_until, self.claimed = until, True
 
     def lose(self) -> None:
-        """Note that this process does not have the lease."""
-        self._held_until, self.claimed, self.answered = 0.0, False, 0
+        """Note that this process does not have the lease; :meth:`claim` forgets what was settled under it."""
+        self._held_until, self.claimed = 0.0, False
 
     async def fenced(self, consequence: str) -> Fenced:
         """The error of a script that found the lease lost; names the new owner where the store reports one."""

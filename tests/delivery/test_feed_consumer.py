@@ -265,6 +265,36 @@ async def test_what_is_published_with_an_older_id_after_a_failover_is_not_taken_
     assert scene.posted.ids() == ["a0", "a1", "a0", "a2"]
 
 
+@pytest.mark.parametrize("noticed_by", ["the next settlement", "a renewal of the lease"])
+@pytest.mark.parametrize("answer", [OK, BROKEN], ids=["accepted", "failed"])
+async def test_what_comes_again_after_a_failover_comes_in_order(scene: Scene, noticed_by: str, answer: Outcome) -> None:
+    """If the store has lost a settlement, all that was sent since comes again: the last event of a record stays last.
+
+    Were the result of the event in flight written, the one before it would come again alone, and after it.
+    """
+    holds = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    outcomes = list(holds)
+    scene.posted.answer = lambda _: outcomes.pop(0) if outcomes else OK
+    await scene.add("a0", "a1")
+    store, to = await scene.store(), subscriber(scene.posted, patience=RetryPolicy([timedelta(hours=1)], 0))
+    async with delivering(store, to) as (_, run):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        replica = {key: await scene.client.dump(key) or b"" for key in (EVENTS, KEYS.state)}
+        holds[0].set_result(OK)
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 2)
+        for key, value in replica.items():
+            await scene.client.restore(key, 0, value, replace=True)
+        if noticed_by == "a renewal of the lease":
+            assert not await store.lease.renew()
+        holds[1].set_result(answer)
+        with pytest.raises(Fenced):
+            await asyncio.wait_for(run, PATIENCE)
+    assert await store.lease.acquire() is None
+    async with delivering(store, to):
+        await scene.until_settled()
+    assert scene.posted.ids() == ["a0", "a1", "a0", "a1"]
+
+
 async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene) -> None:
     """A pause by Retry-After is stored before the retry, and holds for all records."""
     noted = Noted()

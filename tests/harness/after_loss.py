@@ -7,6 +7,8 @@ same ids, or later ones. So the requests cannot be compared with the stream byte
 * *altered*: an event that is not in the stream shows a record that the source had; an id never has two meanings.
 * *out of order*: a record's revision rises by at most one: the first event of a revision is sent after one of the
   previous revision was accepted, or after it in the same batch.
+* *late*: of a record's events in the stream, the last one to arrive is the last one in the stream, if that arrived: a
+  receiver that keeps what came last has the record's latest state. Revisions cannot tell, for they may go back.
 * *forged*: a wrong signature.
 
 Pure; imports nothing of the program.
@@ -83,6 +85,7 @@ class _Judge:
         self._open: dict[int, Sequence[Event]] = {}
         self._taken: set[str] = set()
         self._reached: Counter[tuple[str, str]] = Counter()
+        self._latest: dict[tuple[str, str], tuple[float, str, str]] = {}  # arrived last: when, where, id
 
     def stands(self, entry: str, event: Event, *, told: bool, before: bool = False) -> None:
         self._meant[event["id"]] = event
@@ -113,6 +116,8 @@ class _Judge:
                 text = f"{where}: revision {revision} of {event['subject']}, taken so far {reached}"
                 found.out_of_order.append(Fault(request.at, text))
             self._sent.add(event["id"])
+            if event["id"] in self._standing:
+                self._latest[_key(event)] = request.at, where, event["id"]
         self._open[request.number] = events
 
     def _wrong(self, event: Event) -> str | None:
@@ -136,6 +141,13 @@ class _Judge:
         for id_, entry in self._standing.items():
             if id_ not in self._taken:
                 self._found.lost.append(Fault(order(entry)[0] / 1000, f"{entry}: {id_}"))
+        newest: dict[tuple[str, str], str] = {}
+        for id_ in self._sent & self._standing.keys():
+            key = _key(self._meant[id_])
+            newest[key] = max(newest.get(key, id_), id_, key=lambda one: order(self._standing[one]))
+        for key, (at, where, id_) in self._latest.items():
+            if id_ != newest[key]:
+                self._found.late.append(Fault(at, f"{where}: {id_} of {key[1]} came last, after {newest[key]}"))
         return self._found
 
 

@@ -73,6 +73,15 @@ def test_a_revision_comes_after_the_one_before() -> None:
     assert len(_judged([_FIRST, _event("3", 3, 3)], [_FIRST]).out_of_order) == 1
 
 
+def test_what_comes_last_is_what_stands_last() -> None:
+    """Repeated events that end with an older one of their record are late, but not what was sent and then lost."""
+    second = _event("2", 2, 2)
+    found = _judged([_FIRST, second, _FIRST], [_FIRST, second])
+    assert (len(found.late), len(found.repeats)) == (1, 1)
+    assert _judged([_FIRST, second, _FIRST, second], [_FIRST, second]).clean
+    assert _judged([_FIRST, second, _FIRST], [_FIRST]).clean
+
+
 def test_the_baseline_of_what_was_begun_anew_is_not_told_and_no_other_is_left_out() -> None:
     """The baseline of a reset feed must not be delivered, and the baseline of any other feed must be."""
     baseline = _event("1", 1, 1, data={"revision": 1, "record": {"id": "a", "n": 1}, "cause": "baseline"})

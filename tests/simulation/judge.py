@@ -208,11 +208,12 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
     if subscription.id in evidence.replayed:
         allowed |= {"late": len(found.late), "needless": len(found.needless)}
     if forgiven := evidence.forgiven.get(subscription.id):
-        allowed |= {"lost": len(forgiven), "out_of_order": len(found.out_of_order)}
+        allowed |= {"lost": len(forgiven), "out_of_order": len(found.out_of_order), "late": len(found.late)}
     if subscription.id in evidence.removed:
         allowed["lost"] = len(found.lost)
     if _after_loss(evidence) and any(owner == subscription.id for owner, _ in evidence.given_up):
-        allowed["out_of_order"] = len(found.out_of_order)  # by revisions an event that was given up looks skipped
+        # By revisions an event that was given up looks skipped, and by the stream late once it is redelivered.
+        allowed |= {"out_of_order": len(found.out_of_order), "late": len(found.late)}
     # Where the store has forgotten the subscription, it begins anew; a replay asks for the baseline; and by a clock
     # that was set back, a feed was lost before the subscription was known.
     forgotten = subscription.added or bool(evidence.emptied)

@@ -6,7 +6,8 @@
 --   longer parked (id), letters (id, value).
 -- The last of ARGV: the serial of the last settlement that was answered, '0' where none was since all was read.
 -- Answers 1, or 0 where the lease is another's, or 2 where that last settlement is not there any more: the server
---   has lost it, by a restart or a failover. What comes now is written all the same.
+--   has lost it, by a restart or a failover. Nothing is written then, or what was lost would come again alone, after
+--   later events of its record.
 -- What has this serial or a lower one was written before.
 -- Lua accepts some thousand arguments per call.
 -- What is kept comes first, what goes comes last: a server that refuses one of the writes (another kind of key, a
@@ -15,7 +16,7 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local nonce, serial = string.match(redis.call('HGET', KEYS[3], 'settled') or '', '^(%S+) (%d+)$')
 if nonce == ARGV[1] and tonumber(serial) >= tonumber(ARGV[2]) then return 1 end
 local answered = tonumber(ARGV[#ARGV])
-local behind = answered > 0 and (nonce ~= ARGV[1] or tonumber(serial) < answered)
+if answered > 0 and (nonce ~= ARGV[1] or tonumber(serial) < answered) then return 2 end
 local first, last, at = {}, {}, 12
 for i = 8, 11 do
   first[i] = at
@@ -44,4 +45,4 @@ if ARGV[6] ~= '' and redis.call('HGET', KEYS[3], 'replay') == ARGV[6] then
   end
 end
 redis.call('HSET', KEYS[3], 'settled', ARGV[1] .. ' ' .. ARGV[2])
-return behind and 2 or 1
+return 1
