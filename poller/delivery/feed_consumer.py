@@ -12,6 +12,8 @@ more of them are in one write. :mod:`poller.delivery.delivery_tracker` describes
 * Entries that the store has handed out are delivered. A lost reply may have contained entries, which the group then
   holds for this consumer; so after any failure the pending entries of the group are read before new ones. A lost group
   is created again, and entries that were read before are marked as known.
+* A run begins with an empty settlement, before anything is read: what an earlier run of this process sent and the
+  network delivers late writes nothing after it, and if the store loses what was settled before, the run ends.
 * Redeliveries and replays are read only on demand, and never twice. A replay is read only after all entries up to its
   end that the group has to deliver, because earlier events of a record that come later count as settled.
 * Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as much of a replay, and the ids of
@@ -427,6 +429,7 @@ class FeedConsumer:
         self._reset()
         self._endpoint.listen(self.wake)
         try:
+            await self._store.settle(Settlement(), now_ms=milliseconds_of(self._clock.now()))
             await self._repeats.load()
             while not self._stopping:
                 self._changed.clear()

@@ -23,7 +23,7 @@ from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Failure, Outcome
 from poller.errors import Fenced, StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Entry
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Entry, Settlement
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.delivery.events import spelled
 from tests.delivery.outcomes import answered, unanswered
@@ -293,6 +293,49 @@ async def test_what_comes_again_after_a_failover_comes_in_order(scene: Scene, no
     async with delivering(store, to):
         await scene.until_settled()
     assert scene.posted.ids() == ["a0", "a1", "a0", "a1"]
+
+
+async def test_what_an_earlier_owner_settled_is_missed_too(scene: Scene) -> None:
+    """A run notices that the store loses what was settled before it began: that comes again, and in order."""
+    holds = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    outcomes = list(holds)
+    scene.posted.answer = lambda _: outcomes.pop(0) if outcomes else OK
+    await scene.add("a0", "a1")
+    former, to = await scene.store(), subscriber(scene.posted)
+    async with delivering(former, to) as (pair, run):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        replica = {key: await scene.client.dump(key) or b"" for key in (EVENTS, KEYS.state)}
+        pair.stop()
+        holds[0].set_result(OK)
+        await run
+    await former.lease.release()
+    store = await scene.store("two")
+    async with delivering(store, to) as (_, run):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 2)
+        for key, value in replica.items():
+            await scene.client.restore(key, 0, value, replace=True)
+        holds[1].set_result(OK)
+        with pytest.raises(Fenced):
+            await asyncio.wait_for(run, PATIENCE)
+    assert await store.lease.acquire() is None
+    async with delivering(store, to):
+        await scene.until_settled()
+    assert scene.posted.ids() == ["a0", "a1", "a0", "a1"]
+
+
+async def test_a_settlement_of_an_earlier_run_that_arrives_late_writes_nothing(scene: Scene) -> None:
+    """What an earlier run of a process sent, and the network delivers during the next one, schedules nothing again."""
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda _: hold
+    await scene.add("a0")
+    late, store = await scene.store(), await scene.store()  # one process: the first settlement of each has one serial
+    async with delivering(store, subscriber(scene.posted)):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        ((entry, _),) = await late.pending("0", most=9)
+        await late.settle(Settlement([entry], {entry: b"p"}), now_ms=1)
+        assert await late.parked() == {}
+        hold.set_result(OK)
+        await scene.until_settled()
 
 
 async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene) -> None:

@@ -30,7 +30,7 @@ HELD = "held back"
 
 
 class Counting(Ledger):
-    """A store that counts reads and keeps settlements."""
+    """A store that counts reads and keeps settlements, but for the empty one with which a run begins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,8 @@ class Counting(Ledger):
         return await super().read(most=most)
 
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
-        self.settlements.append(settlement)
+        if settlement != Settlement():
+            self.settlements.append(settlement)
         await super().settle(settlement, now_ms=now_ms)
 
     async def parked_besides(self, known: Container[str]) -> Mapping[str, bytes]:
