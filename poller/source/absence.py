@@ -230,8 +230,9 @@ class _AbsenceByReadings:
 
 
 async def _known_now(store: RoundStore, keys: list[str]) -> dict[str, Snapshot]:
-    """The snapshots of these keys, those that cannot be read marked as such."""
-    return {key: checked(snapshot) for key, snapshot in (await store.known(keys)).items()}
+    """The snapshots of these keys that are not removed; those that cannot be read are marked as such."""
+    known = (await store.known(keys)).items()
+    return {key: checked(snapshot) for key, snapshot in known if not snapshot.removed}
 
 
 async def _settle_by_readings(

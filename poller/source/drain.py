@@ -394,6 +394,7 @@ class DeltaReader:
             if isinstance(failure, SourceRefused) and pages == self._drain.pages:
                 self.refused = self._drain.is_expired(failure.status)
             self.failed = True
+            self.doubtful = self.doubtful or self._writer.doubts > doubts  # committed with its records
             return
         finally:
             self.newer.update(key for key in self._latest if not self._is_repeated(key))

@@ -838,7 +838,7 @@ def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str,
 def doubt_marks(feed: Feed, start: RoundStart, at: datetime) -> dict[str, str | None]:
     """The marks that go with the token of a doubtful delta: for a reading now, and one when the listing shows it."""
     confirmation = confirmation_mark(after_doubtful_delta(start.confirmation))
-    return {CONFIRMATION: confirmation, **soon_marks(feed, start, at)}
+    return {CONFIRMATION: confirmation, **soon_marks(feed, start, at), RECHECKED: None}
 
 
 def soon_marks(feed: Feed, start: RoundStart, at: datetime) -> dict[str, str | None]:
@@ -846,38 +846,47 @@ def soon_marks(feed: Feed, start: RoundStart, at: datetime) -> dict[str, str | N
     return _recheck_at(feed, start, at, at + feed.lag + feed.apart)
 
 
-def _recheck_at(
-    feed: Feed, start: RoundStart, at: datetime, due: datetime, *, rechecked: int = 0
-) -> dict[str, str | None]:
+def _recheck_at(feed: Feed, start: RoundStart, at: datetime, due: datetime) -> dict[str, str | None]:
     """The marks for a full reading that looks for what was not shown at a moment, and no earlier than a pending one."""
     pending = due if start.rechecks or start.recheck_at is None else start.recheck_at
-    number = str(rechecked) if rechecked else None
-    return {RECHECK_AT: rfc3339(max(due, pending)), RECHECK_FROM: rfc3339(at + feed.lag), RECHECKED: number}
+    return {RECHECK_AT: rfc3339(max(due, pending)), RECHECK_FROM: rfc3339(at + feed.lag)}
 
 
 def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
+    """The marks for a full reading that has to follow this one.
+
+    Readings that follow each other are counted, from an ordinary one on, and at most :data:`MOST` are ordered: of a
+    feed in which something changes at any time each may leave something to the next one.
+    """
     soon, later = end.at + feed.lag + feed.apart, end.at + feed.second_look
+    number = start.rechecked if start.rechecks or start.confirms else 0
     due: list[datetime] = []
-    # Not again for what this one removed, nor for a record that deltas bring every few seconds: it would never end.
-    if end.gives_token or (end.has_removed and not start.rechecks):
-        due.append(later)
-    if end.has_doubtful_delta or (end.is_old_copy and not start.rechecks):
+    if number < MOST or start.gives_token:
+        if end.gives_token or (end.has_removed and not start.rechecks) or (end.is_old_copy and start.rechecks):
+            due.append(later)
+        if end.has_passed_over or (end.is_old_copy and not start.rechecks):
+            due.append(soon + (feed.lag + feed.apart) * start.rechecks)
+    number += bool(due) and (start.rechecks or start.recheck_at is None)
+    if end.has_doubtful_delta:  # there is an end to these if it ends
         due.append(soon)
-    passed_over = end.has_passed_over and start.rechecked < MOST
-    if passed_over:
-        due.append(soon + (feed.lag + feed.apart) * start.rechecks)
+    marks: dict[str, str | None] = {RECHECKED: str(number) if number else None}
+    looks_for_more = not start.rechecks or end.gives_token or end.has_passed_over or end.has_doubtful_delta
+    if due and not looks_for_more:  # but for a newer copy of what this one was to show
+        return marks | {RECHECK_AT: rfc3339(max(due))}
     if due:
-        number = start.rechecked + 1 if start.rechecks and passed_over else 0
-        return _recheck_at(feed, start, end.at, max(due), rechecked=number)
-    if start.rechecks and end.is_old_copy:
-        return {RECHECK_AT: rfc3339(later)}
-    return dict.fromkeys((RECHECK_AT, RECHECK_FROM, RECHECKED)) if start.rechecks else {}
+        return marks | _recheck_at(feed, start, end.at, max(due))
+    if not start.rechecks:
+        return marks
+    is_over = not (end.has_passed_over or end.is_old_copy or end.awaits_reading or end.doubtful or end.late)
+    return {RECHECK_AT: None, RECHECK_FROM: None, RECHECKED: None if is_over else marks[RECHECKED]}
 
 
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
     confirming = start.mode is RoundMode.RECONCILE
     doubtful = end.doubtful or end.awaits_reading or end.held is not None
-    if start.rechecks and start.confirmation is None and end.late == 0 and not doubtful:
+    if start.rechecks and end.late == 0 and not (doubtful or start.confirms or end.is_old_copy):
         return None
+    if start.rechecks and start.confirmation is not None and not start.confirms:  # it was given up
+        return after_doubtful_delta(start.confirmation) if doubtful else start.confirmation
     late = None if end.is_old_copy else end.late
     return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=late, doubtful=doubtful)

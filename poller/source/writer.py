@@ -123,6 +123,10 @@ class RoundStore(Protocol):
         """Note the keys that a delta has brought, or has changed."""
         ...
 
+    def forget_brought(self, keys: Iterable[str]) -> None:
+        """Forget that deltas have brought these records: a full reading has changed them."""
+        ...
+
     def is_repeated(self, key: str, age: timedelta) -> bool:
         """Whether each delta for this time has brought a record."""
         ...
@@ -393,13 +397,13 @@ class RoundWriter:
         return is_stored
 
     def _note_published(self, commit: Commit, mode: RoundMode, changed: set[str] | None) -> None:
-        if changed is None and mode is not RoundMode.DELTA:
-            return
         keys = [key for key, one in commit.snapshots.items() if one.sequence > self._sequence]
         if changed is not None:
             changed.update(keys)
         if mode is RoundMode.DELTA:
             self._store.note_brought(keys, changed=True)
+        else:
+            self._store.forget_brought(keys)
 
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
         if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:

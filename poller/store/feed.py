@@ -338,6 +338,11 @@ class FeedStore:
         while len(self._brought) > _MOST_BROUGHT:
             del self._brought[next(iter(self._brought))]
 
+    def forget_brought(self, keys: Iterable[str]) -> None:
+        """Forget these keys, for a full reading has changed their records: the next delta brings them as new ones."""
+        for key in keys:
+            self._brought.pop(key, None)
+
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:
         """The subjects, those that are UUIDs in lower case, of the events of this age at most.
 

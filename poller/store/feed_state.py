@@ -120,7 +120,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         second_look: when a full reading is due for these, milliseconds of the server's clock; None where none are.
         recheck_at: when a full reading is due that looks for what the listing did not show yet; None where none is.
         recheck_from: from when on the listing shows it; an older copy of a cache does not count as that reading.
-        rechecked: how many such readings in a row have left something to the next one.
+        rechecked: how many such readings were ordered one after the other.
         tombstones: how many of the known records are removed; None where that was not counted yet.
         taken_over: how often records went to other keys, because the JSON type of their ids had changed.
         next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.

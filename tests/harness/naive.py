@@ -78,6 +78,9 @@ class NaiveStore:
     def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
         pass
 
+    def forget_brought(self, keys: Iterable[str]) -> None:
+        pass
+
     def is_repeated(self, key: str, age: timedelta) -> bool:  # noqa: ARG002 -- likewise
         return False
 

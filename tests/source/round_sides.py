@@ -110,6 +110,10 @@ class MemoryStore:
                 first, _, delta = self.brought.get(key, (now, now, 0))
                 self.brought[key] = (first if delta >= self.delta - 1 and not changed else now, now, self.delta)
 
+    def forget_brought(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.brought.pop(key, None)
+
     def is_repeated(self, key: str, age: timedelta) -> bool:
         return self._clock is not None and key in self.brought and self.brought[key][0] < self._clock.now() - age
 

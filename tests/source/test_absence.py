@@ -14,7 +14,7 @@ from poller.resources import Resource
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
 from poller.source.round import round_start
-from poller.store.feed_state import CONFIRMATION, RECHECK_AT
+from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECKED
 from tests.source.round_sides import DAY, FEED, GONE, Round, Script, WallClock, records
 from tests.source.test_drain import Passes
 
@@ -75,7 +75,8 @@ async def brought(feed: Feed) -> tuple[Round, Moving]:
     await read(Script().on(records("n"), path=path, since="d1", delta="d2"))
     assert read.causes[-1] == ("n", "created", "delta")
     read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
-    read.store.unmark(RECHECK_AT)  # of the first reading
+    for mark in (RECHECK_AT, RECHECKED):  # of the first reading
+        read.store.unmark(mark)
     return read, clock
 
 

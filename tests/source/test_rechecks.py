@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -9,13 +10,14 @@ import msgspec
 import pytest
 
 from poller.changes.full_readings import MOST, Confirmation, confirmation_mark, confirmation_of
+from poller.changes.plan import RemovalGuard
 from poller.errors import SourceRefused, SourceUnavailable
 from poller.resources import Resource
 from poller.source.client import ConditionalReader, ConditionalResponse, Validators
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import round_start, run_round
-from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECK_FROM
+from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECK_FROM, RECHECKED
 from tests.source.round_sides import DAY, Round, Script, records
 from tests.source.test_absence import LAG, LAGGING, MINUTE, Moving, brought
 from tests.source.test_round_failures import jumbled
@@ -42,7 +44,8 @@ async def settled(feed: Feed, *subjects: str) -> tuple[Round, Moving]:
     read.clock = clock = Moving()
     read.store = type(read.store)(clock)
     await read(Script().on(records(*subjects), delta="d1", path=feed.resource.path))
-    read.store.unmark(RECHECK_AT)  # of the first reading
+    for mark in (RECHECK_AT, RECHECKED):  # of the first reading
+        read.store.unmark(mark)
     clock.pass_by(MINUTE)
     return read, clock
 
@@ -65,10 +68,10 @@ async def test_a_reading_that_passes_over_what_is_known_leaves_nothing() -> None
 
 
 async def test_a_record_that_deltas_bring_all_the_time_is_not_waited_for() -> None:
-    """Each reading passes it over: six follow, at growing distances, and then no more."""
+    """Each reading passes it over: five follow, at growing distances, and then no more."""
     read, clock = await brought(LAGGING)
     await read(Script().on([*records("a"), *records("n", value=2)], delta="d9"))
-    for number in range(MOST + 1):
+    for number in range(MOST):
         expected = SOON if not number else 2 * SOON
         assert due_in(read) == expected
         clock.pass_by(expected - timedelta(seconds=5))
@@ -199,20 +202,23 @@ async def _none(since: int) -> dict[str, int]:
     return {}
 
 
-async def test_a_copy_from_before_does_not_show_what_was_not_shown() -> None:
-    """A reading a minute after a first one may be the first one's own copy, as long as a cache has it."""
+@pytest.mark.parametrize("kept", [3, MOST])
+async def test_a_copy_from_before_does_not_show_what_was_not_shown(kept: int) -> None:
+    """A reading a minute after a first one may be the first one's own copy; if a cache keeps it, five follow."""
     read, clock = Round(LAGGING), Moving()
     read.clock, read.store = clock, type(read.store)(clock)
     cached = Cached(read, Copies())
     cached.script.on(records("a"), delta="d1").on([], since="d1", delta="d1")
     assert ((await cached()).mode, due_in(read)) == (RoundMode.BASELINE, MINUTE)
-    for number in range(2 * MOST):
+    for number in range(kept):
         clock.pass_by(MINUTE)
         cached.script.age = 51 + 60 * number
-        assert ((await cached()).mode, due_in(read)) == (RoundMode.RECONCILE, MINUTE)
+        follows = MINUTE if number < MOST - 1 else None
+        assert ((await cached()).mode, due_in(read)) == (RoundMode.RECONCILE, follows)
     clock.pass_by(MINUTE)
-    cached.script.age = 50 + 60 * 2 * MOST
-    assert ((await cached()).mode, due_in(read)) == (RoundMode.RECONCILE, None)
+    cached.script.age = 50 + 60 * kept
+    expected = RoundMode.RECONCILE if kept < MOST else RoundMode.DELTA
+    assert ((await cached()).mode, due_in(read)) == (expected, None)
 
 
 async def test_a_copy_does_not_confirm() -> None:
@@ -487,3 +493,86 @@ async def test_a_version_that_another_delta_of_the_round_has_shown_may_be_restor
     assert (await read(listing.on([version("n", 1)], page="q", delta="d3"))).ok
     assert [event["data"]["record"]["n"] for event in read.store.events if event["subject"] == "n"] == [1, 9]
     assert due_in(read) == SOON
+
+
+async def test_a_version_that_a_reading_has_published_is_not_repeated() -> None:
+    """Each delta has brought the record for long, but this version only now: a lagging listing does not replace it."""
+    read, clock = await settled(LAGGING, "a", "n")
+    for _ in range(7):
+        await read(Script().on(records("n"), since="d1", delta="d1"))
+        clock.pass_by(timedelta(seconds=2))
+    newer = (
+        Script()
+        .on([*records("a"), *records("n", value=2)], delta="d9")
+        .on(records("n", value=2), since="d1", delta="d1")
+    )
+    full(read)
+    assert (await read(newer)).modified == 1
+    clock.pass_by(timedelta(seconds=2))
+    await read(Script().on(records("n", value=2), since="d1", delta="d1"))
+    full(read)
+    assert (await read(Script().on(records("a", "n"), delta="d9"))).modified == 0
+
+
+async def test_a_part_that_a_failed_delta_has_brought_is_looked_for() -> None:
+    """Its mark is committed with it; the end of the reading, which is such a one itself, does not delete that."""
+    read, clock = await settled(msgspec.structs.replace(PARTIAL, slot=timedelta(seconds=1)), "a")
+    read.store.mark(RECHECK_AT, clock.now().isoformat())
+    refused = SourceRefused("no", status=403)
+    script = Script().on(records("a"), delta="d9").on(records("n"), since="d1", further="p")
+    assert (await read(script.on(refused, since="d1", page="p").on(refused, page="p"))).ok
+    assert due_in(read) == SOON
+
+
+class Endless(Script):
+    """An API in which each reading leaves something to a later one.
+
+    Attributes:
+        readings: how many full readings it has answered.
+    """
+
+    def __init__(self, clock: Moving, how: str) -> None:
+        super().__init__()
+        self.readings = 0
+        self._clock, self._how = clock, how
+
+    async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:  # noqa: ARG002
+        asked, moment = dict(params), int(self._clock.now().timestamp())
+        if "sinceDeltaToken" in asked:
+            brought = [] if self._how != "deltas lag" else [{"id": "n", "n": moment // 2 - 1}]
+            token = None if self._how == "no token" else asked["sinceDeltaToken"]
+            return ConditionalResponse(json.dumps({"results": brought, "deltaToken": token}).encode())
+        if asked.get("pageToken"):
+            return ConditionalResponse(
+                json.dumps({"results": records("b"), "deltaToken": "d1"}).encode(), age=self._age
+            )
+        self.readings += 1
+        version = 0 if self._how == "a cache" else moment // 2
+        listed = [*records("a"), {"id": "n", "n": version}]
+        if self._how == "deletions":
+            listed = records("a", *(f"r{number}" for number in range(moment // 30 % 10_000, 10_000)))[:50]
+        return ConditionalResponse(json.dumps({"results": listed, "pageToken": "p"}).encode(), age=self._age)
+
+    @property
+    def _age(self) -> int:
+        return 30 if self._how == "a cache" else 0
+
+
+@pytest.mark.parametrize("how", ["a cache", "deltas lag", "no token", "deletions"])
+async def test_readings_that_follow_each_other_come_to_an_end(how: str) -> None:
+    """A cache whose copies are always of some age, deltas that lag, tokens that are missing, records that go."""
+    read, clock = Round(msgspec.structs.replace(UNASKABLE, breaker=RemovalGuard(None))), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    script = Endless(clock, how)
+    reader = ConditionalReader(script.ask)
+    for _ in range(400):
+        clock.pass_by(timedelta(seconds=10))
+        read.store.now_ms = int(clock.now().timestamp() * 1000)
+        result = await run_round(read.feed, read.store, reader.get, clock=clock, qualifications=_none, unchanged=reader)
+        assert result.mode is not RoundMode.SKIPPED
+    assert 2 <= script.readings < 60
+    before = script.readings
+    for _ in range(50):
+        clock.pass_by(timedelta(seconds=10))
+        await run_round(read.feed, read.store, reader.get, clock=clock, qualifications=_none, unchanged=reader)
+    assert script.readings == before
