@@ -14,35 +14,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.diff import Snapshot
 from poller.changes.plan import Commit, RemovalGuard, SubstreamSnapshot
 from poller.errors import SourceRefused, SourceUnavailable, StoreUnavailable
 from poller.source.client import ConditionalReader, ConditionalResponse, Validators
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import run_round
-from tests.source.round_sides import ACHIEVEMENTS, MemoryStore, WallClock, records
+from tests.source.round_sides import ACHIEVEMENTS, WallClock, records
+from tests.source.test_page_digests import Counting
 
 MINUTE = timedelta(minutes=1)
 NAMES = ("q0", "q1", "q2")
 FEED = msgspec.structs.replace(ACHIEVEMENTS, qualifications=NAMES, discover=False, breaker=RemovalGuard(None))
 
 
-class Counting(MemoryStore):
-    """A store that counts how many snapshots are asked for, and may keep no digests."""
-
-    def __init__(self, *, digests: bool = True) -> None:
-        super().__init__()
-        self.asked = 0
-        self._has_digests = digests
-
-    async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
-        self.asked += len(record_keys)
-        return await super().known(record_keys)
+class CountingListings(Counting):
+    """Likewise, for listings."""
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         found = await super().listings()
-        if self._has_digests:
+        if self.has_digests:
             return found
         return {name: msgspec.structs.replace(one, content=b"") for name, one in found.items()}
 
@@ -52,7 +43,7 @@ class Listings:
 
     def __init__(self, feed: Feed = FEED, *, digests: bool = True) -> None:
         self.feed = feed
-        self.store = Counting(digests=digests)
+        self.store = CountingListings(digests=digests)
         self.clock = WallClock()
         self.pages: dict[str, list[list[Any]]] = {name: [records(name.upper())] for name in NAMES}
         self.failing: dict[str, Exception] = {}

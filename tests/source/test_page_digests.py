@@ -38,14 +38,14 @@ class Counting(MemoryStore):
     def __init__(self, *, digests: bool = True) -> None:
         super().__init__()
         self.asked = 0
-        self._has_digests = digests
+        self.has_digests = digests
 
     async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         self.asked += len(record_keys)
         return await super().known(record_keys)
 
     async def page_digests(self) -> bytes | None:
-        return await super().page_digests() if self._has_digests else None
+        return await super().page_digests() if self.has_digests else None
 
 
 def a_feed(feed: Any = FULL, *, digests: bool = True) -> tuple[Round, Counting]:
