@@ -240,6 +240,13 @@ class WallClock(Clock):
     def pass_by(self, span: timedelta) -> None:
         self.time += span
 
+    def rule(self) -> None:
+        """Let the monotonic clock follow this one."""
+        self.seconds = self._moment
+
+    def _moment(self) -> float:
+        return self.time.timestamp()
+
 
 def records(*subjects: str, value: int = 1) -> list[dict[str, Any]]:
     return [{"id": subject, "n": value} for subject in subjects]

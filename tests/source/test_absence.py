@@ -33,11 +33,8 @@ class Moving(WallClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds = self._moment
+        self.rule()
         self.slept: list[float] = []
-
-    def _moment(self) -> float:
-        return self.time.timestamp()
 
     async def sleep(self, seconds: float) -> None:
         if seconds:
