@@ -240,7 +240,7 @@ class WallClock(Clock):
     def pass_by(self, span: timedelta) -> None:
         self.time += span
 
-    def rule(self) -> None:
+    def drive_monotonic(self) -> None:
         """Let the monotonic clock follow this one."""
         self.seconds = self._moment
 

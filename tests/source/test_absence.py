@@ -33,7 +33,7 @@ class Moving(WallClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rule()
+        self.drive_monotonic()
         self.slept: list[float] = []
 
     async def sleep(self, seconds: float) -> None:

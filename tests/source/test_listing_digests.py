@@ -45,7 +45,7 @@ class Listings:
         self.feed = feed
         self.store = CountingListings(digests=digests)
         self.clock = WallClock()
-        self.clock.rule()  # a slow machine writes no marks of progress between
+        self.clock.drive_monotonic()  # a slow machine writes no marks of progress between
         self.pages: dict[str, list[list[Any]]] = {name: [records(name.upper())] for name in NAMES}
         self.failing: dict[str, Exception] = {}
         self.then: Callable[[], None] = lambda: None  # called once, after the next request

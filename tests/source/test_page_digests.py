@@ -51,7 +51,7 @@ class Counting(MemoryStore):
 def a_feed(feed: Any = FULL, *, digests: bool = True) -> tuple[Round, Counting]:
     read, store = Round(feed), Counting(digests=digests)
     read.store = store
-    read.clock.rule()  # a slow machine writes no marks of progress between
+    read.clock.drive_monotonic()  # a slow machine writes no marks of progress between
     return read, store
 
 
