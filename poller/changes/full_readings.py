@@ -1,4 +1,4 @@
-"""What one full reading leaves for the next: whether it has to be confirmed, and digests of its pages.
+"""What one reading leaves for the next: whether it has to be confirmed, what deltas brought, digests of its pages.
 
 Theory of operation
 -------------------
@@ -6,6 +6,10 @@ If an API pages by offset, each insertion or removal while a listing is read mov
 A record that moves over the edge of a page in that moment is on no page of the reading, and as it did not change
 itself, no delta brings it. So a listing of several pages is read in full again at its next turns, until one of these
 readings brings no record late: none that neither an earlier reading nor a delta had brought.
+
+A listing may lag behind deltas, so a full reading leaves alone what deltas have brought lately. Some APIs bring their
+last changes again in each delta, whether or not anything has changed. What each delta has brought as it is, for longer
+than the listing may lag, is compared all the same.
 
 A full reading leaves the digest of each page whose records are all as the store has them. The next reading compares no
 record of a page that has one of these digests. If it finds all of these pages and no other one, no record is missing.
@@ -22,16 +26,20 @@ record of a page that has one of these digests. If it finds all of these pages a
 - They are kept only if the reading has settled which records are gone: all known records are on its pages.
 - A page with a record that was rejected or held back has no digest. If a record was read twice, on two pages or on one,
   no page has one: what is stored of it may be the other version.
+- What deltas have brought is known to one process only.
 - Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from hashlib import sha256
 from typing import Final
 
 import msgspec
+
+from poller.clock import Clock
 
 MOST: Final = 5
 """Readings that may follow one of several pages."""
@@ -107,6 +115,69 @@ def confirmation_of(text: str | None) -> Confirmation | None:
 def confirmation_mark(confirmation: Confirmation | None) -> str | None:
     """What :func:`confirmation_of` gives back."""
     return None if confirmation is None else msgspec.json.encode(confirmation).decode()
+
+
+_MOST_BROUGHT: Final = 100_000  # names; some megabytes
+
+
+class _Brought(msgspec.Struct, frozen=True, gc=False):
+    """When deltas have brought something.
+
+    Attributes:
+        first: the first time of those after each other, seconds of the monotonic clock.
+        last: the last time.
+        delta: the number of the last one.
+    """
+
+    first: float
+    last: float
+    delta: int
+
+
+class DeltaMemory:
+    """What the last deltas of a feed have brought, by name: the keys of records, and of what they left in doubt."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Nothing is known; ``clock`` measures how long ago something was brought."""
+        self._clock = clock
+        self._brought: dict[str, _Brought] = {}  # in order
+        self._delta = 0
+        self._has_ended = True
+
+    def start(self) -> None:
+        """Start another delta; one that was not read to its end goes on, for it may not have brought all."""
+        self._delta += self._has_ended
+        self._has_ended = False
+
+    def finish(self) -> None:
+        """The delta was read to its end."""
+        self._has_ended = True
+
+    def add(self, names: Iterable[str], *, changed: bool = False) -> None:
+        """Add what the delta has brought; ``changed``: it has changed, so deltas before do not count."""
+        now = self._clock.monotonic()
+        for name in names:
+            before = self._brought.pop(name, None)
+            goes_on = before is not None and before.delta >= self._delta - 1 and not changed
+            self._brought[name] = _Brought(before.first if before and goes_on else now, now, self._delta)
+        while len(self._brought) > _MOST_BROUGHT:
+            del self._brought[next(iter(self._brought))]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Forget what a full reading has changed: the next delta brings it as something new."""
+        for name in names:
+            self._brought.pop(name, None)
+
+    def is_repeated(self, name: str, age: timedelta) -> bool:
+        """Whether each delta for this time at least has brought it as it is."""
+        brought = self._brought.get(name)
+        return brought is not None and brought.first < self._clock.monotonic() - age.total_seconds()
+
+    def since(self, age: timedelta, *, first: bool = False) -> set[str]:
+        """What was brought within this time; ``first``: without what each delta before has brought as well."""
+        since, last = self._clock.monotonic() - age.total_seconds(), self._delta - 1
+        self._brought = {name: one for name, one in self._brought.items() if one.last >= since or one.delta >= last}
+        return {name for name, one in self._brought.items() if (one.first if first else one.last) >= since}
 
 
 _DIGEST_BYTES: Final = 16

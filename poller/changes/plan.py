@@ -49,6 +49,8 @@ class PublishRules(msgspec.Struct, frozen=True):
         round_start: the feed's sequence number when the reading started. A version older than one published since then
             is passed over: paging showed the newer one first. Another reading follows, in case it is the restored one,
             or a part that has what the newer one lacks.
+        shown: keys and versions (hashes) that this delta has shown before. It lists the newest first: a version older
+            than a known one that it has shown is passed over, too.
         partial: whether records may carry only some of their keys; they are merged with what is known first.
         whole_keys: the keys of those that are whole all the same, and not merged.
         holding: what becomes of versions older than the known one.
@@ -60,6 +62,7 @@ class PublishRules(msgspec.Struct, frozen=True):
     strip: Callable[[Any], Any] | None = None
     shape: RecordShape | None = None
     round_start: int | None = None
+    shown: Collection[tuple[str, int]] = ()
     partial: bool = False
     whole_keys: Container[str] = frozenset()
     holding: VersionPolicy = VersionPolicy()
@@ -215,7 +218,7 @@ def plan(
             draft.reject(record)
             continue
         snapshot = draft.snapshots.get(record.key) or known.get(record.key)
-        if snapshot is not None and _superseded(record, snapshot, rules.round_start):
+        if snapshot is not None and _superseded(record, snapshot, rules):
             draft.tally.unchanged += 1
             draft.superseded.append(record)
             continue
@@ -251,8 +254,10 @@ def _goes_back(record: Record, change: Change, snapshot: Snapshot) -> bool:
     return change.kind is ChangeKind.MODIFIED and is_older(record.modified, modified_of(snapshot.raw))
 
 
-def _superseded(record: Record, snapshot: Snapshot, round_start: int | None) -> bool:
-    if round_start is None or snapshot.sequence <= round_start or snapshot.raw == record.raw:
+def _superseded(record: Record, snapshot: Snapshot, rules: PublishRules) -> bool:
+    start, shown = rules.round_start, rules.shown
+    is_published = start is not None and snapshot.sequence > start
+    if not (is_published or (shown and (record.key, hash(snapshot.raw)) in shown)) or snapshot.raw == record.raw:
         return False
     return is_older(record.modified, modified_of(snapshot.raw))
 

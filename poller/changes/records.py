@@ -418,6 +418,49 @@ def _in_order(versions: list[Record]) -> list[Record]:
     return [versions[next(dated)[1]] if one.modified else one for one in versions]
 
 
+_CERTAIN: Final = 2
+"""So often in a row a time has to fall, or rise: one fall may be due to a record that was restored."""
+
+
+class DeltaDirection:
+    """Whether a delta lists the latest changes first or last, as far as the modification times of its records show."""
+
+    def __init__(self) -> None:
+        """Nothing is listed yet."""
+        self._last: str | None = None
+        self._falls = self._rises = 0
+        self._is_dated = True
+
+    def update(self, records: Iterable[Record]) -> None:
+        """Add records, in the order received."""
+        for record in records:
+            if not self._is_dated or (self._falls and self._rises):
+                return
+            self._is_dated = record.modified is not None
+            self._falls += is_older(record.modified, self._last)
+            self._rises += is_older(self._last, record.modified)
+            self._last = record.modified
+
+    @property
+    def is_newest_first(self) -> bool:
+        """Whether it is certain that a version follows those that are newer."""
+        return self._is_dated and self._falls >= _CERTAIN and not self._rises
+
+    @property
+    def is_newest_last(self) -> bool:
+        """Whether it is certain that a version follows those that are older."""
+        return self._is_dated and self._rises >= _CERTAIN and not self._falls
+
+
+def several_versions(received: Iterable[Record | Rejected]) -> list[bytes]:
+    """The versions of those records of a page of which it has several that were modified at different times."""
+    versions: dict[str, list[Record]] = {}
+    for one in received:
+        if isinstance(one, Record):
+            versions.setdefault(one.key, []).append(one)
+    return [one.raw for several in versions.values() if len({one.modified for one in several}) > 1 for one in several]
+
+
 class RecordShape(msgspec.Struct, frozen=True):
     """The requested fields, now and before.
 

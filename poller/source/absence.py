@@ -46,7 +46,7 @@ from poller.changes.plan import SeenKeys
 from poller.changes.records import subject_of
 from poller.clock import Clock
 from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
-from poller.source.drain import DeltaReader, SecondPass
+from poller.source.drain import OLDEST_COPY, DeltaReader, SecondPass
 from poller.source.feed import Feed
 from poller.source.paging import SLICE_RECORDS, Get
 from poller.source.writer import GONE, RoundStore, batches, single_record
@@ -95,6 +95,7 @@ async def settle_absent(
     get: Get,
     seen: SeenKeys,
     *,
+    anything_read: bool,
     released: bool,
     released_missing: int | None = None,
     since_marked: timedelta | None,
@@ -115,6 +116,7 @@ async def settle_absent(
         store: has the snapshots.
         get: one exchange with the API.
         seen: the keys of the reading; absent keys are added.
+        anything_read: whether the listings held anything.
         released: whether an operator has approved what the removal guard holds.
         released_missing: how many records were missing when it was held; the guard decides about more. None: unknown.
         since_marked: the time since records were last marked missing; None: never, or unknown.
@@ -133,7 +135,6 @@ async def settle_absent(
         SourceError: a record could not be requested, or a cache had kept the listing since before records were marked
             missing; those that are certainly gone are removed.
     """
-    anything_read = bool(seen)
     absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
     holding = partial(feed.breaker.holds, live=absent.live, anything_read=anything_read)
     holds = holding(missing=absent.missing)
@@ -146,10 +147,12 @@ async def settle_absent(
             missing=absent.missing,
         )
     too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart + age
-    young = await store.subjects_since(lag) if lag and absent.missing else frozenset[str]()
+    young = await store.subjects_since(lag + min(age, OLDEST_COPY)) if lag and absent.missing else frozenset[str]()
     readings = _AbsenceByReadings(store, remove, mark, too_soon=too_soon, keeps=keeps, young=young, deltas=deltas)
     if feed.resource.detail_path is None:
-        settled = await _settle_by_readings(store, absent, seen, readings, second_pass)
+        settled = await _settle_by_readings(
+            store, absent, seen, readings, second_pass, apart=feed.apart, deltas=deltas, clock=clock
+        )
     else:
         requests = _AbsenceByRequests(
             feed,
@@ -197,7 +200,7 @@ class _AbsenceByReadings:
         self._remove = remove
         self._mark = mark
         self._keeps = keeps
-        self.listed: Container[str] = ()  # what a second pass has listed of the absent records
+        self.listed: Container[str] | None = ()  # in a second pass, of the absent records; None: it did not say
         self.young = young  # the subjects of records that a delta has just brought
         self.has_young = False  # whether one of these was left alone
 
@@ -210,15 +213,17 @@ class _AbsenceByReadings:
         grown = {key: snapshot for key, snapshot in present.items() if subject_of(key) not in self.young}
         self.has_young = self.has_young or len(grown) < len(missing)
         absent = {key: snapshot for key, snapshot in grown.items() if not self._keeps(key, snapshot)}
-        again = {key: snapshot for key, snapshot in absent.items() if snapshot.missing and key not in self.listed}
+        marked = {key: snapshot for key, snapshot in absent.items() if snapshot.missing}
+        is_unknown = self.listed is None and bool(marked)
+        again = {} if self.listed is None else {key: one for key, one in marked.items() if key not in self.listed}
         await self._remove(again)
         unsure = {key: snapshot for key, snapshot in absent.items() if not snapshot.missing}
         # An unreadable snapshot does not say which listing it was in: it stays until the record is back.
         first = {key: snapshot for key, snapshot in unsure.items() if not snapshot.unreadable}
         await self._mark(first)
-        self.awaits_reading = self.awaits_reading or bool(first)
+        self.awaits_reading = self.awaits_reading or bool(first) or is_unknown
         self._has_removed = self._has_removed or bool(again)
-        self.is_first = (self.is_first or self.has_young or bool(first)) and not self._has_removed
+        self.is_first = (self.is_first or self.has_young or bool(first) or is_unknown) and not self._has_removed
         return not unsure and len(again) == len(missing)
 
     async def _without_brought(self, missing: Mapping[str, Snapshot]) -> Mapping[str, Snapshot]:
@@ -235,17 +240,33 @@ async def _known_now(store: RoundStore, keys: list[str]) -> dict[str, Snapshot]:
     return {key: checked(snapshot) for key, snapshot in known if not snapshot.removed}
 
 
+async def _wait_until(moment: float, deltas: DeltaReader | None, clock: Clock) -> None:
+    """Wait for a moment of the monotonic clock; deltas go on until then."""
+    if deltas is not None:
+        await deltas.read_until(moment)
+    else:
+        await clock.sleep(max(moment - clock.monotonic(), 0))
+
+
 async def _settle_by_readings(
     store: RoundStore,
     absent: MissingRecords,
     seen: SeenKeys,
     readings: _AbsenceByReadings,
     second_pass: SecondPass | None,
+    *,
+    apart: timedelta,
+    deltas: DeltaReader | None,
+    clock: Clock,
 ) -> bool:
     if readings.too_soon:
         return await readings.settle(absent.some)
     if second_pass is not None and any(snapshot.missing for snapshot in absent.some.values()):
-        readings.listed = await second_pass.keys() or ()
+        # Else a cache may repeat the first pass, and its age does not show that.
+        await _wait_until(clock.monotonic() + apart.total_seconds(), deltas, clock)
+        readings.listed = await second_pass.keys()
+        if second_pass.is_copy:
+            readings.listed = ()  # behind a cache no pass may ever say more than the readings did
     settled = True
     while absent.some:
         for some in batches(absent.some.items()):
@@ -332,11 +353,7 @@ class _AbsenceByRequests:
         return listed is not None
 
     async def _wait_after(self, answered_at: float) -> None:
-        moment = answered_at + self._apart.total_seconds()
-        if self._deltas is not None:
-            await self._deltas.read_until(moment)
-        else:
-            await self._clock.sleep(max(moment - self._clock.monotonic(), 0))
+        await _wait_until(answered_at + self._apart.total_seconds(), self._deltas, self._clock)
 
     async def _leave_to_readings(self) -> bool:
         settled = True
@@ -367,6 +384,7 @@ class _AbsenceByRequests:
         verdicts = await self._verdicts({key: path for key, path in paths.items() if path is not None}, answered_at)
         brought = self._deltas.brought if self._deltas is not None else ()
         here = {key for key in known if key in brought}
+        self._readings.has_young = self._readings.has_young or bool(here)
         gone = {key: known[key] for key, verdict in verdicts.items() if verdict is _Verdict.GONE and key not in here}
         lacked = {key for key in gone if key in self._listed}
         self.has_lacked = self.has_lacked or bool(lacked)

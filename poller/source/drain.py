@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -54,6 +54,8 @@ from poller.store.feed_state import DELTA_TOKEN, DELTA_TOKEN_AT
 _CONFIRMING: Final = 3  # readings
 ROUNDED: Final = timedelta(seconds=1)
 """What ``Age`` may be in an answer that no cache had kept: it is a whole number."""
+OLDEST_COPY: Final = timedelta(days=1)
+"""For older copies of a listing only what deltas have brought since then is looked for: that is in the stream."""
 
 
 class Prefetch(msgspec.Struct, frozen=True):
@@ -178,6 +180,7 @@ class ListingDrain:
         reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
         for _ in range(_CONFIRMING if reader.filled > 1 else 0):
             changes = self._writer.tally.changes
+            self._writer.repeat_delta()
             try:
                 again = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
             except (RoundTimeExceeded, SourceRefused):
@@ -185,6 +188,7 @@ class ListingDrain:
             reader = again if again.delta_token else reader
             if self._writer.tally.changes == changes or again.filled <= 1:
                 break
+        self._writer.end_delta()
         return reader
 
     async def _read_pages(
@@ -199,10 +203,10 @@ class ListingDrain:
         digests: PageDigests | None,
     ) -> ListingReader:
         reader = ListingReader(first.query, since)
-        newer: Collection[str] = beside.newer if beside else ()
         async with aclosing(read_pages(first.get, path, reader)) as pages:
             async for page in pages:
                 reach("page.fetched")
+                newer = await beside.newer_than_page() if beside else ()
                 changed = beside.changed if beside else None
                 content, is_known = reader.content, digests is not None and reader.content in digests
                 is_stored = await self._writer.page(
@@ -216,7 +220,7 @@ class ListingDrain:
                     raise self._timer.exceeded()
                 await self._timer.show()
                 if beside is not None:
-                    newer = await beside.read_if_due()
+                    await beside.read_if_due()
         if reader.pages:
             self.learnt = self.learnt.seeing(reader)
         return reader
@@ -241,7 +245,11 @@ class ListingDrain:
 
 
 class SecondPass:
-    """Reads a listing of several pages once more in the same round, to see what slipped over the edge of a page."""
+    """Reads a listing of several pages once more in the same round, to see what slipped over the edge of a page.
+
+    Attributes:
+        is_copy: whether a cache may have kept a page of it since the first pass.
+    """
 
     def __init__(self, drain: ListingDrain, path: str, answers: ConditionalReader, deltas: DeltaReader | None) -> None:
         """Nothing is read yet.
@@ -256,12 +264,13 @@ class SecondPass:
         self._path = path
         self._answers = answers
         self._deltas = deltas
+        self.is_copy = False
 
     async def keys(self) -> SeenKeys | None:
         """The keys of all listed records; None: this pass does not say what is not listed.
 
-        That is so if a record's key cannot be read, if a cache may have kept a page since the first pass, or if the
-        round has taken too long.
+        That is so if a record's key cannot be read, if a cache may have kept a page since the first pass (then it
+        :attr:`is_copy`), or if the round has taken too long.
 
         Raises:
             SourceError: a request failed.
@@ -270,7 +279,8 @@ class SecondPass:
         before, self._answers.age = self._answers.age, timedelta()
         try:
             listed = await self._drain.keys(self._path, beside=self._deltas)
-            return listed if self._answers.age <= ROUNDED else None
+            self.is_copy = listed is not None and self._answers.age > ROUNDED
+            return None if self.is_copy else listed
         except RoundTimeExceeded:
             return None
         finally:
@@ -298,10 +308,10 @@ class DeltaReader:
         writer: RoundWriter,
         token: str,
         *,
-        recent: Iterable[str] = (),
+        recent: Callable[[timedelta], Awaitable[Iterable[str]]] | None = None,
+        age: Callable[[], timedelta] = timedelta,
         seen: SeenKeysObserver | None,
         doubt: Callable[[], Mapping[str, str | None]] = dict,
-        is_repeated: Callable[[str], bool] = lambda _: False,
         clock: Clock,
     ) -> None:
         """Start from a delta token.
@@ -311,10 +321,10 @@ class DeltaReader:
             drain: reads one listing.
             writer: commits the token.
             token: the delta token that the first delta starts from.
-            recent: the subjects of records that deltas have brought lately: the listing may lag behind them.
+            recent: reads the subjects of records that deltas have brought within a time before now.
+            age: how long a cache had kept the oldest page so far.
             seen: is given the keys of the records, because what a delta brings exists.
             doubt: the marks that go with the token of a doubtful delta.
-            is_repeated: whether each delta has brought this record as it is for so long that the listing shows that.
             clock: the store's.
         """
         self.token = token
@@ -325,12 +335,14 @@ class DeltaReader:
         self._writer = writer
         self._seen = seen
         self._brought: set[str] = set()
-        self.newer = {key for subject in recent for key in (subject, twin_of(subject)) if key}
+        self.newer: set[str] = set()
+        self._recent = recent
+        self._age = age
+        self._allowed: timedelta | None = None
         self._doubt = doubt
-        self._is_repeated = is_repeated
         self._latest: list[str] = []
         self._clock = clock
-        self._due = clock.monotonic()
+        self._due = self._begun = clock.monotonic()
 
     def update(self, keys: Iterable[str]) -> None:
         """Add the keys of records that a delta has brought."""
@@ -359,14 +371,24 @@ class DeltaReader:
         """Whether a delta or the full reading has brought this key."""
         return key in self._brought or (self._seen is not None and key in self._seen)
 
-    async def read_if_due(self) -> Collection[str]:
-        """Read a delta if one is due, and return the keys of records of which a newer version may be known.
+    async def newer_than_page(self) -> Collection[str]:
+        """The keys of records of which a newer version may be known than a page that has just been received has.
 
-        The pages of a listing may show it as it was at the first request, before these deltas.
+        The pages of a listing may show it as it was at the first request, before the deltas of this reading. That may
+        have been an older copy: the listing may lag behind deltas, and a cache may have kept it.
         """
+        age = min(self._age(), OLDEST_COPY)
+        if self._recent is not None and (self._allowed is None or age > self._allowed):
+            self._allowed = age
+            since_begun = timedelta(seconds=self._clock.monotonic() - self._begun)
+            recent = await self._recent(self._feed.lag + age + since_begun)
+            self.newer.update(key for subject in recent for key in (subject, twin_of(subject)) if key)
+        return self.newer
+
+    async def read_if_due(self) -> None:
+        """Read a delta if one is due."""
         if self._clock.monotonic() >= self._due:
             await self.read()
-        return self.newer
 
     async def read_until(self, moment: float) -> None:
         """Wait until a moment of the monotonic clock, and read the deltas that are due until then."""
@@ -383,8 +405,8 @@ class DeltaReader:
         """
         if self.failed:
             return
-        slot = self._feed.slot or timedelta.max
-        self._due = self._clock.monotonic() + slot.total_seconds()
+        slot, begun = self._feed.slot or timedelta.max, self._clock.monotonic()
+        self._due = begun + slot.total_seconds()
         pages, path, doubts = self._drain.pages, self._feed.resource.path, self._writer.doubts
         try:
             reader = await self._drain.read_delta(path, self.token, seen=self)
@@ -397,7 +419,9 @@ class DeltaReader:
             self.doubtful = self.doubtful or self._writer.doubts > doubts  # committed with its records
             return
         finally:
-            self.newer.update(key for key in self._latest if not self._is_repeated(key))
+            # Those that were new when it began: the listing shows what deltas have repeated for longer than it may lag.
+            age = self._feed.lag + timedelta(seconds=self._clock.monotonic() - begun)
+            self.newer.update(key for key in self._latest if not self._writer.is_repeated(key, age))
             self._latest.clear()
         self.worked = True
         marks = self._doubt() if self._writer.doubts > doubts else {}
@@ -406,3 +430,4 @@ class DeltaReader:
             self.token, self.moved = reader.delta_token, True
             now = rfc3339(self._clock.now())
             await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: now, **marks})
+            self._writer.keep_doubts()

@@ -183,7 +183,10 @@ class _RoundRun:
         self._start = round_start(feed, state, clock.now())
         self._answers = unchanged or ConditionalReader(unconditional(get))
         self._answers.age = timedelta()
-        self._writer = RoundWriter(feed, store, state, get, clock, age=lambda: self._answers.age)
+        follows = self._start.rechecks and self._start.rechecked > 1
+        self._writer = RoundWriter(
+            feed, store, state, get, clock, age=lambda: self._answers.age, follows_others=follows
+        )
         self._timer = RoundTimer(self._start.mode, feed.max_round, self._writer.tally, self._writer.marks, clock)
         self._drain = ListingDrain(feed, self._writer, get, self._start.learnt, self._timer)
         self._seen = SeenKeys() if self._start.mode is not RoundMode.DELTA else None
@@ -333,8 +336,12 @@ class _RoundRun:
         if self._timer.shown or self._state.progress is not None:
             marks[PROGRESS] = None
         await self._writer.marks(marks, page_digests=self._page_digests() if result.ok else None)
+        if end.complete:
+            self._writer.keep_doubts()
         if self._unchanged is not None and result.ok and self._start.mode is not RoundMode.DELTA:
-            self._unchanged.finish_round(self._position(self._start.begun) if self._settled else None)
+            # A record that only a delta has shown may be gone again, and the listing would stay unchanged.
+            is_usable = self._settled and not (self._deltas is not None and self._deltas.brought)
+            self._unchanged.finish_round(self._position(self._start.begun) if is_usable else None)
         reach("round.done")
         if DELTA_TOKEN not in marks:
             return result
@@ -381,10 +388,10 @@ class _RoundRun:
                 self._drain,
                 self._writer,
                 start.deltas_since,
-                recent=await self._store.subjects_since(lag, cause=RoundMode.DELTA) if lag else (),
+                recent=partial(self._store.subjects_since, cause=RoundMode.DELTA) if lag else None,
+                age=lambda: self._answers.age,
                 seen=self._seen,
                 doubt=lambda: doubt_marks(self._feed, self._start, self._clock.now()),
-                is_repeated=partial(self._store.is_repeated, age=lag),
                 clock=self._clock,
             )
         if start.mode is RoundMode.DELTA:
@@ -519,6 +526,7 @@ class _RoundRun:
                 self._store,
                 self._get,
                 seen,
+                anything_read=self._writer.has_listed if self._substreams is None else bool(seen),
                 released=self._released,
                 released_missing=self._state.released_missing,
                 since_marked=self._since_marked,
@@ -550,7 +558,7 @@ class _RoundRun:
     def _may_lag(self) -> bool:
         """Whether a record may be known that the listing does not show yet."""
         learnt = self._drain.learnt.delta_token != "none"  # noqa: S105 -- no token, but where there is none
-        has_tokens = learnt or self._state.delta_token is not None
+        has_tokens = learnt or (self._state.delta_token or self._delta_token) is not None
         return self._feed.delta and has_tokens and self._substreams is None and bool(self._feed.lag)
 
     @property

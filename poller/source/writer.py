@@ -38,6 +38,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
@@ -46,9 +47,11 @@ import msgspec
 from poller.changes.canonical import canonical, parse_received, without
 from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
+from poller.changes.full_readings import DeltaMemory
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import (
+    DeltaDirection,
     Record,
     Rejected,
     identities,
@@ -57,6 +60,7 @@ from poller.changes.records import (
     latest_versions,
     merged,
     record_reader,
+    several_versions,
     shape_of,
     twin_of,
     usable_keys,
@@ -101,7 +105,13 @@ class SeenKeysObserver(Protocol):
 
 
 class RoundStore(Protocol):
-    """The store of one feed as its round uses it; see :class:`poller.store.feed.FeedStore`."""
+    """The store of one feed as its round uses it; see :class:`poller.store.feed.FeedStore`.
+
+    Attributes:
+        deltas: what they have brought, as far as this process knows.
+    """
+
+    deltas: DeltaMemory
 
     async def open_round(self) -> FeedState | HeldElsewhere | FeedPause:
         """Acquire the lease and read the state, unless the feed is paused."""
@@ -113,22 +123,6 @@ class RoundStore(Protocol):
 
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
         """Read live snapshots that were not seen."""
-        ...
-
-    def begin_delta(self) -> None:
-        """Start another delta."""
-        ...
-
-    def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
-        """Note the keys that a delta has brought, or has changed."""
-        ...
-
-    def forget_brought(self, keys: Iterable[str]) -> None:
-        """Forget that deltas have brought these records: a full reading has changed them."""
-        ...
-
-    def is_repeated(self, key: str, age: timedelta) -> bool:
-        """Whether each delta for this time has brought a record."""
         ...
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> Collection[str]:
@@ -161,7 +155,9 @@ class RoundWriter:
         unidentified: how many records had no id that can be read.
         jumbled: how many of these may be several records in one.
         fragments: how many records of deltas may not be as they are known: of new ones a part was published alone, or a
-            version was passed over that is older than one before and was not there before that.
+            version was passed over that is older than one before and was not there before that. What deltas repeat
+            counts in the first ones only.
+        has_listed: whether a full reading has listed anything.
         unsettled: how many listed versions are not what is known: they are held back, or older than one before.
         passed_over: how many records of a full reading differ from what is known and were not compared, because a delta
             has brought them lately.
@@ -176,6 +172,7 @@ class RoundWriter:
         clock: Clock,
         *,
         age: Callable[[], timedelta] = timedelta,
+        follows_others: bool = False,
     ) -> None:
         """Start from the feed's state.
 
@@ -186,10 +183,13 @@ class RoundWriter:
             get: requests single records.
             clock: of this process.
             age: how long a cache had kept the oldest answer of the reading so far.
+            follows_others: whether it is at least the second reading that looks for what the ones before passed over.
         """
         self._age = age
+        self._follows_others = follows_others
         self.tally = RoundCounts()
         self.unidentified = self.jumbled = self.fragments = self.backwards = self.passed_over = self.unsettled = 0
+        self.has_listed = False
         self._feed = feed
         self._store = store
         self._get = get
@@ -198,7 +198,11 @@ class RoundWriter:
         self._read = record_reader(feed.id_field)
         self._fields_before = state.fields
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
-        self._shown: set[tuple[str, int]] = set()  # keys and versions (hashes) on the pages of this delta before
+        # Keys and versions (hashes) that this delta has shown, and those that it had shown when it was read before.
+        self._shown: set[tuple[str, int]] = set()
+        self._shown_before: set[tuple[str, int]] = set()
+        self._direction = DeltaDirection()
+        self._doubted: set[str] = set()  # names of what this delta has left in doubt
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
         self._marks_of_parts: Callable[[], Mapping[str, str | None]] = dict
@@ -209,6 +213,7 @@ class RoundWriter:
         self._began = clock.monotonic() - state.now_ms / 1000
         self._begun_ms = state.now_ms
         self._held: dict[str, HeldVersion] = {}
+        self._held_before: frozenset[str] = frozenset()
         self._written: set[str] | None = set()  # keys of records written in this round; None: too many to know
         self._waits_for_second_look = state.second_look is not None  # ends even if the held versions were lost
         self._not_before = 0  # when the next full reading for these may begin
@@ -237,6 +242,17 @@ class RoundWriter:
     async def load_held_versions(self) -> None:
         """Read which versions are held back. Not needed if the state says that there are none."""
         self._held = await self._store.held_versions()
+        self._held_before = frozenset(self._held)
+
+    def is_repeated(self, key: str, age: timedelta) -> bool:
+        """Whether deltas have brought this record as it is for this time.
+
+        This process may not know of the deltas before. But a version that was held before is not new; nor is a record,
+        unless it was published lately, in a reading that follows others because they have passed over something.
+        """
+        if key in self._held_before or self._store.deltas.is_repeated(key, age):
+            return True
+        return self._follows_others and self._written is not None and key not in self._written
 
     @property
     def held_versions(self) -> int:
@@ -284,8 +300,22 @@ class RoundWriter:
     def begin_delta(self) -> None:
         """Start another delta: what it shows is newer than what this round has published before."""
         self._delta_start = self._sequence
-        self._shown.clear()
-        self._store.begin_delta()
+        self._shown, self._shown_before, self._direction = set(), set(), DeltaDirection()
+        self._store.deltas.start()
+
+    def repeat_delta(self) -> None:
+        """Start to read the same delta again."""
+        self._shown_before |= self._shown
+        self._direction = DeltaDirection()
+
+    def end_delta(self) -> None:
+        """A delta was read to its end."""
+        self._store.deltas.finish()
+
+    def keep_doubts(self) -> None:
+        """Note what deltas have left in doubt, once it is committed that a full reading follows."""
+        self._store.deltas.add(self._doubted)
+        self._doubted.clear()
 
     @property
     def doubts(self) -> int:
@@ -320,6 +350,7 @@ class RoundWriter:
             is_known: whether the records were as they are stored when the round began.
         """
         is_stored = True
+        self.has_listed = self.has_listed or (bool(page.records) and mode is not RoundMode.DELTA)
         if page.records and not (is_known and self._pass_over(page, seen)):  # most deltas have none
             is_stored = await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
         self.tally.pages += 1
@@ -352,6 +383,8 @@ class RoundWriter:
             received += map(self._read, some)
             await asyncio.sleep(0)
         records = await in_turns(latest_versions(received, partial=partial))
+        if mode is RoundMode.DELTA:
+            rules = self._in_delta(rules, received, records)
         left = [one for one in records if isinstance(one, Record) and one.key in newer] if newer else []
         if left:
             records = [one for one in records if not (isinstance(one, Record) and one.key in newer)]
@@ -392,7 +425,7 @@ class RoundWriter:
                 self._note_published(commit, mode, changed)
                 self._sequence = commit.next_sequence
         if rejected:
-            await self._mark_seen(rejected, seen)
+            await self._mark_seen(rejected, seen, mode)
         self._note_shown(received, mode)
         return is_stored
 
@@ -401,9 +434,27 @@ class RoundWriter:
         if changed is not None:
             changed.update(keys)
         if mode is RoundMode.DELTA:
-            self._store.note_brought(keys, changed=True)
+            self._store.deltas.add(keys, changed=True)
         else:
-            self._store.forget_brought(keys)
+            self._store.deltas.forget(keys)
+
+    def _in_delta(
+        self, rules: PublishRules, received: Sequence[Record | Rejected], records: Sequence[Record | Rejected]
+    ) -> PublishRules:
+        """The rules for a page of a delta; count the records on it whose latest version is not certain."""
+        self._direction.update(one for one in received if isinstance(one, Record))
+        if self._direction.is_newest_first:
+            return rules if rules.partial else msgspec.structs.replace(rules, shown=self._shown)
+        if len(records) < len(received) and not self._direction.is_newest_last:
+            self.fragments += self._new_doubts(several_versions(received))
+        return rules
+
+    def _new_doubts(self, versions: Iterable[bytes]) -> int:
+        """How many of these versions are in doubt, and were not in the deltas before, which a reading has followed."""
+        names = {f"?{blake2b(raw, digest_size=16).hexdigest()}" for raw in versions}
+        self._doubted |= names
+        patience = self._feed.lag + self._feed.apart
+        return sum(not self._store.deltas.is_repeated(name, patience) for name in names)
 
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
         if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:
@@ -411,8 +462,12 @@ class RoundWriter:
 
     def _is_stored(self, commit: Commit, mode: RoundMode) -> bool:
         """Whether all records are known as they were read once this is committed; others are counted."""
-        if mode is RoundMode.DELTA:  # some list all versions of a record
-            self.fragments += sum((one.key, hash(one.raw)) not in self._shown for one in commit.superseded)
+        if mode is RoundMode.DELTA:
+            if self._feed.partial or not self._direction.is_newest_first:
+                before = self._shown_before
+                self.fragments += self._new_doubts(
+                    one.raw for one in commit.superseded if (one.key, hash(one.raw)) not in before
+                )
         else:
             self.unsettled += len(commit.superseded) + commit.withheld
         return not (commit.rejected or commit.held or commit.backwards or commit.superseded or commit.withheld)
@@ -435,7 +490,8 @@ class RoundWriter:
         readable = await self._readable(known)
         completed, whole = await complete_records(records, readable, feed=self._feed, get=self._get)
         complete = whole | readable
-        fragments = sum(isinstance(one, Record) and one.key not in complete for one in completed)
+        parts = (one for one in completed if isinstance(one, Record))
+        fragments = self._new_doubts(one.raw for one in parts if one.key not in complete)
         self.fragments += fragments
         return completed, msgspec.structs.replace(rules, whole_keys=whole), self._marks_of_parts() if fragments else {}
 
@@ -443,7 +499,7 @@ class RoundWriter:
         if seen is not None:
             seen.update(keys)
         if mode is RoundMode.DELTA:
-            self._store.note_brought(keys)
+            self._store.deltas.add(keys)
 
     def _rules_for(self, mode: RoundMode, path: str) -> PublishRules:
         is_baseline = mode is RoundMode.BASELINE
@@ -504,7 +560,7 @@ class RoundWriter:
                 has_moved = True
         return has_moved
 
-    async def _mark_seen(self, rejected: Sequence[Rejected], seen: SeenKeysObserver | None) -> None:
+    async def _mark_seen(self, rejected: Sequence[Rejected], seen: SeenKeysObserver | None, mode: RoundMode) -> None:
         """Count unusable records as listed, as far as their keys can be read."""
         keys: list[str] = []
         for some in slices(rejected):
@@ -512,7 +568,10 @@ class RoundWriter:
                 found = identities(one.raw, self._feed.id_field)
                 if found is None:
                     self.unidentified += 1
-                    self.jumbled += not is_single(one.raw)
+                    is_in_doubt = not is_single(one.raw)
+                    self.jumbled += (
+                        self._new_doubts([one.raw]) if is_in_doubt and mode is RoundMode.DELTA else is_in_doubt
+                    )
                 else:
                     keys += found
             await asyncio.sleep(0)

@@ -25,6 +25,7 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
 from poller.changes.diff import Snapshot, checked
+from poller.changes.full_readings import DeltaMemory
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import Rejected, subject_of, text_key
@@ -52,7 +53,6 @@ MANY: Final = 50
 """Unreadable snapshots of one read: more than this number and more than half of them are an error of the store."""
 
 _SHOWN: Final = 10
-_MOST_BROUGHT: Final = 100_000  # keys; some megabytes
 _BELOW_ONE: Final = 1 - 1e-12
 _GENERATION_BYTES: Final = 8
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
@@ -94,20 +94,6 @@ class MissingRecords(msgspec.Struct, frozen=True):
     listed: Mapping[str, Snapshot] = {}
 
 
-class _Brought(msgspec.Struct, frozen=True, gc=False):
-    """When deltas have brought a record.
-
-    Attributes:
-        first: the first time of those after each other, monotonic.
-        last: the last time.
-        delta: the number of the last one.
-    """
-
-    first: float
-    last: float
-    delta: int
-
-
 class RandomSample(Generic[T]):
     """A few of any number of values, each drawn with the same probability (Li's algorithm L: most are passed over).
 
@@ -146,6 +132,7 @@ class FeedStore:
         keys: of the feed.
         lease: of the feed.
         appended: bytes of events that were committed here.
+        deltas: what they have brought here; another process does not know of it.
     """
 
     def __init__(  # noqa: D417 -- see below
@@ -175,8 +162,7 @@ class FeedStore:
         self._client = client
         self._scripts = scripts
         self._clock = clock
-        self._brought: dict[str, _Brought] = {}  # by deltas, in order
-        self._delta = 0
+        self.deltas = DeltaMemory(clock)
         self._generation = ""
         self._sequence = 0
         self._asked = 0
@@ -312,37 +298,6 @@ class FeedStore:
                 drawn = await self._checked(dict(listed.drawn))
                 return MissingRecords(live, missing, await self._checked(some), drawn)
 
-    def begin_delta(self) -> None:
-        """Start another delta, of which :meth:`note_brought` gets the keys."""
-        self._delta += 1
-
-    def is_repeated(self, key: str, age: timedelta) -> bool:
-        """Whether each delta for this time at least has brought this record: some APIs repeat their last changes."""
-        brought = self._brought.get(key)
-        return brought is not None and brought.first < self._clock.monotonic() - age.total_seconds()
-
-    def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
-        """Note the keys that a delta has brought; a record that is as it was gives no event.
-
-        Another process does not know of them.
-
-        Args:
-            keys: of records.
-            changed: whether they have changed: that deltas before have brought them does not count.
-        """
-        now = self._clock.monotonic()
-        for key in keys:
-            before = self._brought.pop(key, None)
-            goes_on = before is not None and before.delta >= self._delta - 1 and not changed
-            self._brought[key] = _Brought(before.first if before and goes_on else now, now, self._delta)
-        while len(self._brought) > _MOST_BROUGHT:
-            del self._brought[next(iter(self._brought))]
-
-    def forget_brought(self, keys: Iterable[str]) -> None:
-        """Forget these keys, for a full reading has changed their records: the next delta brings them as new ones."""
-        for key in keys:
-            self._brought.pop(key, None)
-
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:
         """The subjects, those that are UUIDs in lower case, of the events of this age at most.
 
@@ -353,9 +308,7 @@ class FeedStore:
             age: by the store's clock.
             cause: of these events; None: any.
         """
-        since, last = self._clock.monotonic() - age.total_seconds(), self._delta - 1
-        self._brought = {key: one for key, one in self._brought.items() if one.last >= since or one.delta >= last}
-        brought = (key for key, one in self._brought.items() if (one.first if cause else one.last) >= since)
+        brought = self.deltas.since(age, first=cause is not None)
         subjects, start = set(map(subject_of, brought)), f"{milliseconds_of(self._clock.now() - age)}"
         while True:
             with translated(self._client):

@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 
+from poller.changes.full_readings import DeltaMemory
 from poller.clock import Clock
 from poller.config.load import load
 from poller.control.factories import client_of, feed_of, keys_of
@@ -32,7 +33,7 @@ from poller.store.snapshots import SnapshotCodec
 from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Mapping
     from datetime import timedelta
 
     from poller.changes.diff import Snapshot
@@ -57,6 +58,7 @@ class NaiveStore:
         self._keys = keys
         self._order = order
         self._codec = SnapshotCodec()
+        self.deltas = DeltaMemory(Clock())
 
     async def open_round(self) -> FeedState:
         found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.state))
@@ -71,18 +73,6 @@ class NaiveStore:
 
     async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:  # noqa: ARG002 -- as a round calls it
         return MissingRecords(0, 0, {})
-
-    def begin_delta(self) -> None:
-        pass
-
-    def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
-        pass
-
-    def forget_brought(self, keys: Iterable[str]) -> None:
-        pass
-
-    def is_repeated(self, key: str, age: timedelta) -> bool:  # noqa: ARG002 -- likewise
-        return False
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:  # noqa: ARG002 -- likewise
         return frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from poller.changes.diff import Snapshot
+from poller.changes.full_readings import DeltaMemory
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import subject_of, text_key
@@ -48,6 +49,16 @@ def _integer(digits: str) -> int | Decimal:
     return int(digits) if len(digits) < 4300 else Decimal(digits)  # Python refuses longer integers
 
 
+class _OfWall(Clock):
+    """A clock whose moments are those of another one's wall clock, which a test moves."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._wall = clock
+
+    def monotonic(self) -> float:
+        return self._wall.now().timestamp()
+
+
 class MemoryStore:
     """A feed's store in memory: a commit is written whole, on the state it was planned on, or not at all."""
 
@@ -58,8 +69,7 @@ class MemoryStore:
         self.kept_listings: dict[str, SubstreamSnapshot] = {}
         self.held: dict[str, HeldVersion] = {}
         self.digests: bytes | None = None
-        self.brought: dict[str, tuple[datetime, datetime, int]] = {}  # the first and last time, and in which delta
-        self.delta = 0
+        self.deltas = DeltaMemory(_OfWall(clock or Clock()))
         self.events: list[dict[str, Any]] = []
         self.quarantine: list[tuple[bytes, str]] = []
         self.commits: list[Commit] = []
@@ -100,28 +110,11 @@ class MemoryStore:
         known = dict(list(listed.items())[:LISTED])
         return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]}, known)
 
-    def begin_delta(self) -> None:
-        self.delta += 1
-
-    def note_brought(self, keys: Iterable[str], *, changed: bool = False) -> None:
-        if self._clock is not None:
-            now = self._clock.now()
-            for key in keys:
-                first, _, delta = self.brought.get(key, (now, now, 0))
-                self.brought[key] = (first if delta >= self.delta - 1 and not changed else now, now, self.delta)
-
-    def forget_brought(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self.brought.pop(key, None)
-
-    def is_repeated(self, key: str, age: timedelta) -> bool:
-        return self._clock is not None and key in self.brought and self.brought[key][0] < self._clock.now() - age
-
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> set[str]:
         assert self._clock is not None
         since = self._clock.now() - age
         recent = (event for event in self.events if datetime.fromisoformat(event["recordedtime"]) >= since)
-        brought = {subject_of(key) for key, one in self.brought.items() if (one[0] if cause else one[1]) >= since}
+        brought = set(map(subject_of, self.deltas.since(age, first=cause is not None)))
         return brought.union(text_key(one["subject"]) for one in recent if cause in (None, one["data"]["cause"]))
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:

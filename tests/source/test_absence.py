@@ -11,9 +11,10 @@ import pytest
 from poller.changes.full_readings import Confirmation, confirmation_mark
 from poller.clock import rfc3339
 from poller.resources import Resource
+from poller.source.client import ConditionalReader, ConditionalResponse, Validators
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
-from poller.source.round import round_start
+from poller.source.round import round_start, run_round
 from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECKED
 from tests.source.round_sides import DAY, FEED, GONE, Round, Script, WallClock, records
 from tests.source.test_drain import Passes
@@ -333,3 +334,89 @@ async def test_what_a_delta_brings_during_a_second_pass_is_not_written_over(seco
     assert (result.ok, result.modified, result.removed) == (True, 2, 0)
     known = {key: (one.revision, one.raw[-4:], one.missing) for key, one in read.store.snapshots.items() if key != "a"}
     assert known == {"x": (2, b": 2}", False), "y": (2, b": 2}", False)}
+
+
+async def test_a_second_pass_is_made_some_time_after_the_first() -> None:
+    """A cache that repeats the first pass would not show it by its age, which is a whole number."""
+    read, clock = Round(msgspec.structs.replace(LISTED_ONLY, delta=False)), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    await read(Passes(records("b", "c"), path="/positions"))
+    await read(Passes(records("b"), path="/positions"))
+    assert clock.slept == []
+    clock.pass_by(MINUTE)
+    read.store.now_ms += 60_000
+    assert (await read(Passes(records("b"), path="/positions"))).removed == 1
+    assert clock.slept == [2.0]
+
+
+@pytest.mark.parametrize("second", [[], records("b"), [*records("b"), {"id": 1.5}]], ids=["empty", "listed", "unknown"])
+async def test_a_second_pass_that_does_not_say_what_is_listed_removes_nothing(second: list[Any]) -> None:
+    """Two readings have missed the record; it may be the one whose id cannot be read."""
+    read = Round(msgspec.structs.replace(FEED, delta=False, resource=LISTED_ONLY.resource))
+    removed = []
+    for passes in ([records("b", "c")], [records("b")], [records("b"), second]):
+        read.store.now_ms += 60_000
+        removed.append((await read(Passes(*passes, path="/positions"))).removed)
+    assert removed == [0, 0, 0 if len(second) > 1 else 1]
+
+
+@pytest.mark.parametrize("brings", [False, True], ids=["the delta is empty", "the delta brings one"])
+@pytest.mark.parametrize("feed", [LISTED_ONLY, LAGGING], ids=["by readings", "by requests"])
+async def test_an_empty_listing_is_held_whatever_deltas_bring(feed: Feed, brings: bool) -> None:
+    """Law: what a delta brings beside it does not show that the listing is sound."""
+    path, names = feed.resource.path, ["n", "o", "p"]
+    read, clock = Round(msgspec.structs.replace(feed, slot=timedelta(seconds=30))), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    await read(Script().on(records(*names), path=path, delta="d1"))
+    for number in range(3):
+        clock.pass_by(MINUTE)
+        read.store.now_ms += 60_000
+        read.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+        api = Script().on([], path=path, further="p").on([], path=path, page="p", delta="d9")
+        api.on(records("n", value=number + 2) if brings else [], path=path, since=read.kept, delta=f"e{number}")
+        api.on([], path=path, since=f"e{number}", delta=f"e{number}")
+        for name in names:
+            api.on(GONE, path=f"{path}/{name}")
+        assert (await read(api)).removed == 0
+    assert "missing from the full reading" in (read.store.state.held or "")
+
+
+async def test_a_record_that_a_delta_brings_during_its_removal_is_looked_for_again() -> None:
+    """It may have been deleted before the delta brought it."""
+    read, clock = await brought(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=1)))
+    clock.pass_by(MINUTE)
+
+    class Late(Script):
+        asked_for_n = False
+
+        async def get(self, path: str, params: Params) -> bytes:
+            self.asked_for_n = self.asked_for_n or path.endswith("/n")
+            if self.asked_for_n:
+                self.on(records("n", value=2), since="d2", delta="d3")
+            return await super().get(path, params)
+
+    api = Late().on(records("a"), delta="d9").on(GONE, path="/contractTypes/n").on([], since="d2", delta="d2")
+    result = await read(api.on([], since="d3", delta="d3"))
+    assert (result.removed, result.modified, read.store.state.recheck_at is not None) == (0, 1, True)
+    clock.pass_by(MINUTE)
+    assert (await read(Script().on(records("a"), delta="d9").on(GONE, path="/contractTypes/n"))).removed == 1
+
+
+@pytest.mark.parametrize(("age", "left"), [(0, False), (30, True)])
+async def test_a_copy_does_not_lack_what_a_delta_has_brought_since(age: int, left: bool) -> None:
+    """A list-only record is not even marked missing by a copy from before the delta."""
+    read, clock = await brought(LISTED_ONLY)
+    path = LISTED_ONLY.resource.path
+    clock.pass_by(timedelta(seconds=20))
+    api = Script().on(records("a"), path=path, delta="d9").on([], path=path, since="d2", delta="d2")
+
+    async def ask(path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
+        return ConditionalResponse(await api.get(path, params), unless, 0 if dict(params) else age)
+
+    reader = ConditionalReader(ask)
+
+    async def none(_: int) -> dict[str, int]:
+        return {}
+
+    await run_round(read.feed, read.store, reader.get, clock=clock, qualifications=none, unchanged=reader)
+    assert read.store.snapshots["n"].missing is not left

@@ -576,3 +576,57 @@ async def test_readings_that_follow_each_other_come_to_an_end(how: str) -> None:
         clock.pass_by(timedelta(seconds=10))
         await run_round(read.feed, read.store, reader.get, clock=clock, qualifications=_none, unchanged=reader)
     assert script.readings == before
+
+
+async def test_a_reading_follows_the_one_that_brings_the_first_token() -> None:
+    """The first listing was empty and had none; the listing that has one may lag behind it."""
+    read, clock = Round(LAGGING), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    await read(Script().on([]))
+    clock.pass_by(MINUTE)
+    assert ((await read(Script().on(records("a"), delta="d1"))).mode, due_in(read)) == (RoundMode.FULL, MINUTE)
+
+
+@pytest.mark.parametrize("age", [0, 30])
+async def test_a_copy_is_not_written_over_what_deltas_have_brought_since(age: int) -> None:
+    """A delta has brought n 20 s ago; the cache keeps the listing from before that."""
+    read, clock = await settled(LAGGING, "a", "n")
+    await read(Script().on(records("n", value=2), since="d1", delta="d2"))
+    clock.pass_by(timedelta(seconds=20))
+    full(read)
+    cached = Cached(read, Copies(age))
+    cached.script.on(records("a", "n"), delta="d9").on([], since="d2", delta="d2")
+    result = await cached()
+    assert (result.mode, result.modified, read.store.snapshots["n"].raw[-2:-1]) == (
+        RoundMode.RECONCILE,
+        0 if age else 1,
+        b"2" if age else b"1",
+    )
+    assert due_in(read) == (SOON if age else None)
+
+
+async def test_the_first_page_may_have_taken_some_time() -> None:
+    """It shows the listing as it was when it was requested, or before that by the lag."""
+    read, clock = await settled(LAGGING, "a", "n")
+    await read(Script().on(records("n", value=2), since="d1", delta="d2"))
+    full(read)
+
+    class Late(Script):
+        async def get(self, path: str, params: Params) -> bytes:
+            clock.pass_by(timedelta(seconds=15))
+            return await super().get(path, params)
+
+    assert (await read(Late().on(records("a", "n"), delta="d9").on([], since="d2", delta="d2"))).modified == 0
+
+
+async def test_validators_are_not_kept_where_a_delta_has_shown_more_than_the_listing() -> None:
+    """A record that a delta brings beside the reading may be gone again, and the listing be as it was."""
+    read, clock = await settled(LAGGING, "a")
+    cached = Cached(read, Copies())
+    cached.script.on(records("a"), delta="d9").on(records("x"), since="d1", delta="d2").on([], since="d2", delta="d2")
+    clock.pass_by(DAY)
+    assert (await cached()).created == 1
+    cached.script.unchanged = True
+    cached.script.on(SourceRefused("gone", status=404), path="/contractTypes/x")
+    clock.pass_by(DAY)
+    assert ((await cached()).removed, ("/contractTypes", {"unless": "1"}) in cached.script.asked) == (1, False)

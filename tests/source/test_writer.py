@@ -667,7 +667,9 @@ async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed:
     script = listing(feed, [], gone=set(MANY) - set(still), still=still)
     if feed is POSITIONS:
         one.snapshots |= {key: Snapshot(1, 1, b"{}", missing=key not in still) for key in MANY}
-    settling = partial(settle_absent, feed, one, script.get, seen, released=True, since_marked=None, clock=Clock())
+    settling = partial(
+        settle_absent, feed, one, script.get, seen, anything_read=False, released=True, since_marked=None, clock=Clock()
+    )
     assert await settling(remove=one.remove, mark=one.mark_missing) == SettledAbsence(
         is_complete=False, awaits_reading=feed is POSITIONS
     )

@@ -429,12 +429,12 @@ async def test_what_a_delta_has_brought_without_an_event_is_recent_too(store_cli
     """Law: it is known to this process for the time that is asked for, and the oldest of too many go."""
     clock = FakeClock()
     store = opened_by(store_client, clock)("a")
-    store.note_brought(["a", "\x017"])
+    store.deltas.add(["a", "\x017"])
     clock.move(5)
-    store.note_brought(["b"])
+    store.deltas.add(["b"])
     assert await store.subjects_since(timedelta(seconds=6)) == {"a", "7", "b"}
     assert await store.subjects_since(timedelta(seconds=4)) == {"b"}
-    store.note_brought(map(str, range(100_000)))
+    store.deltas.add(map(str, range(100_000)))
     assert "b" not in await store.subjects_since(timedelta(seconds=6))
 
 
@@ -443,20 +443,21 @@ async def test_what_each_delta_brings_is_not_new_for_long(store_client: Redis) -
     clock = FakeClock()
     store, seconds = opened_by(store_client, clock)("a"), timedelta(seconds=10)
     for keys in (["a", "b"], ["a", "b"], ["a"], ["a", "b"]):
-        store.begin_delta()
-        store.note_brought(keys)
+        store.deltas.start()
+        store.deltas.add(keys)
+        store.deltas.finish()
         clock.move(6)
         assert "a" in await store.subjects_since(seconds)
-    assert [store.is_repeated(key, seconds) for key in "abc"] == [True, False, False]
+    assert [store.deltas.is_repeated(key, seconds) for key in "abc"] == [True, False, False]
     assert await store.subjects_since(seconds, cause="delta") == {"b"}
-    store.note_brought(["a"], changed=True)
-    assert not store.is_repeated("a", seconds)
+    store.deltas.add(["a"], changed=True)
+    assert not store.deltas.is_repeated("a", seconds)
     assert await store.subjects_since(seconds, cause="delta") == {"a", "b"}
     clock.move(60)
     await store.subjects_since(seconds)  # forgets what is older, but for the last delta
-    store.begin_delta()
-    store.note_brought(["a"])
-    assert store.is_repeated("a", seconds)
+    store.deltas.start()
+    store.deltas.add(["a"])
+    assert store.deltas.is_repeated("a", seconds)
 
 
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:

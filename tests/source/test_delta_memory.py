@@ -1,0 +1,240 @@
+"""What deltas repeat, what they leave in doubt, and in which order they list versions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from poller.changes.full_readings import MOST, DeltaMemory
+from poller.changes.records import DeltaDirection, Record, record_reader
+from poller.errors import SourceRefused, SourceUnavailable
+from poller.source.feed import Feed, RoundMode
+from poller.source.paging import Params
+from poller.store.feed_state import CONFIRMATION
+from tests.source.round_sides import Round, Script, records
+from tests.source.test_absence import LAG, LAGGING, MINUTE, Moving
+from tests.source.test_rechecks import PARTIAL, SOON, due_in, full, settled, version
+from tests.source.test_round_failures import jumbled
+
+IN_TURNS = msgspec.structs.replace(LAGGING, slot=timedelta(seconds=30))
+NEWEST = msgspec.structs.replace(IN_TURNS, newest=True)
+
+
+def shown(read: Round) -> list[Any]:
+    """What was published of n, in order."""
+    return [event["data"]["record"]["n"] for event in read.store.events if event["subject"] == "n"]
+
+
+async def pass_by(read: Round, clock: Moving, span: timedelta = MINUTE) -> None:
+    """Let time pass, also for the store."""
+    clock.pass_by(span)
+    read.store.now_ms += int(span.total_seconds() * 1000)
+
+
+class Slow(Script):
+    """The last page of its delta comes after some time.
+
+    Attributes:
+        takes: that time.
+    """
+
+    def __init__(self, clock: Moving, takes: timedelta) -> None:
+        super().__init__()
+        self._clock, self.takes = clock, takes
+
+    async def get(self, path: str, params: Params) -> bytes:
+        if dict(params).get("pageToken") == "r":
+            self._clock.pass_by(self.takes)
+            self.takes = timedelta()
+        return await super().get(path, params)
+
+
+@pytest.mark.parametrize("takes", [LAG - timedelta(seconds=1), 2 * LAG])
+async def test_what_a_long_delta_has_brought_is_not_written_over(takes: timedelta) -> None:
+    """The second page of the listing was requested before the delta; what that brought first is no repetition."""
+    read, clock = await settled(IN_TURNS, "a", "n")
+    full(read)
+    api = Slow(clock, takes).on(records("a"), further="p", delta="d5").on(records("n"), page="p")
+    api.on(records("n", value=2), since="d1", further="q").on(records("x"), since="d1", page="q", further="r")
+    api.on(records("y"), since="d1", page="r", delta="d2").on([], since="d2", delta="d2")
+    result = await read(api)
+    assert (result.ok, result.mode, shown(read)) == (True, RoundMode.RECONCILE, [1, 2])
+
+
+class Strict(Script):
+    """It answers one delta a round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._deltas = 0
+
+    async def get(self, path: str, params: Params) -> bytes:
+        self._deltas += "sinceDeltaToken" in dict(params)
+        if self._deltas > 1 and "sinceDeltaToken" in dict(params):
+            raise SourceUnavailable("too many deltas")
+        return await super().get(path, params)
+
+
+def test_a_delta_that_failed_does_not_end_a_repetition() -> None:
+    """It may not have come to what the others repeat; one that was read to its end and lacks it ends it."""
+    clock = Moving()
+    memory = DeltaMemory(clock)
+    for is_whole in (True, False, False, True):
+        memory.start()
+        if is_whole:
+            memory.add(["n"])
+            memory.finish()
+        clock.pass_by(timedelta(seconds=6))
+    assert memory.is_repeated("n", timedelta(seconds=20))
+    memory.start()
+    memory.finish()
+    memory.start()
+    memory.add(["n"])
+    assert not memory.is_repeated("n", timedelta(seconds=20))
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["a daemon", "another process each time"])
+async def test_a_restored_version_that_deltas_repeat_is_published(forgets: bool) -> None:
+    """Law: a delta that failed does not end a repetition, and a version that was held before is not new."""
+    read, clock = await settled(NEWEST, "a")
+    await read(Script().on([version("n", 9)], since="d1", delta="d2"))
+    modes = []
+    for _ in range(20):
+        await pass_by(read, clock)
+        if forgets:
+            read.store.deltas = DeltaMemory(clock)
+        api = Strict().on(records("a"), further="p", delta="d3").on([version("n", 1)], page="p")
+        for token in ("d2", "d3"):
+            api.on([version("n", 1)], since=token, delta="d3")
+        result = await read(api)
+        assert result.ok
+        modes.append(result.mode)
+    assert (shown(read), set(modes[-5:])) == ([9, 1], {RoundMode.DELTA})
+
+
+@pytest.mark.parametrize(
+    ("feed", "answer"),
+    [
+        (IN_TURNS, jumbled("a", "b", value=2).replace(b'"d2"', b'"d1"')),
+        (PARTIAL, b'{"results": [{"id": "u", "x": 1, "x": 2}], "deltaToken": "d1"}'),
+        (
+            IN_TURNS,
+            b'{"results": [%s], "deltaToken": "d1"}' % b",".join(msgspec.json.encode(version("b", n)) for n in (9, 1)),
+        ),
+    ],
+    ids=["several records in one", "a part that cannot be used", "two versions"],
+)
+async def test_readings_for_a_doubt_that_each_delta_repeats_come_to_an_end(feed: Feed, answer: bytes) -> None:
+    """The element is one doubt, and not another one each time."""
+    read, clock = await settled(feed, "a", "b", "c")
+    modes = []
+    for _ in range(20):
+        modes.append((await read(Script().on(records("a", "b", "c"), delta="d1").answer(answer, since="d1"))).mode)
+        await pass_by(read, clock, timedelta(seconds=30))
+    assert RoundMode.RECONCILE in modes[:4]
+    assert set(modes[-10:]) == {RoundMode.DELTA}
+
+
+async def test_a_doubt_is_a_new_one_until_the_reading_for_it_is_ordered() -> None:
+    """The rounds fail after the delta's first page: what that leaves in doubt is committed by the first that works."""
+    read, clock = await settled(IN_TURNS, "a", "b", "c")
+    for _ in range(5):
+        broken = Script().on([version("b", 9), version("b", 1)], since="d1", further="p")
+        refused = SourceRefused("no", status=403)
+        assert not (await read(broken.on(refused, since="d1", page="p").on(refused, page="p"))).ok
+        await pass_by(read, clock, timedelta(seconds=30))
+    read.store.unmark(CONFIRMATION)
+    assert due_in(read) is None
+    assert (await read(Script().on([version("b", 9), version("b", 1)], since="d1", delta="d2"))).ok
+    assert due_in(read) == SOON
+
+
+@pytest.mark.parametrize(
+    ("listed", "looks"),
+    [
+        ([version("n", 9), version("n", 1)], True),
+        ([version("n", 1), version("n", 9)], True),
+        ([version("x", 3), version("n", 9), version("n", 1)], True),
+        ([version("n", 9), version("n", 9)], False),
+        ([version("x", 3), version("n", 4), version("n", 9)], False),
+        ([version("x", 20), version("n", 9), version("n", 1)], False),
+        ([{"id": "n", "n": 9}, {"id": "n", "n": 1}], False),
+    ],
+    ids=["falling", "rising", "neither", "the same", "latest last", "latest first", "undated"],
+)
+async def test_two_versions_on_one_page_are_a_doubt_unless_their_order_is_known(listed: list[Any], looks: bool) -> None:
+    """The one with the later time is published; the other one may be that of a record that was restored."""
+    read, clock = await settled(IN_TURNS, "a")
+    await read(Script().on(listed, since="d1", delta="d2"))
+    assert due_in(read) == (SOON if looks else None)
+    if looks:
+        clock.pass_by(SOON)
+        await read(Script().on([*records("a"), version("x", 3), version("n", 1)], delta="d9"))
+        assert shown(read)[-1] == 1
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["the known one", "a new one"])
+async def test_a_version_that_one_delta_shows_twice_is_looked_for(known: bool) -> None:
+    """All versions are listed, and the last one restores the first one: only a second pass shows the same again."""
+    read, clock = await settled(IN_TURNS, "a")
+    old = 7 if known else 8
+    await read(Script().on([version("n", 7)], since="d1", delta="d1"))
+    api = Script().on([*records("a"), version("n", old)], delta="d9").on([], since="d2", delta="d2")
+    for page, further, n in ((None, "p", old), ("p", "q", 9), ("q", None, old)):
+        api.on([version("n", n)], since="d1", page=page, further=further, delta=None if further else "d2")
+    await read(api)
+    assert due_in(read) == SOON
+    clock.pass_by(SOON)
+    await read(api)
+    assert shown(read)[-1] == old
+
+
+@pytest.mark.parametrize("feed", [IN_TURNS, NEWEST], ids=["last", "newest"])
+async def test_versions_that_are_listed_newest_first_again_and_again_change_nothing(feed: Feed) -> None:
+    """Law: an older version follows the known one on a later page of each delta; it is neither published nor held."""
+    read, clock = await settled(feed, "a", "n")
+    await read(Script().on([version("n", 9)], since="d1", delta="d1"))
+    modes, events = [], len(read.store.events)
+    for number in range(12):
+        api = Script().on([*records("a"), version("x", 11), version("n", 9)], delta="d1")
+        api.on([version("x", 11), version("n", 9)], since="d1", further="p")
+        api.on([version("x", 8), version("n", 6)], since="d1", page="p", delta="d1")
+        modes.append((await read(api)).mode)
+        events = len(read.store.events) if number == MOST else events
+        await pass_by(read, clock, timedelta(seconds=30))
+    assert len(read.store.events) == events
+    assert set(modes[-5:]) == {RoundMode.DELTA}
+    assert not read.store.held
+
+
+def _dated(*times: str | None) -> list[Record]:
+    read = record_reader("id")
+    found = [read(msgspec.json.encode({"id": "n"} | ({"lastModifiedAt": at} if at else {}))) for at in times]
+    return [one for one in found if isinstance(one, Record)]
+
+
+@pytest.mark.parametrize(
+    ("times", "first", "last"),
+    [
+        ("", False, False),
+        ("9", False, False),
+        ("98", False, False),
+        ("987", True, False),
+        ("9887", True, False),
+        ("89", False, False),
+        ("789", False, True),
+        ("7 9", False, False),
+        ("987-9", False, False),
+        ("789-7", False, False),
+        ("988", False, False),
+    ],
+)
+def test_an_order_is_known_after_two_steps_in_one_direction(times: str, first: bool, last: bool) -> None:
+    """One step may be due to a record that was restored; a record without a time says nothing of the others."""
+    order = DeltaDirection()
+    for part in times.split("-"):
+        order.update(_dated(*(None if at == " " else f"2025-03-01T10:00:0{at}Z" for at in part)))
+    assert (order.is_newest_first, order.is_newest_last) == (first, last)
