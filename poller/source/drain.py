@@ -430,4 +430,3 @@ class DeltaReader:
             self.token, self.moved = reader.delta_token, True
             now = rfc3339(self._clock.now())
             await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: now, **marks})
-            self._writer.keep_doubts()

@@ -213,7 +213,6 @@ class RoundWriter:
         self._began = clock.monotonic() - state.now_ms / 1000
         self._begun_ms = state.now_ms
         self._held: dict[str, HeldVersion] = {}
-        self._held_before: frozenset[str] = frozenset()
         self._written: set[str] | None = set()  # keys of records written in this round; None: too many to know
         self._waits_for_second_look = state.second_look is not None  # ends even if the held versions were lost
         self._not_before = 0  # when the next full reading for these may begin
@@ -242,15 +241,14 @@ class RoundWriter:
     async def load_held_versions(self) -> None:
         """Read which versions are held back. Not needed if the state says that there are none."""
         self._held = await self._store.held_versions()
-        self._held_before = frozenset(self._held)
 
     def is_repeated(self, key: str, age: timedelta) -> bool:
         """Whether deltas have brought this record as it is for this time.
 
-        This process may not know of the deltas before. But a version that was held before is not new; nor is a record,
-        unless it was published lately, in a reading that follows others because they have passed over something.
+        This process may not know of the deltas before. But in a reading that follows others, because they have passed
+        over something, a record is not new that no delta has changed lately.
         """
-        if key in self._held_before or self._store.deltas.is_repeated(key, age):
+        if self._store.deltas.is_repeated(key, age):
             return True
         return self._follows_others and self._written is not None and key not in self._written
 
@@ -444,7 +442,7 @@ class RoundWriter:
         """The rules for a page of a delta; count the records on it whose latest version is not certain."""
         self._direction.update(one for one in received if isinstance(one, Record))
         if self._direction.is_newest_first:
-            return rules if rules.partial else msgspec.structs.replace(rules, shown=self._shown)
+            return msgspec.structs.replace(rules, shown=self._shown)
         if len(records) < len(received) and not self._direction.is_newest_last:
             self.fragments += self._new_doubts(several_versions(received))
         return rules
@@ -453,8 +451,7 @@ class RoundWriter:
         """How many of these versions are in doubt, and were not in the deltas before, which a reading has followed."""
         names = {f"?{blake2b(raw, digest_size=16).hexdigest()}" for raw in versions}
         self._doubted |= names
-        patience = self._feed.lag + self._feed.apart
-        return sum(not self._store.deltas.is_repeated(name, patience) for name in names)
+        return sum(not self._store.deltas.is_repeated(name, timedelta()) for name in names)
 
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
         if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:

@@ -360,6 +360,25 @@ async def test_a_second_pass_that_does_not_say_what_is_listed_removes_nothing(se
     assert removed == [0, 0, 0 if len(second) > 1 else 1]
 
 
+async def test_behind_a_cache_two_readings_decide() -> None:
+    """The second pass is a copy in each reading: it never says more than they do."""
+    read = Round(msgspec.structs.replace(FEED, delta=False, resource=LISTED_ONLY.resource))
+    removed = []
+    for listed in (records("b", "c"), records("b"), records("b")):
+        read.store.now_ms += 60_000
+        script = Passes(listed, path="/positions", age=[0, 5])
+        reader = ConditionalReader(script.ask)
+        result = await run_round(
+            read.feed, read.store, reader.get, clock=Moving(), qualifications=_no_qualifications, unchanged=reader
+        )
+        removed.append(result.removed)
+    assert removed == [0, 0, 1]
+
+
+async def _no_qualifications(_: int) -> dict[str, int]:
+    return {}
+
+
 @pytest.mark.parametrize("brings", [False, True], ids=["the delta is empty", "the delta brings one"])
 @pytest.mark.parametrize("feed", [LISTED_ONLY, LAGGING], ids=["by readings", "by requests"])
 async def test_an_empty_listing_is_held_whatever_deltas_bring(feed: Feed, brings: bool) -> None:
@@ -414,9 +433,5 @@ async def test_a_copy_does_not_lack_what_a_delta_has_brought_since(age: int, lef
         return ConditionalResponse(await api.get(path, params), unless, 0 if dict(params) else age)
 
     reader = ConditionalReader(ask)
-
-    async def none(_: int) -> dict[str, int]:
-        return {}
-
-    await run_round(read.feed, read.store, reader.get, clock=clock, qualifications=none, unchanged=reader)
+    await run_round(read.feed, read.store, reader.get, clock=clock, qualifications=_no_qualifications, unchanged=reader)
     assert read.store.snapshots["n"].missing is not left

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from poller.changes.full_readings import MOST, DeltaMemory
+from poller.changes.full_readings import MOST, DeltaMemory, confirmation_of
 from poller.changes.records import DeltaDirection, Record, record_reader
 from poller.errors import SourceRefused, SourceUnavailable
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
-from poller.store.feed_state import CONFIRMATION
+from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECKED
 from tests.source.round_sides import Round, Script, records
 from tests.source.test_absence import LAG, LAGGING, MINUTE, Moving
 from tests.source.test_rechecks import PARTIAL, SOON, due_in, full, settled, version
@@ -208,6 +208,50 @@ async def test_versions_that_are_listed_newest_first_again_and_again_change_noth
     assert len(read.store.events) == events
     assert set(modes[-5:]) == {RoundMode.DELTA}
     assert not read.store.held
+
+
+@pytest.mark.parametrize("feed", [IN_TURNS, PARTIAL], ids=["whole records", "parts"])
+async def test_an_older_version_after_a_newer_one_is_a_doubt_for_parts_only(feed: Feed) -> None:
+    """The latest are listed first; an older part may have what the newer one lacks."""
+    read, _ = await settled(feed, "a", "x", "y", "n")
+    api = Script().on([version("x", 9), version("y", 8), version("n", 7)], since="d1", further="p")
+    await read(api.on([version("n", 6)], since="d1", page="p", delta="d2"))
+    assert due_in(read) == (SOON if feed is PARTIAL else None)
+
+
+async def test_another_process_each_time_completes_a_part_that_deltas_repeat() -> None:
+    """It does not know of the deltas before; the third reading that looks for the rest compares the record."""
+    read, clock = await settled(PARTIAL, "a")
+    part, whole = {"id": "n", "b": 1}, {"id": "n", "b": 1, "c": 2}
+    for _ in range(10):
+        read.store.deltas = DeltaMemory(clock)
+        api = Script().on(records("a"), further="p", delta="d9").on([whole], page="p")
+        await read(api.on([part], since="d1", delta="d1"))
+        await pass_by(read, clock)
+    assert msgspec.json.decode(read.store.snapshots["n"].raw) == whole
+
+
+async def test_what_a_delta_has_changed_is_not_written_over_by_a_reading_that_follows_others() -> None:
+    """The second page was requested before the delta."""
+    read, clock = await settled(IN_TURNS, "a", "n")
+    read.store.mark(RECHECK_AT, clock.now().isoformat())
+    read.store.mark(RECHECKED, "2")
+    api = Script().on(records("a"), further="p", delta="d9").on(records("n"), page="p")
+    result = await read(api.on(records("n", value=2), since="d1", delta="d2").on([], since="d2", delta="d2"))
+    assert (result.mode, shown(read)) == (RoundMode.RECONCILE, [1, 2])
+
+
+async def test_a_doubt_in_a_listing_is_one_in_each_reading() -> None:
+    """Some of its records may be in one element, which is there again: five readings follow, and no more."""
+    read, clock = await settled(msgspec.structs.replace(IN_TURNS, lag=timedelta()), "a", "b")
+    full(read)
+    confirmations = []
+    for _ in range(MOST + 1):
+        answer = jumbled("a", "b", value=2).replace(b'"d2"', b'"d1"')
+        await read(Script().answer(answer).answer(answer, since="d1"))
+        confirmations.append(confirmation_of(read.store.state.confirmation))
+        await pass_by(read, clock, timedelta(seconds=30))
+    assert [one and one.readings for one in confirmations[:MOST]] == list(range(1, MOST + 1))
 
 
 def _dated(*times: str | None) -> list[Record]:

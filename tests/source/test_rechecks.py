@@ -605,6 +605,24 @@ async def test_a_copy_is_not_written_over_what_deltas_have_brought_since(age: in
     assert due_in(read) == (SOON if age else None)
 
 
+async def test_a_later_page_may_be_an_older_copy() -> None:
+    """A cache keeps each page for itself."""
+    read, clock = await settled(LAGGING, "a", "n")
+    await read(Script().on(records("n", value=2), since="d1", delta="d2"))
+    clock.pass_by(timedelta(seconds=20))
+    full(read)
+
+    class Pages(Copies):
+        async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
+            self.age = 30 if dict(params).get("pageToken") else 0
+            return await super().ask(path, params, unless=unless)
+
+    cached = Cached(read, Pages())
+    cached.script.on(records("a"), further="p", delta="d9").on(records("n"), page="p").on([], since="d2", delta="d2")
+    result = await cached()
+    assert (result.mode, result.modified, due_in(read)) == (RoundMode.RECONCILE, 0, SOON)
+
+
 async def test_the_first_page_may_have_taken_some_time() -> None:
     """It shows the listing as it was when it was requested, or before that by the lag."""
     read, clock = await settled(LAGGING, "a", "n")

@@ -692,6 +692,27 @@ async def test_a_listings_version_says_nothing_of_other_rules(many: Many) -> Non
     assert ((await read(one)).changes, tagged.unchanged) == (0, 2)
 
 
+async def test_an_empty_listing_beside_an_unchanged_one_is_believed(many: Many) -> None:
+    """Law: the other one shows that the API is sound, although none of its records was sent."""
+    listings = {"q00": Tagged([records("a")]), "q01": Tagged([records("b")])}
+
+    async def ask(path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
+        return await listings[path.split("/")[2]].ask(path, params, unless=unless)
+
+    feed = msgspec.structs.replace(FEED, qualifications=("q00", "q01"), discover=False, breaker=RemovalGuard())
+    reader, removed = ConditionalReader(ask), []
+    for emptied in (False, True, True):
+        many.clock.pass_by(60 * SECOND)
+        many.store.now_ms = many.milliseconds
+        listings["q01"].pages = [[] if emptied else records("b")]
+        result = await run_round(
+            feed, many.store, reader.get, clock=many.clock, qualifications=many.named, unchanged=reader
+        )
+        assert result.ok
+        removed.append(result.removed)
+    assert (removed, listings["q00"].unchanged) == ([0, 0, 1], 2)
+
+
 @pytest.mark.parametrize("feed", [FEED, LISTED])
 @pytest.mark.parametrize("pages", [1, 2])
 async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pages: int) -> None:
