@@ -42,6 +42,8 @@ ANEW_AT: Final = "anew_at"
 # When the state was created, as ANEW_AT, and after which entry of the stream; a round does not look at them.
 BEGUN_AT: Final = "begun_at"
 BEGUN_AFTER: Final = "begun_after"
+# The same moment, if it was created because an operator wanted it.
+ORDERED_AT: Final = "ordered_at"
 LOST: Final = "lost"
 LOST_AT: Final = "lost_at"
 NEXT_AT: Final = "next_at"

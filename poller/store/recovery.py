@@ -57,6 +57,7 @@ from poller.store.feed_state import (
     GENERATION,
     LOST,
     LOST_AT,
+    ORDERED_AT,
     READ_AT,
     ROTATION,
     FeedState,
@@ -416,12 +417,15 @@ async def _exchange(feeds: Sequence[tuple[str, MemorizedFeed]], noted: Mapping[s
             await store.memory.remind()
 
 
-# A feed consumer was lost if its feed was reset lately and its subscription is older than the reset. A consumer that
-# has a stored position also stores the name of the reset that it began with; under another name, it is older. Clocks
-# may be set back, and much may happen within a millisecond; so entry ids say what came before and after a reset.
+# A feed consumer was lost if its feed was lost and reset lately, and its subscription is older than the reset. A reset
+# that an operator wanted takes no consumer with it: one without a position has not begun there, and all that waits for
+# it is new to it. A consumer that has a stored position also stores the name of the reset that it began with; under
+# another name, it is older. Clocks may be set back, and much may happen within a millisecond; so entry ids say what
+# came before and after a reset.
 
 BEGINNING: Final = "beginning"
 _OLDER: Final = ""  # than any beginning
+_RESET_MARKS: Final = [GENERATION, ANEW_AT, BEGUN_AT, BEGUN_AFTER, ORDERED_AT]
 _LATELY: Final = 24 * 3600 * 1000  # milliseconds; after that, a subscription may have got a feed that it never had
 
 _NOW: Final = lua("read_clock")
@@ -434,11 +438,17 @@ class _FeedStart(msgspec.Struct, frozen=True):
     anew_at: int | None
     begun_at: int | None
     begun_after: str | None
+    ordered_at: int | None
 
     @property
     def name(self) -> str:
         """The name of the reset. Taking over another installation's feed counts as one."""
         return self.generation if self.anew_at in (None, self.begun_at) else f"{self.generation}@{self.anew_at}"
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it took the feed's consumers with it; one that an operator wanted does not."""
+        return self.anew_at not in (None, self.ordered_at)
 
     @property
     def after(self) -> str | None:
@@ -494,11 +504,11 @@ class StartPosition(msgspec.Struct):
         if not self.feed_state:
             return None
         with translated(self.client):
-            found = await self.client.hmget(self.feed_state, [GENERATION, ANEW_AT, BEGUN_AT, BEGUN_AFTER])
-        generation, anew, begun, after = (None if value is None else value.decode() for value in _bytes(found))
+            found = await self.client.hmget(self.feed_state, _RESET_MARKS)
+        generation, anew, begun, after, ordered = (None if value is None else value.decode() for value in _bytes(found))
         if generation is None:
             return None
-        self._seen = _FeedStart(generation, _moment_in(anew), _moment_in(begun), _entry_in(after))
+        self._seen = _FeedStart(generation, _moment_in(anew), _moment_in(begun), _entry_in(after), _moment_in(ordered))
         return self._seen
 
     async def reset_entry(self) -> str | None:
@@ -528,7 +538,7 @@ class StartPosition(msgspec.Struct):
             return False
         if self._began_before(feed):
             return True
-        if not self._older(feed.anew_at):
+        if not (feed.is_loss and self._older(feed.anew_at)):
             return False
         with translated(self.client):
             return int(await self.client.eval(_NOW, 1, self.keys.state)) - feed.anew_at < _LATELY

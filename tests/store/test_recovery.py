@@ -36,7 +36,7 @@ from poller.store.recovery import (
 from poller.store.stream import EntryId
 from tests.harness.clock import StubClock
 from tests.store.test_feed import KEYS, begun
-from tests.store.test_lost_parts import FEED, Process
+from tests.store.test_lost_parts import FEED, Process, gone
 from tests.stores import flushed
 
 _KEY = "poller:{operations}:remembered"
@@ -240,6 +240,44 @@ async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redi
     assert await StartPosition(store_client, PAIR, KEYS.events).reset_entry() is None
 
 
+@pytest.mark.parametrize("start", ["now", "earliest"])
+async def test_who_has_not_begun_is_not_lost_with_a_reset_that_an_operator_wanted(real: Redis, start: Start) -> None:
+    """Law: a consumer that has not begun gets what it waits for, and the reading after a reset that was ordered."""
+    one = Process(real, "a")
+    await one.round(1)
+    seconds, microseconds = await real.time()
+    asked = seconds * 1000 + microseconds // 1000 - 1  # before the reset, however fast this is
+    await one.round(2, 3)
+    await request_round(real, KEYS, RoundRequest.ANEW)
+    await one.round(1, 2, 3)
+    there = await opened(real, start, subscribed=asked, asked=asked)
+    entries = await there.read(most=10)
+    assert len(entries) == 6 if start == "earliest" else len(entries) >= 5
+    assert await there.reset_entry() is None
+    await request_round(real, KEYS, RoundRequest.ANEW)
+    await one.round(1, 2, 3)
+    assert await told(there) == 0  # it has begun by now
+
+
+@pytest.mark.parametrize("kind", ["lost", "replaced"])
+async def test_who_is_lost_after_a_reset_that_an_operator_wanted_begins_where_its_feed_does(
+    real: Redis, kind: str
+) -> None:
+    """Law: a later loss of the feed counts for its consumers as if no operator had reset it before."""
+    one = Process(real, "a")
+    await one.round(1)
+    await request_round(real, KEYS, RoundRequest.ANEW)
+    await one.round(1)
+    assert (await beginning(real, subscribed=NOW - HOUR).place("earliest"))[0] == "0-0"
+    if kind == "lost":
+        await gone(real, KEYS.snapshots)
+        await one.round(1)
+    else:
+        await real.hset(KEYS.state, ANEW_AT, str(NOW - 1))  # as in the state of a replaced feed
+    found, name = await beginning(real, subscribed=NOW - HOUR).place("earliest")
+    assert (found != "0-0", name) == (True, "")
+
+
 @pytest.mark.parametrize("hours", [0, -1, 1], ids=["as it was", "an hour ahead", "an hour behind"])
 async def test_who_was_there_is_told_no_baseline_of_what_was_begun_anew(real: Redis, hours: int) -> None:
     """Law: an existing consumer gets no baseline of a reset, whatever the store's clock shows."""
@@ -355,7 +393,7 @@ async def test_the_stores_clock_says_who_is_older(store_client: Redis) -> None:
     assert name == ""
 
 
-@pytest.mark.parametrize("mark", ["anew_at", "begun_at", "begun_after"])
+@pytest.mark.parametrize("mark", ["anew_at", "begun_at", "begun_after", "ordered_at"])
 @pytest.mark.parametrize("value", ["", "soon", "-1", "1-x", "9" * 5000])
 async def test_a_mark_that_cannot_be_read_stops_no_delivery(store_client: Redis, mark: str, value: str) -> None:
     """Law: an unreadable mark counts as unknown, and the start position misses no entry."""

@@ -13,6 +13,7 @@
 --   the caller does.
 -- A feed of which nothing was published yet is like a new one where an operator wants it to begin again: what comes
 --   repeats nothing.
+-- Where an operator wanted it, the state says so: no consumer was lost with the feed then.
 -- The stream stays, for others may still need what is in it; and the sequence goes on from its last event,
 --   or, where it has none, from the highest number that is known: a reader that compares numbers would take
 --   what comes for old.
@@ -74,4 +75,5 @@ redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', sequence, 'kept',
 if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new', now} end
 redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200))
 if found ~= 'order' or sequence ~= '0' then redis.call('HSET', KEYS[2], 'anew_at', now) end
+if found == 'order' then redis.call('HSET', KEYS[2], 'ordered_at', now) end
 return {redis.call('HGETALL', KEYS[2]), found, now}
