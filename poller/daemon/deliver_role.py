@@ -25,7 +25,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.orphans import waiting_at
-from poller.control.subscriptions import end_unlisted_feeds, filed
+from poller.control.subscriptions import end_unlisted_feeds, filed, health_resumed
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
@@ -43,7 +43,7 @@ from poller.store.registry import Registry, RegistryVersions
 from poller.store.scripts import ScriptSender
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
-from poller.store.subscriptions import UNLISTED, SinkPauses, Subscriptions, plan_file_pauses
+from poller.store.subscriptions import UNLISTED, SinkPauses, Subscriptions, older_subscriptions, plan_file_pauses
 from poller.telemetry.logs import LogOnce
 
 _log = structlog.get_logger("poller.delivery")
@@ -135,7 +135,8 @@ class FileSubscriptions:
 # secrets, that a part of it is gone. File subscriptions are restored as old and as paused as they were, so that none
 # starts from the beginning. Those added at run time stay lost, for only their owner may know the secret; they are
 # announced. Pauses and secrets of subscriptions that are still there are restored, but no pause that an operator has
-# ended since.
+# ended since. A pause of an older registry that had been ended is ended again, and this is announced: the subscription
+# would be silent against the last command. Other differences of an older registry are named for an operator to decide.
 
 
 async def restore(
@@ -158,7 +159,8 @@ async def restore(
     Raises:
         StoreError: nothing was announced yet.
     """
-    paused = await registry.restore(before)
+    pauses = await registry.restore(before, health_resumed)
+    paused, resumed = pauses.paused, pauses.resumed
     try:
         paused += await registry.sync(file, now, before)
     except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
@@ -166,22 +168,43 @@ async def restore(
     kept = await registry.all()
     missing = before.registered.keys() - kept.registered.keys()
     lost = sorted(name for name in missing if before.registered[name].origin == "run")  # the others: by their file
+    older = older_subscriptions(kept, before)
     log, event = (_log.error, "subscriptions lost") if lost else (_log.warning, "subscriptions brought back")
     log(
         event,
         lost=lost,
         paused=sorted(paused),
+        resumed=sorted(resumed),
+        changed=list(older.changed),
+        returned=list(older.returned),
         version=kept.version,
         version_before=before.version,
-        advice="the store has lost its registry of subscriptions or a part of it, or holds an older one. Those of a "
-        "configuration file come back by it; "
+        advice=_ADVICE
         + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing")
-        + (f". Paused again, as before: {', '.join(sorted(paused))}" if paused else ""),
+        + _named("Paused again, as before", paused)
+        + _named("Resumed again, as before", resumed)
+        + _named("With older settings, to be changed again", older.changed)
+        + _named("There again, to be removed again", older.returned),
     )
-    reason = "the store has lost it, and it is in no configuration file; add it again"
-    for name in lost:
-        await announce(OperationalEvent(OperationType.SUBSCRIPTION_LOST, name, now, reason))
+    for kind, names, reason in (
+        (OperationType.SUBSCRIPTION_LOST, lost, _LOST),
+        (OperationType.SUBSCRIPTION_RESUMED, resumed, _RESUMED_AGAIN),
+    ):
+        for name in names:
+            await announce(OperationalEvent(kind, name, now, reason))
     return kept
+
+
+_ADVICE: Final = (
+    "the store has lost its registry of subscriptions or a part of it, or holds an older one. Those of a configuration "
+    "file come back by it; "
+)
+_LOST: Final = "the store has lost it, and it is in no configuration file; add it again"
+_RESUMED_AGAIN: Final = "the store went back to when it was paused, and it had been resumed since"
+
+
+def _named(text: str, names: Collection[str]) -> str:
+    return f". {text}: {', '.join(sorted(names))}" if names else ""
 
 
 ROLE: Final = "deliver"

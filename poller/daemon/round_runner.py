@@ -40,6 +40,10 @@ _LOSSES: Final = {
     "rolled back": OperationType.FEED_ROLLED_BACK,
     "replaced": OperationType.FEED_REPLACED,
 }
+_PAUSE_BACK: Final = (
+    "the store holds a pause that had been ended, for it went back to an older copy: the feed is not polled, in any "
+    "process, until `poller resume {}`"
+)
 _PLACES: Final = ("advice", "generation", "sequence", "former", "former_sequence")
 
 
@@ -113,9 +117,19 @@ class PolledFeed:
             )
         if result.loss is not None:
             await self._announce(_announced(result.loss, self.feed.id, self._clock.now()))
+        await self._report_pause_back()
         with suppress(StoreError):  # rounds report a failing store; the next round saves the mark
             await self.store.memory.save()
         return result
+
+    async def _report_pause_back(self) -> None:
+        pause = self.store.take_pause_back()
+        if pause is None:
+            return
+        _log.warning("feed paused again", feed=self.feed.id, paused=pause.text, advice=_PAUSE_BACK.format(self.feed.id))
+        reason = f"the store went back to when it was {pause.text}"
+        at = self._clock.now()
+        await self._announce(OperationalEvent(OperationType.FEED_PAUSED, self.feed.id, at, reason, {"by": pause.by}))
 
     def _not_before(self, due: datetime | None) -> datetime | None:
         opens_at = self.api.opens_at

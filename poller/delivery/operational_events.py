@@ -13,12 +13,14 @@ type                                      subject                  when
 ``poller.subscription.disabled.v1``       subscription             nothing but failures for ``disable_after``
 ``poller.subscription.recovered.v1``      subscription             its first success after that
 ``poller.subscription.paused.v1``         subscription             the sink answered 410 or 415, or an operator did it
-``poller.subscription.resumed.v1``        subscription             an operator has resumed it
+``poller.subscription.resumed.v1``        subscription             an operator has resumed it; again, where the store
+                                                                   went back to a pause from before that
 ``poller.subscription.overrun.v1``        subscription, or feed    events went that it, or another consumer group
                                                                    that is named, still needed (``retention``)
 ``poller.subscription.lost.v1``           subscription             the store has lost one that was added at run time
 ``poller.feed.held.v1``                   feed                     a reading would remove too much, or is of another API
-``poller.feed.paused.v1``                 feed                     an operator has paused it
+``poller.feed.paused.v1``                 feed                     an operator has paused it, or the store went back
+                                                                   to a pause that had been ended
 ``poller.feed.resumed.v1``                feed                     an operator lets it be polled again
 ``poller.feed.lost.v1``                   feed                     the store has lost what it kept of it, or its stream
 ``poller.feed.rolledback.v1``             feed                     the store holds what it held before

@@ -55,6 +55,7 @@ MANY: Final = 50
 _SHOWN: Final = 10
 _BELOW_ONE: Final = 1 - 1e-12
 _GENERATION_BYTES: Final = 8
+_SUBMITTED_MS: Final = 10_000  # how long a pause may take from its moment until the store has it
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
 
 
@@ -159,6 +160,9 @@ class FeedStore:
         self.memory = memory or FeedMemory(clock=clock)
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, certain=False, clock=clock)
         self.appended = 0
+        self._pause_back: FeedPause | None = None
+        self._pause: FeedPause | None = None  # the last one that was found here
+        self._polled_ms = 0  # when a round last began here since, by the server's clock
         self._client = client
         self._scripts = scripts
         self._clock = clock
@@ -186,7 +190,7 @@ class FeedStore:
             answer = await self._begun()
         if isinstance(answer, bytes):
             self.lease.claimed = before
-            return pause_of(answer)
+            return self._paused(pause_of(answer))
         if isinstance(answer, int):
             self.lease.lose()
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
@@ -201,7 +205,26 @@ class FeedStore:
             await self.commit(Commit(state.generation, state.sequence, marks=marks))
             state = marked(state, marks)
         self.memory.begun(state, found)
+        self._polled_ms = state.now_ms
         return state
+
+    def _paused(self, pause: FeedPause) -> FeedPause:
+        """The pause, noted if the feed was polled since it: then the store went back. One is noted once."""
+        is_known = self._polled_ms and milliseconds_of(pause.at)  # no moment: another version's
+        if is_known and (pause == self._pause or self._is_older(pause)):
+            self._pause_back = pause
+        self._pause, self._polled_ms = pause, 0
+        return pause
+
+    def take_pause_back(self) -> FeedPause | None:
+        """The pause that a round has found although the feed had been resumed after it, once; None: no round has."""
+        found, self._pause_back = self._pause_back, None
+        return found
+
+    def _is_older(self, pause: FeedPause) -> bool:
+        """Whether the pause is older than the last round, by the store's clock unless that was set back since."""
+        is_set_back = self._polled_ms > milliseconds_of(self._clock.now()) + _SUBMITTED_MS
+        return milliseconds_of(pause.at) < self._polled_ms - _SUBMITTED_MS and not is_set_back
 
     async def _begun(self) -> Any:
         """What the script answers. A cancelled call waits for that, for a release sent before might arrive first."""

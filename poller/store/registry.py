@@ -41,6 +41,7 @@ from poller.store.subscriptions import (
     Following,
     Paused,
     Registered,
+    RestoredPauses,
     SinkPauses,
     Subscriptions,
     Write,
@@ -188,18 +189,11 @@ class Registry:
 
         return await self._change(plan)
 
-    async def restore(self, before: Subscriptions) -> tuple[str, ...]:
-        """Write back what was lost since; see :func:`~poller.store.subscriptions.plan_restoration`.
-
-        Returns:
-            The ids of those whose pause was brought back.
-        """
-
-        def plan(kept: Subscriptions) -> tuple[list[Write], tuple[str, ...]]:
-            writes = plan_restoration(kept, before)
-            return writes, paused_by(writes)
-
-        return await self._change(plan)
+    async def restore(
+        self, before: Subscriptions, renewed: Callable[[bytes], bytes] = lambda health: health
+    ) -> RestoredPauses:
+        """Write back what was lost since; see :func:`~poller.store.subscriptions.plan_restoration`."""
+        return await self._change(lambda kept: plan_restoration(kept, before, renewed))
 
     async def reconcile(self, listed: Callable[[], Awaitable[ListedSubscriptions]], now: datetime) -> FilePauses:
         """Pause and resume by :func:`plan_file_pauses`.

@@ -450,31 +450,81 @@ def plan_file_pauses(kept: Subscriptions, listed: ListedSubscriptions, now: date
     return writes, FilePauses(tuple(paused), tuple(resumed))
 
 
-def plan_restoration(kept: Subscriptions, before: Subscriptions) -> list[Write]:
-    """The writes that bring back pauses, secrets and credentials that the store has lost.
+class RestoredPauses(msgspec.Struct, frozen=True):
+    """The subscriptions whose pause was lost or came back with an older copy of the registry.
+
+    Attributes:
+        paused: those that are paused again.
+        resumed: those that are resumed again.
+    """
+
+    paused: tuple[str, ...] = ()
+    resumed: tuple[str, ...] = ()
+
+
+def plan_restoration(
+    kept: Subscriptions, before: Subscriptions, renewed: Callable[[bytes], bytes] = lambda health: health
+) -> tuple[list[Write], RestoredPauses]:
+    """The writes that bring back pauses, resumptions, secrets and credentials that the store has lost.
 
     Args:
         kept: what is there; where anything was changed since, nothing is brought back. A registry that does not
             continue what was there, as after a failover, gets the pauses of the subscriptions that it has, but for
-            those that were resumed there since.
+            those that were resumed there since; and pauses that had been ended are ended again.
         before: what was there.
+        renewed: makes of the health of one that is resumed again that of one that starts again.
     """
     again = [name for name in before.paused if not _is_resumed_since(kept, before, name)]
     if not kept.continues(before):
-        return [write for name in again for write in _pause_again(kept, before, name)]
+        resumed = tuple(name for name in kept.paused if _is_resumption_lost(kept, before, name))
+        writes = [write for name in again for write in _pause_again(kept, before, name)]
+        paused = paused_by(writes)
+        for name in resumed:
+            mark = _resumption_mark(name, before.pauses.resumed[name])  # the same one: it ends no later pause
+            writes += [*_pause_ended(kept, name, renewed), mark]
+        return writes, RestoredPauses(paused, resumed)
     if kept.version != before.version:
-        return []
+        return [], RestoredPauses()
     parts: tuple[tuple[Part, Mapping[str, bytes], Mapping[str, object]], ...] = (
         ("secrets", {name: _json(one) for name, one in before.secrets.items()}, kept.secrets),
         ("credentials", before.credentials, kept.credentials),
         ("paused", {name: _json(before.paused[name]) for name in again}, kept.paused),
     )
-    return [
+    writes = [
         (part, name, value)
         for part, had, has in parts
         for name, value in had.items()
         if name in kept.registered and name not in has
     ]
+    return writes, RestoredPauses(paused_by(writes))
+
+
+class OlderSubscriptions(msgspec.Struct, frozen=True):
+    """The subscriptions that an older copy of the registry has otherwise, ids in order.
+
+    Attributes:
+        changed: those with other settings than before; those of files get theirs from there.
+        returned: those that had been removed.
+    """
+
+    changed: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+
+
+def older_subscriptions(kept: Subscriptions, before: Subscriptions) -> OlderSubscriptions:
+    """The differences of a registry that went back which only an operator can undo.
+
+    Args:
+        kept: what is there. What was registered there since is new, and no difference.
+        before: what was there.
+    """
+    was = before.registered
+    same = {name for name, one in kept.registered.items() if name in was and was[name].since == one.since}
+    others = {name: one for name, one in kept.registered.items() if name not in same}
+    run = {name: one for name, one in kept.registered.items() if name in same and one.origin == "run"}
+    changed = (name for name, one in run.items() if bytes(one.settings) != bytes(was[name].settings))
+    returned = (name for name, one in others.items() if milliseconds_of(one.since) <= before.at)
+    return OlderSubscriptions(tuple(sorted(changed)), tuple(sorted(returned)))
 
 
 def plan_addition(
@@ -611,19 +661,15 @@ def plan_resumption(
     """
     one = require_registered(kept, subscription)
     before, until = kept.paused.get(subscription), kept.until.get(subscription)
-    writes: list[Write] = [] if before is None else [("paused", subscription, None)]
+    writes = _pause_ended(kept, subscription, renewed)
     if one.rests:
-        writes.append(_registration(subscription, msgspec.structs.replace(one, rests=False)))
         before = before or Paused("operator", _PAUSE_LOST, moment_of(kept.at))
     if until is not None and milliseconds_of(until) > kept.at:
         since = kept.pauses.since.get(subscription) or moment_of(kept.at)
         before = before or Paused("sink", f"its sink wanted nothing before {until:%Y-%m-%dT%H:%M:%SZ}", since)
         writes += _pause_end(subscription)
-    for feed, health in kept.health.get(subscription, {}).items():
-        if (fresh := renewed(health)) != health:
-            writes.append(("health", health_field(subscription, feed), fresh))
     if writes:  # processes that deliver forget the failures, too
-        writes.append(_resumption_mark(kept, subscription))
+        writes.append(_resumption_mark(subscription, kept.at))
     return writes, before
 
 
@@ -663,7 +709,7 @@ def _sink_changes(kept: Subscriptions, name: str, settings: bytes) -> list[Write
     is_over = not is_same or (before.handshake and not now.handshake)
     writes: list[Write] = [("handshakes", name, None)] if is_over and name in kept.handshakes else []
     if name in kept.until and not is_same:
-        writes += [*_pause_end(name), _resumption_mark(kept, name)]
+        writes += [*_pause_end(name), _resumption_mark(name, kept.at)]
     return writes
 
 
@@ -675,23 +721,53 @@ def _pause_begin(kept: Subscriptions, name: str, pause: Paused) -> list[Write]:
     return [_registration(name, msgspec.structs.replace(one, rests=True)), *writes]
 
 
+def _pause_ended(kept: Subscriptions, name: str, renewed: Callable[[bytes], bytes]) -> list[Write]:
+    """The writes that end the pause of a subscription, if it has one, and make its health that of one that starts."""
+    one, writes = kept.registered[name], list[Write]()
+    if name in kept.paused:
+        writes.append(("paused", name, None))
+    if one.rests:
+        writes.append(_registration(name, msgspec.structs.replace(one, rests=False)))
+    for feed, health in kept.health.get(name, {}).items():
+        if (fresh := renewed(health)) != health:
+            writes.append(("health", health_field(name, feed), fresh))
+    return writes
+
+
 def _is_resumed_since(kept: Subscriptions, before: Subscriptions, name: str) -> bool:
     return kept.pauses.is_resumed_since(name, before.pauses.resumed.get(name, 0))
 
 
+def _is_resumption_lost(kept: Subscriptions, before: Subscriptions, name: str) -> bool:
+    """Whether a pause is there that had been ended: it is older than a resumption that only was there before.
+
+    A pause for the files' sake ends by itself.
+    """
+    pause, resumed = kept.paused[name], before.pauses.resumed.get(name, 0)
+    if pause.by == "removed" or name in before.paused or not _is_same(kept, before, name):
+        return False
+    return milliseconds_of(pause.at) <= resumed and kept.pauses.resumed.get(name, 0) < resumed
+
+
+def _is_same(kept: Subscriptions, before: Subscriptions, name: str) -> bool:
+    """Whether both have a subscription of this id, and none that was added later under the same one."""
+    one, was = kept.registered.get(name), before.registered.get(name)
+    return one is not None and was is not None and one.since == was.since
+
+
 def _pause_again(kept: Subscriptions, before: Subscriptions, name: str) -> list[Write]:
     """The writes that pause a subscription as it was paused before, if it is the same one and is not paused."""
-    one, pause = kept.registered.get(name), before.paused[name]
-    is_same = one is not None and name in before.registered and one.since == before.registered[name].since
-    return _pause_begin(kept, name, pause) if is_same and name not in kept.paused and pause.by != "removed" else []
+    pause = before.paused[name]
+    is_lost = _is_same(kept, before, name) and name not in kept.paused and pause.by != "removed"
+    return _pause_begin(kept, name, pause) if is_lost else []
 
 
 def _pause_end(name: str) -> list[Write]:
     return [("until", name, None), ("until", since_field(name), None)]
 
 
-def _resumption_mark(kept: Subscriptions, name: str) -> Write:
-    return "until", resumed_field(name), _json(kept.at)  # for what waits for its end
+def _resumption_mark(name: str, at: int) -> Write:
+    return "until", resumed_field(name), _json(at)  # for what waits for its end
 
 
 def _credential_change(kept: Subscriptions, name: str, credential: bytes | None) -> list[Write]:

@@ -30,7 +30,7 @@ from poller.daemon.health import Readiness, StoreMonitor
 from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.redis.client import commands, servers
-from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, remembered_key
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, operations_key, remembered_key
 from poller.store.lease import member_name, owner_of
 from poller.store.members import MemberList, Members
 from poller.store.registry import Registry
@@ -339,6 +339,33 @@ async def test_what_was_resumed_after_the_store_went_back_goes_on(scene: Scene) 
     assert set((await scene.registry.all()).paused) == {"a"}
     (line,) = [line for line in said if line["event"] == "subscriptions brought back"]
     assert (line["paused"], "again, as before: a" in line["advice"]) == (["a"], True)
+
+
+async def test_who_was_resumed_goes_on_though_the_store_went_back_to_its_pause(scene: Scene) -> None:
+    """Law: a subscription that a running process delivers is not silenced by an older copy in which it was paused."""
+    settings = scene.settings("a", "rests")
+    scene.deliver(settings)
+    await scene.add("e1")
+    for name in ("a", "rests"):
+        await scene.arrives(name, "e1")
+        await scene.registry.pause(name, Paused("operator", "by request", now()))
+        await scene.is_idle(name)
+    await scene.move_registry("poller", "elsewhere")
+    await resume(scene.client, settings, "a", now=now())
+    await scene.add("e2")
+    await scene.arrives("a", "e1", "e2")
+    with capture_logs() as said:
+        await scene.move_registry("elsewhere", "poller")
+        await until(lambda: "subscriptions brought back" in events(said), "the loss to be noticed")
+    await scene.add("e3")
+    await scene.arrives("a", "e1", "e2", "e3")
+    assert (scene.got("rests"), set((await scene.registry.all()).paused)) == (["e1"], {"rests"})
+    (line,) = [line for line in said if line["event"] == "subscriptions brought back"]
+    assert (line["paused"], line["resumed"], "Resumed again, as before: a" in line["advice"]) == ([], ["a"], True)
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await scene.client.xrange(operations_key("poller")))
+    operations = [msgspec.json.decode(fields[b"data"]) for _, fields in entries]
+    told = [(one["type"], one["subject"]) for one in operations]
+    assert told == [("poller.subscription.resumed.v1", "a")] * 2  # by the operator, and again
 
 
 async def test_pauses_that_the_store_loses_are_brought_back(scene: Scene) -> None:

@@ -1,16 +1,24 @@
-"""Laws of :mod:`poller.daemon.round_runner`: rounds that an absent store failed are retried soon, but not too often."""
+"""Laws of :mod:`poller.daemon.round_runner`: failed rounds are retried soon, but not too often; reports of rounds."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
 
 import msgspec
+from fakeredis import FakeAsyncRedis
+from structlog.testing import capture_logs
 
 from poller.clock import Clock
 from poller.daemon.health import Readiness, StoreMonitor
-from poller.daemon.round_runner import RoundObserver
+from poller.daemon.round_runner import RoundObserver, polled_feeds
 from poller.source.feed import RoundMode, RoundResult
+from poller.store.commands import FeedPause, pause
+from poller.store.feed_state import FeedState
+from poller.store.keys import operations_key
 from poller.telemetry.metrics import process_metrics
+from tests.control.subscribed import FEEDS, configured
 from tests.telemetry.series import Key, key, values
 
 
@@ -72,3 +80,23 @@ async def test_rounds_are_counted_while_the_feed_is_polled_here() -> None:
 
 def counted() -> dict[Key, float]:
     return values("".join(process_metrics().rounds.blocks(openmetrics=False)))
+
+
+async def test_a_pause_that_came_back_with_an_older_store_is_named_once(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """A feed that is silent because the store went back to a pause is logged with what to do, and announced."""
+    async with polled_feeds(configured(tmp_path), {}, client, shebang="", clock=Clock(), only=frozenset(FEEDS[:1])) as (
+        polled,
+    ):
+        assert isinstance(await polled.store.open_round(), FeedState)
+        await pause(
+            client, polled.store.keys, FeedPause("anna", "moving house", datetime.now(UTC) - timedelta(hours=1))
+        )
+        with capture_logs() as said:
+            assert [(await polled.round()).mode for _ in range(2)] == [RoundMode.SKIPPED, RoundMode.SKIPPED]
+    (line,) = [line for line in said if line["log_level"] == "warning"]
+    assert (line["event"], line["feed"]) == ("feed paused again", FEEDS[0])
+    assert f"poller resume {FEEDS[0]}" in line["advice"]
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(operations_key("poller")))
+    (event,) = [msgspec.json.decode(fields[b"data"]) for _, fields in entries]
+    assert (event["type"], event["subject"], event["data"]["by"]) == ("poller.feed.paused.v1", FEEDS[0], "anna")
+    assert "went back" in event["data"]["reason"]

@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 from fakeredis import FakeAsyncRedis
 from structlog.testing import capture_logs
 
@@ -48,6 +49,42 @@ async def test_the_files_come_back_and_the_others_are_told_by_name(client: FakeA
     assert kept.paused == {"resting": pause}
     assert [(one.kind, one.subject) for one in told] == [(OperationType.SUBSCRIPTION_LOST, "run")]
     assert [(line["log_level"], line["lost"]) for line in said] == [("error", ["run"])]
+
+
+async def test_what_an_older_registry_has_otherwise_is_named(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """A pause that had been ended is ended again, logged and announced; what an operator has to undo is logged."""
+    settings, told = configured(tmp_path), list[OperationalEvent]()
+    registry, keys = registry_of(settings, client), SubscriptionKeys.of(settings.redis.prefix)
+    for name in ("resumed", "moved", "gone"):
+        await added(client, settings, name)
+    await registry.pause("resumed", Paused("operator", "maintenance", NOW))
+    copy = {key: await client.dump(key) for key in msgspec.structs.astuple(keys)}
+    await registry.resume("resumed")
+    await registry.change("moved", bytes((await registry.all()).registered["moved"].settings).replace(b"hook", b"new"))
+    await registry.remove("gone")
+    before = await registry.all()
+    await client.flushall()
+    for key, value in copy.items():
+        if value is not None:
+            await client.restore(key, 0, value)
+
+    async def announce(announcement: OperationalEvent) -> None:
+        told.append(announcement)
+
+    with capture_logs() as said:
+        kept = await restore(registry, (), before, now=LATER, announce=announce)
+    assert kept.paused == {}
+    assert [(one.kind, one.subject) for one in told] == [(OperationType.SUBSCRIPTION_RESUMED, "resumed")]
+    (line,) = said
+    assert (line["log_level"], line["event"]) == ("warning", "subscriptions brought back")
+    assert [line[name] for name in ("lost", "paused", "resumed", "changed", "returned")] == [
+        [],
+        [],
+        ["resumed"],
+        ["moved"],
+        ["gone"],
+    ]
+    assert all(f": {name}" in line["advice"] for name in ("resumed", "moved", "gone"))
 
 
 async def test_one_of_another_processs_file_is_not_announced_as_lost(client: FakeAsyncRedis, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
@@ -23,6 +24,7 @@ from poller.store.commands import (
 from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, answer_key, orders_key
+from tests.harness.clock import StubClock
 
 AT = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 ONE = Command("1", "acme/contractTypes", "resync", AT)
@@ -175,6 +177,62 @@ async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store
     await pause(store_client, KEYS, WANTED)
     assert await request_round(store_client, KEYS, RoundRequest.ANEW)
     assert await store.open_round() == WANTED
+
+
+@pytest.mark.parametrize("age", [timedelta(0), timedelta(hours=1)], ids=["found here before", "ended before"])
+async def test_a_pause_of_an_older_copy_is_noted_once(store_client: Redis, store: FeedStore, age: timedelta) -> None:
+    """Law: a pause after which the feed was polled here has come back with an older copy of the store."""
+    wanted = msgspec.structs.replace(WANTED, at=datetime.now(UTC) - age)
+    for _ in range(2):
+        await pause(store_client, KEYS, wanted)
+        if not age:
+            assert await store.open_round() == wanted
+        assert store.take_pause_back() is None
+        await resume(store_client, KEYS)
+        assert isinstance(await store.open_round(), FeedState)
+        await pause(store_client, KEYS, wanted)  # as in the copy
+        assert await store.open_round() == wanted
+        assert [store.take_pause_back(), store.take_pause_back()] == [wanted, None]
+        assert await store.open_round() == wanted
+        assert store.take_pause_back() is None
+        await resume(store_client, KEYS)
+        wanted = msgspec.structs.replace(wanted, at=wanted.at + timedelta(seconds=1))
+
+
+@pytest.mark.parametrize(
+    ("at", "now"),
+    [
+        (timedelta(seconds=-2), timedelta(0)),
+        (timedelta(hours=-2), timedelta(hours=-2)),
+        (timedelta(hours=1), timedelta(0)),
+    ],
+    ids=["on its way while a round began", "the store's clock was set back", "a clock ahead"],
+)
+async def test_an_operators_pause_is_none_of_an_older_copy(store_client: Redis, at: timedelta, now: timedelta) -> None:
+    """Law: a pause that is new, as far as clocks can tell, is not taken for one that came back."""
+    store = FeedStore(
+        store_client,
+        FeedScripts(store_client),
+        KEYS,
+        nonce="me/1",
+        lease=timedelta(seconds=60),
+        clock=StubClock(now=lambda: datetime.now(UTC) + now),
+    )
+    assert isinstance(await store.open_round(), FeedState)
+    wanted = msgspec.structs.replace(WANTED, at=datetime.now(UTC) + at)
+    await pause(store_client, KEYS, wanted)
+    assert await store.open_round() == wanted
+    assert store.take_pause_back() is None
+
+
+async def test_a_pause_by_another_version_is_none_of_an_older_copy(store_client: Redis, store: FeedStore) -> None:
+    """Law: of a pause without a readable moment nothing is said."""
+    for _ in range(2):
+        assert isinstance(await store.open_round(), FeedState)
+        await store_client.set(KEYS.pause, b"1")
+        assert isinstance(await store.open_round(), FeedPause)
+        assert store.take_pause_back() is None
+        await resume(store_client, KEYS)
 
 
 @pytest.mark.parametrize("kept", [b"", b"1", b'{"by":7}', b"\xff", b'{"by":"\xff"}'])

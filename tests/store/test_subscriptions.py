@@ -23,13 +23,16 @@ from poller.store.subscriptions import (
     PARTS,
     UNREADABLE,
     FilePauses,
+    OlderSubscriptions,
     Paused,
     Pauser,
+    RestoredPauses,
     SinkPauses,
     SubscriptionOutline,
     Subscriptions,
     Write,
     health_field,
+    older_subscriptions,
     outline_of,
     plan_file_pauses,
     since_field,
@@ -615,9 +618,70 @@ async def test_what_was_resumed_after_a_loss_stays_resumed(store_client: Redis, 
     await registry.resume("c")
     for name in others:
         await registry.pause(name, PAUSE)
-    assert await registry.restore(before) == ("a",)
+    assert await registry.restore(before) == RestoredPauses(paused=("a",))
     assert set((await registry.all()).paused) == {"a", "b", *others}
-    assert await registry.restore(before) == ()
+    assert await registry.restore(before) == RestoredPauses()
+
+
+async def test_a_pause_that_comes_back_with_an_older_copy_is_ended_again(store_client: Redis) -> None:
+    """Law: a resumption that the store loses is made good, and no pause that came later or ends by itself."""
+    registry, names = Registry(store_client, KEYS), ("a", "again", "filed", "later", "stays")
+    for name in names:
+        await registry.add(name, SETTINGS, (), NOW)
+        await registry.pause(name, Paused("removed" if name == "filed" else "failures", "down", NOW))
+        await registry.note_health(name, "", b"failing")
+    for name in ("fresh", "behind"):
+        await registry.add(name, SETTINGS, (), NOW)
+    await registry.pause("behind", PAUSE)
+    await registry.resume("behind")
+    copy = await copied(store_client)
+    await registry.pause("fresh", PAUSE)
+    for name in {*names, "fresh"} - {"stays"}:
+        await registry.resume(name)
+    await registry.remove("again")
+    await registry.add("again", SETTINGS, (), NOW + timedelta(seconds=1))
+    await registry.pause("again", PAUSE)
+    await registry.resume("again")
+    before = await registry.all()
+    await gone_back(store_client, copy)
+    await registry.resume("later")
+    later = Paused("operator", "by request", moment_of(before.at + 1))
+    for name in ("later", "fresh"):
+        await registry.pause(name, later)
+    await registry.pause("behind", PAUSE)  # by a process whose clock is behind
+
+    def renewed(health: bytes) -> bytes:
+        return health + b" no more"
+
+    assert await registry.restore(before, renewed) == RestoredPauses(resumed=("a",))
+    kept = await registry.all()
+    assert set(kept.paused) == {"again", "behind", "filed", "fresh", "later", "stays"}
+    assert (kept.paused["later"], kept.paused["fresh"]) == (later, later)
+    assert (kept.registered["a"].rests, kept.unusable) == (False, {})
+    assert (kept.health["a"][""], kept.health["stays"][""]) == (b"failing no more", b"failing")
+    assert kept.pauses.resumed["a"] == before.pauses.resumed["a"]
+    assert not kept.pauses.is_resumed_since("a", before.pauses.resumed["a"])
+    assert await registry.restore(before, renewed) == RestoredPauses()
+
+
+async def test_what_an_older_copy_has_otherwise_is_named(store_client: Redis) -> None:
+    """Law: settings of before and removed subscriptions are named; what is new since, or of a file, is not."""
+    registry = Registry(store_client, KEYS)
+    await registry.sync([("filed", ONE)], NOW)
+    for name in ("same", "changed", "removed", "replaced"):
+        await registry.add(name, SETTINGS, (), NOW)
+    assert older_subscriptions(await registry.all(), await registry.all()) == OlderSubscriptions()
+    copy = await copied(store_client)
+    await registry.sync([("filed", OTHER)], NOW)
+    await registry.change("changed", OTHER)
+    await registry.remove("removed")
+    await registry.remove("replaced")
+    await registry.add("replaced", SETTINGS, (), LATER)
+    before = await registry.all()
+    await gone_back(store_client, copy)
+    await registry.add("new", SETTINGS, (), moment_of(before.at + 1))
+    found = older_subscriptions(await registry.all(), before)
+    assert found == OlderSubscriptions(changed=("changed",), returned=("removed", "replaced"))
 
 
 @pytest.mark.parametrize(
