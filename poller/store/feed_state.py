@@ -44,6 +44,9 @@ BEGUN_AT: Final = "begun_at"
 BEGUN_AFTER: Final = "begun_after"
 # The same moment, if it was created because an operator wanted it.
 ORDERED_AT: Final = "ordered_at"
+# The generations before, the newest first, and where each reset came: GENERATION=ENTRY.
+FORMERS: Final = "formers"
+RESETS: Final = "resets"
 LOST: Final = "lost"
 LOST_AT: Final = "lost_at"
 NEXT_AT: Final = "next_at"
@@ -254,7 +257,7 @@ _DECODERS: Final[Mapping[str, Callable[[str], object]]] = {
 } | {
     "sequence": int,  # without it nothing may be written
     "kept": _first_number,
-    "formers": lambda text: tuple(text.split()),
+    FORMERS: lambda text: tuple(text.split()),
     FIELDS: _fields,
 }
 _NOT_STORED: Final = {"loss"}

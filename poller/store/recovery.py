@@ -54,11 +54,13 @@ from poller.store.feed_state import (
     BEGUN_AFTER,
     BEGUN_AT,
     DELTA_TOKEN,
+    FORMERS,
     GENERATION,
     LOST,
     LOST_AT,
     ORDERED_AT,
     READ_AT,
+    RESETS,
     ROTATION,
     FeedState,
     Loss,
@@ -425,7 +427,7 @@ async def _exchange(feeds: Sequence[tuple[str, MemorizedFeed]], noted: Mapping[s
 
 BEGINNING: Final = "beginning"
 _OLDER: Final = ""  # than any beginning
-_RESET_MARKS: Final = [GENERATION, ANEW_AT, BEGUN_AT, BEGUN_AFTER, ORDERED_AT]
+_RESET_MARKS: Final = [GENERATION, ANEW_AT, BEGUN_AT, BEGUN_AFTER, ORDERED_AT, FORMERS, RESETS]
 _LATELY: Final = 24 * 3600 * 1000  # milliseconds; after that, a subscription may have got a feed that it never had
 
 _NOW: Final = lua("read_clock")
@@ -439,6 +441,8 @@ class _FeedStart(msgspec.Struct, frozen=True):
     begun_at: int | None
     begun_after: str | None
     ordered_at: int | None
+    formers: tuple[str, ...] = ()
+    resets: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -456,6 +460,17 @@ class _FeedStart(msgspec.Struct, frozen=True):
         if self.anew_at is None:
             return None
         return (self.begun_after if self.anew_at == self.begun_at else None) or before(f"{self.anew_at}-0")
+
+    def first_after(self, beginning: str) -> str | None:
+        """As :attr:`after`, of the first reset since that of this name, as far as it is known."""
+        generation, found = beginning.partition("@")[0], self.after
+        if found is None or generation not in (_OLDER, *self.formers):
+            return found
+        for name, _, mark in (one.partition("=") for one in self.resets):
+            if name == generation:
+                break
+            found = min(found, _entry_in(mark) or found, key=EntryId.parse)
+        return found
 
 
 class StartPosition(msgspec.Struct):
@@ -505,14 +520,17 @@ class StartPosition(msgspec.Struct):
             return None
         with translated(self.client):
             found = await self.client.hmget(self.feed_state, _RESET_MARKS)
-        generation, anew, begun, after, ordered = (None if value is None else value.decode() for value in _bytes(found))
+        generation, anew, begun, after, ordered, formers, resets = (
+            None if value is None else value.decode() for value in _bytes(found)
+        )
         if generation is None:
             return None
-        self._seen = _FeedStart(generation, _moment_in(anew), _moment_in(begun), _entry_in(after), _moment_in(ordered))
+        marks = _moment_in(anew), _moment_in(begun), _entry_in(after), _moment_in(ordered)
+        self._seen = _FeedStart(generation, *marks, tuple((formers or "").split()), tuple((resets or "").split()))
         return self._seen
 
     async def reset_entry(self) -> str | None:
-        """The entry after which the feed was reset, if the consumer is older than that.
+        """The entry after which the feed was reset first since the consumer has begun; None: it was not.
 
         For a feed that was lost again and is not reset yet, the reset seen last counts.
 
@@ -524,8 +542,9 @@ class StartPosition(msgspec.Struct):
             return None
         with translated(self.client):
             began = cast("bytes | None", await self.client.hget(self.keys.state, BEGINNING))
-        older = self._older(feed.anew_at) if began is None else began.decode() != feed.name
-        return feed.after if older else None
+        if began is None:
+            return feed.after if self._older(feed.anew_at) else None
+        return feed.first_after(began.decode()) if began.decode() != feed.name else None
 
     def _new(self, last: str) -> str:
         """The last entry before the subscription wanted the feed, however late delivery begins."""

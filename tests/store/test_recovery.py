@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import pytest
@@ -257,6 +257,55 @@ async def test_who_has_not_begun_is_not_lost_with_a_reset_that_an_operator_wante
     await request_round(real, KEYS, RoundRequest.ANEW)
     await one.round(1, 2, 3)
     assert await told(there) == 0  # it has begun by now
+
+
+@pytest.mark.parametrize("begins", ["before the feed", "with it", "after a reset"])
+@pytest.mark.parametrize("resets", [1, 2, 12])
+async def test_who_did_not_read_between_resets_gets_the_reading_of_none(real: Redis, begins: str, resets: int) -> None:
+    """Law: a consumer gets the baselines from before the first reset since its beginning, and none of later ones."""
+    one = Process(real, "a")
+
+    async def reset() -> None:
+        await request_round(real, KEYS, RoundRequest.ANEW)
+        await one.round(0, 1, 2)
+
+    if begins != "before the feed":
+        await one.round(0)
+    if begins == "after a reset":
+        await reset()
+    there = await opened(real, "earliest", subscribed=NOW - HOUR)
+    await one.round(0, 1, 2, reason="owed")
+    owed = await real.xlen(KEYS.events)
+    for _ in range(resets):
+        await reset()
+    assert await told(there) == owed
+
+
+@pytest.mark.parametrize(
+    ("resets", "expected"),
+    [("g=9-0 f=7-0 e=5-0 ", "7-0"), ("g=9-0 ", "9-0"), ("", "9-0"), ("g f=soon e=1-0", "9-0"), ("e=1-0", "9-0")],
+)
+async def test_a_reset_that_is_not_known_any_more_is_none(store_client: Redis, resets: str, expected: str) -> None:
+    """Law: of the resets that can be read, the first since the consumer's beginning counts, else the last one."""
+    state = {"generation": "g", "anew_at": "9", "begun_at": "9", "begun_after": "9-0", "formers": "f e d"}
+    await store_client.hset(KEYS.state, mapping=dict[Any, Any](state | {"resets": resets}))
+    await store_client.hset(PAIR.state, BEGINNING, "e")
+    one = beginning(store_client, subscribed=NOW)
+    assert await one.reset_entry() == expected
+    await store_client.hset(PAIR.state, BEGINNING, "unknown")
+    assert await one.reset_entry() == "9-0"
+
+
+async def test_resets_are_kept_whole(store_client: Redis) -> None:
+    """Law: the state keeps as many resets as fit, and no part of one: its entry would be another."""
+    one = Process(store_client, "a")
+    await one.round(1)
+    await store_client.hset(KEYS.state, "resets", "0123456789abcdef=1735689600000-0 " * 12)
+    await request_round(store_client, KEYS, RoundRequest.ANEW)
+    await one.round(1)
+    first, *others = cast("bytes", await store_client.hget(KEYS.state, "resets")).decode().split()
+    assert (first.partition("=")[0], len(others)) == ("a1", 11)
+    assert set(others) == {"0123456789abcdef=1735689600000-0"}
 
 
 @pytest.mark.parametrize("kind", ["lost", "replaced"])

@@ -13,6 +13,8 @@
 --   the caller does.
 -- A feed of which nothing was published yet is like a new one where an operator wants it to begin again: what comes
 --   repeats nothing.
+-- The state keeps the latest resets, each with the entry that it came after, the newest first: a consumer that was
+--   there before several of them gets the reading of none.
 -- Where an operator wanted it, the state says so: no consumer was lost with the feed then.
 -- The stream stays, for others may still need what is in it; and the sequence goes on from its last event,
 --   or, where it has none, from the highest number that is known: a reader that compares numbers would take
@@ -29,7 +31,7 @@ local time = redis.call('TIME')
 local now = time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000))
 local kind = redis.call('TYPE', KEYS[7])['ok']
 local streams = kind == 'stream'
-local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers')
+local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers', 'resets')
 local function lift(to)
   local last = '0-0'
   local info = streams and redis.call('XINFO', 'STREAM', KEYS[7]) or {}
@@ -69,11 +71,15 @@ if newest then sequence = string.match(table.concat(newest[2], ' '), '"sequence"
 if found ~= 'order' then lift(ARGV[6]) end
 local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if not have[1] and left == 0 and not newest then found = 'all' end
+local after = newest and newest[1] or '0-0'
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[9])
 redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', sequence, 'kept', '0 0 0',
-  'begun_at', now, 'begun_after', newest and newest[1] or '0-0')
+  'begun_at', now, 'begun_after', after)
 if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new', now} end
 redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200))
-if found ~= 'order' or sequence ~= '0' then redis.call('HSET', KEYS[2], 'anew_at', now) end
+if found ~= 'order' or sequence ~= '0' then
+  local resets = string.sub(ARGV[3] .. '=' .. after .. ' ' .. (have[8] or ''), 1, 400)
+  redis.call('HSET', KEYS[2], 'anew_at', now, 'resets', string.match(resets, '^.* ') or '')
+end
 if found == 'order' then redis.call('HSET', KEYS[2], 'ordered_at', now) end
 return {redis.call('HGETALL', KEYS[2]), found, now}
