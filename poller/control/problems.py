@@ -21,6 +21,7 @@ from poller.config.types import did_you_mean
 from poller.config.validation import decode_subscription
 from poller.control.status import FeedStatus, SubscriptionStatus
 from poller.errors import ConfigurationError
+from poller.store.dead_letters import MOST_WAITING
 from poller.store.keys import group_of
 from poller.store.subscriptions import Subscriptions
 from poller.text import ago
@@ -132,6 +133,13 @@ def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[st
         )
     if (unlisted := unlisted_text(one)) is not None:
         yield unlisted
+    full = [feed.feed for feed in one.feeds if feed.parked >= MOST_WAITING and feed.feed not in one.unlisted]
+    if full and one.state != "paused":
+        yield (
+            f"{MOST_WAITING} events or more of {', '.join(full)} wait for their next attempt, and until some are "
+            "delivered or given up, nothing more is read there; if one record fails, the log names it, and a shorter "
+            "retry.schedule makes dead letters of its events sooner"
+        )
     if one.until is not None:
         yield f"paused by sink until {one.until} (Retry-After)"
 

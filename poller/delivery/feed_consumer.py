@@ -40,6 +40,7 @@ from poller.failpoints import reach
 from poller.store.consumer_state import Entry, Settlement
 from poller.store.replay import ReplaySpan
 from poller.store.stream import EntryId
+from poller.text import one_line
 
 _PAUSE: Final = 1.0  # seconds between attempts while the store is unavailable
 
@@ -322,6 +323,11 @@ def _id(entry: Entry) -> EntryId:
 WINDOW: Final = 64
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 MOST_PARKED: Final = 1000
+_FULL: Final = (
+    "nothing more is read of this feed for this subscription, whichever record it is of, until some are delivered or "
+    "given up. Let the sink accept the events of this record, or make retry.schedule shorter: they become dead letters "
+    "sooner, and the others come"
+)
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take after a stop
 NOTE_COUNTS: Final = 2.0  # seconds between two writes of the attempt counts
 GATHER: Final = 0.01  # seconds; after a crash, the deliveries of this time are sent again
@@ -368,6 +374,7 @@ class FeedConsumer:
         self._window_bytes = max(WINDOW_BYTES, 2 * (batching.max_bytes or 0))
         self._changed = asyncio.Event()
         self._stopping = False
+        self._is_full = False  # of scheduled retries, since that was logged
         self._reset()
 
     def _reset(self) -> None:
@@ -459,6 +466,7 @@ class FeedConsumer:
             self._tracker.resume(self._resumed, clock=self._clock.monotonic())
 
     async def _read(self) -> None:
+        self._report_full()
         most = self._room()
         if most <= 0 or not self._intake.wanted:
             return
@@ -487,6 +495,24 @@ class FeedConsumer:
             return
         if await self._repeats.read(has_read=self._intake.has_read):
             self._changed.set()
+
+    def _report_full(self) -> None:
+        """Log once that too many retries wait for anything to be read, until half of them are gone."""
+        parked = self._queues.parked
+        if parked <= MOST_PARKED // 2:
+            self._is_full = False
+        elif parked >= MOST_PARKED and not self._is_full:
+            self._is_full = True
+            record, count = self._queues.most_parked
+            _log.warning(
+                "not reading: too many events wait for their next attempt",
+                feed=self.feed,
+                subscription=self._subscription.id,
+                waiting=parked,
+                record=one_line(record),
+                of_record=count,
+                advice=_FULL,
+            )
 
     def _room(self) -> int:
         """The number of entries that may be read now."""

@@ -84,6 +84,13 @@ class KeyQueues(Generic[T]):
         return self._parked
 
     @property
+    def most_parked(self) -> tuple[str, int]:
+        """The record with the most scheduled entries, and their number; looks at all entries."""
+        counts = ((sum(not one.fresh for one in queue), key) for key, queue in self._queues.items())
+        count, key = max(counts, default=(0, ""))
+        return key, count
+
+    @property
     def oldest_fresh(self) -> str | None:
         """The first entry that is neither settled nor scheduled."""
         return next(iter(self._fresh), None)

@@ -10,6 +10,7 @@ from poller.control.problems import confirmation_text, feed_problems, progress_t
 from poller.source.feed import Progress
 from poller.store.feed_state import FeedState
 from poller.store.recovery import STREAM, HighWaterMark, loss_of
+from poller.store.stats import Backlog
 from tests.control.statuses import NAMES, NOW, feed, subscription
 
 
@@ -98,6 +99,19 @@ def test_lost_deliveries_are_shown_until_their_dead_letter_is_dropped() -> None:
     assert "poller dead-letters list --subscription a" in told
     assert "poller replay a FEED --from 10m" in told
     assert list(subscription_problems(msgspec.structs.replace(lost, dead_letters=0), NOW)) == []
+
+
+def test_a_feed_of_which_nothing_more_is_read_is_shown() -> None:
+    """A feed at the limit of scheduled retries is named, with what to do; of a paused subscription nothing is read."""
+    feeds = (Backlog(NAMES[0], 7, 3540.0, 1000, 2), Backlog(NAMES[1], 7, 3540.0, 999, 2))
+    full = subscription("a", state="active", feeds=feeds)
+    [told] = subscription_problems(full, NOW)
+    assert told.startswith(f"1000 events or more of {NAMES[0]} wait")
+    assert NAMES[1] not in told
+    assert "retry.schedule" in told
+    for other in ({"unlisted": NAMES[:1]}, {"state": "paused", "paused_by": "operator"}):
+        [told] = subscription_problems(msgspec.structs.replace(full, **other), NOW)
+        assert "nothing more is read" not in told
 
 
 @pytest.mark.parametrize(

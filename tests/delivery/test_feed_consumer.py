@@ -8,16 +8,18 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from poller.clock import Clock
-from poller.delivery.delivery_codec import deliveries_of, letter_of
+from poller.delivery.delivery_codec import Delivery, deliveries_of, encode, letter_of
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
-from poller.delivery.feed_consumer import EntryReader, FeedConsumer
+from poller.delivery.feed_consumer import MOST_PARKED, EntryReader, FeedConsumer
 from poller.delivery.filters import Batching
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Failure, Outcome
@@ -125,6 +127,42 @@ async def test_a_failing_record_holds_back_only_itself(scene: Scene) -> None:
         await scene.posted.until(lambda: "b0" in scene.posted.ids())
     assert set(scene.posted.ids()) == {"a0", "b0"}
     assert await scene.client.hlen(KEYS.parked) == 200
+
+
+async def test_too_many_retries_are_logged_once_with_the_record_that_has_most(scene: Scene) -> None:
+    """At the limit of scheduled retries nothing is read; the log says so once, and again after half were gone."""
+    others = [str(number) for number in range(400)]
+
+    async def park(millisecond: int, *keys: str) -> list[str]:
+        ids = {key: f"{key}-{millisecond}" for key in keys}
+        events = {key: msgspec.Raw(spelled(id=one, partitionkey=key)) for key, one in ids.items()}
+        parked = {f"{millisecond}-{at}": encode(Delivery(key, event=events[key])) for at, key in enumerate(keys)}
+        await scene.client.hset(KEYS.parked, mapping=dict[Any, Any](parked))
+        return list(ids.values())
+
+    def said() -> list[tuple[str, int, int]]:
+        lines = [line for line in logs if line["event"].startswith("not reading")]
+        return [(line["record"], line["of_record"], line["waiting"]) for line in lines]
+
+    often, full = ["k"] * (MOST_PARKED - len(others)), ("k", MOST_PARKED - len(others), MOST_PARKED)
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda body: hold if b'"k-' in body else OK
+    await park(1, *often, *others)
+    with capture_logs() as logs:
+        async with delivering(await scene.store(), subscriber(scene.posted)) as (pair, _):
+            await scene.add("o0")
+            await scene.posted.until(lambda: {*others} <= {one.partition("-")[0] for one in scene.posted.ids()})
+            assert said() == [full]
+            again = await park(2, *others)
+            pair.reload()
+            await scene.posted.until(lambda: {*again} <= {*scene.posted.ids()})
+            assert said() == [full]  # though the limit was reached again
+            hold.set_result(OK)
+            await scene.posted.until(lambda: "o0" in scene.posted.ids())
+            await scene.until_settled()
+            await park(3, *often, *others)
+            pair.reload()
+            await until(lambda: said() == [full, full], "the limit to be logged again")
 
 
 async def test_what_is_given_up_is_kept_and_its_record_goes_on(scene: Scene) -> None:
