@@ -241,6 +241,17 @@ async def test_what_a_delta_has_changed_is_not_written_over_by_a_reading_that_fo
     assert (result.mode, shown(read)) == (RoundMode.RECONCILE, [1, 2])
 
 
+@pytest.mark.parametrize(("number", "compares"), [("1", False), ("2", True)])
+async def test_what_no_delta_has_changed_lately_is_compared_by_the_third_reading(number: str, compares: bool) -> None:
+    """The second one may come before the listing shows what the delta has brought again."""
+    read, clock = await settled(IN_TURNS, "a", "n")
+    read.store.mark(RECHECK_AT, clock.now().isoformat())
+    read.store.mark(RECHECKED, number)
+    api = Script().on(records("a"), further="p", delta="d9").on(records("n", value=2), page="p")
+    result = await read(api.on(records("n"), since="d1", delta="d2").on(records("n"), since="d2", delta="d2"))
+    assert (result.mode, shown(read)[:2]) == (RoundMode.RECONCILE, [1, 2] if compares else [1])
+
+
 async def test_a_doubt_in_a_listing_is_one_in_each_reading() -> None:
     """Some of its records may be in one element, which is there again: five readings follow, and no more."""
     read, clock = await settled(msgspec.structs.replace(IN_TURNS, lag=timedelta()), "a", "b")
