@@ -143,15 +143,27 @@ class DeltaMemory:
         self._brought: dict[str, _Brought] = {}  # in order
         self._delta = 0
         self._has_ended = True
+        self._token: str | None = None
+        self._followed_since = clock.monotonic()
 
-    def start(self) -> None:
-        """Start another delta; one that was not read to its end goes on, for it may not have brought all."""
+    def start(self, token: str | None) -> None:
+        """Start another delta, from a token.
+
+        One that was not read to its end goes on, for it may not have brought all. If the token is not that of the last
+        delta, another process has read some between: nothing is known to be repeated.
+        """
+        if token != self._token:
+            self._delta, self._followed_since = self._delta + 1, self._clock.monotonic()
         self._delta += self._has_ended
         self._has_ended = False
 
-    def finish(self) -> None:
-        """The delta was read to its end."""
-        self._has_ended = True
+    def finish(self, token: str | None) -> None:
+        """The delta was read to its end, and this is the token for the next one."""
+        self._has_ended, self._token = True, token
+
+    def has_followed(self, age: timedelta) -> bool:
+        """Whether no delta of this time was read by another process."""
+        return self._clock.monotonic() - self._followed_since >= age.total_seconds()
 
     def add(self, names: Iterable[str], *, changed: bool = False) -> None:
         """Add what the delta has brought; ``changed``: it has changed, so deltas before do not count."""
@@ -171,7 +183,9 @@ class DeltaMemory:
     def is_repeated(self, name: str, age: timedelta) -> bool:
         """Whether each delta for this time at least has brought it as it is."""
         brought = self._brought.get(name)
-        return brought is not None and brought.first < self._clock.monotonic() - age.total_seconds()
+        if brought is None or brought.delta < self._delta - 1:
+            return False
+        return brought.first < self._clock.monotonic() - age.total_seconds()
 
     def since(self, age: timedelta, *, first: bool = False) -> set[str]:
         """What was brought within this time; ``first``: without what each delta before has brought as well."""

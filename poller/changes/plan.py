@@ -49,8 +49,8 @@ class PublishRules(msgspec.Struct, frozen=True):
         round_start: the feed's sequence number when the reading started. A version older than one published since then
             is passed over: paging showed the newer one first. Another reading follows, in case it is the restored one,
             or a part that has what the newer one lacks.
-        shown: keys and versions (hashes) that this delta has shown before. It lists the newest first: a version older
-            than a known one that it has shown is passed over, too.
+        shown: keys and versions (hashes) that this delta has shown before. A version that is older than a known one
+            which it has shown is passed over, too.
         partial: whether records may carry only some of their keys; they are merged with what is known first.
         whole_keys: the keys of those that are whole all the same, and not merged.
         holding: what becomes of versions older than the known one.

@@ -265,8 +265,8 @@ async def _settle_by_readings(
         # Else a cache may repeat the first pass, and its age does not show that.
         await _wait_until(clock.monotonic() + apart.total_seconds(), deltas, clock)
         readings.listed = await second_pass.keys()
-        if second_pass.is_copy:
-            readings.listed = ()  # behind a cache no pass may ever say more than the readings did
+        if second_pass.is_futile:
+            readings.listed = ()  # the readings decide
     settled = True
     while absent.some:
         for some in batches(absent.some.items()):

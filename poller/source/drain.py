@@ -176,7 +176,7 @@ class ListingDrain:
             SourceError: as :meth:`read`.
             StoreError: likewise.
         """
-        self._writer.begin_delta()
+        self._writer.begin_delta(since)
         reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
         for _ in range(_CONFIRMING if reader.filled > 1 else 0):
             changes = self._writer.tally.changes
@@ -188,7 +188,7 @@ class ListingDrain:
             reader = again if again.delta_token else reader
             if self._writer.tally.changes == changes or again.filled <= 1:
                 break
-        self._writer.end_delta()
+        self._writer.end_delta(reader.delta_token or since)
         return reader
 
     async def _read_pages(
@@ -248,7 +248,8 @@ class SecondPass:
     """Reads a listing of several pages once more in the same round, to see what slipped over the edge of a page.
 
     Attributes:
-        is_copy: whether a cache may have kept a page of it since the first pass.
+        is_futile: whether no pass may ever say what is listed: a cache has kept a page of it since the first pass, or
+            the round has taken too long.
     """
 
     def __init__(self, drain: ListingDrain, path: str, answers: ConditionalReader, deltas: DeltaReader | None) -> None:
@@ -264,13 +265,12 @@ class SecondPass:
         self._path = path
         self._answers = answers
         self._deltas = deltas
-        self.is_copy = False
+        self.is_futile = False
 
     async def keys(self) -> SeenKeys | None:
         """The keys of all listed records; None: this pass does not say what is not listed.
 
-        That is so if a record's key cannot be read, if a cache may have kept a page since the first pass (then it
-        :attr:`is_copy`), or if the round has taken too long.
+        That is so if a record's key cannot be read, or if it :attr:`is_futile`.
 
         Raises:
             SourceError: a request failed.
@@ -279,9 +279,10 @@ class SecondPass:
         before, self._answers.age = self._answers.age, timedelta()
         try:
             listed = await self._drain.keys(self._path, beside=self._deltas)
-            self.is_copy = listed is not None and self._answers.age > ROUNDED
-            return None if self.is_copy else listed
+            self.is_futile = listed is not None and self._answers.age > ROUNDED
+            return None if self.is_futile else listed
         except RoundTimeExceeded:
+            self.is_futile = True
             return None
         finally:
             self._answers.age = max(before, self._answers.age)

@@ -44,14 +44,14 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from poller.changes.canonical import canonical, parse_received, without
+from poller.changes.canonical import canonical, encode, parse_received, without
 from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
 from poller.changes.full_readings import DeltaMemory
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import (
-    DeltaDirection,
+    DeltaVersions,
     Record,
     Rejected,
     identities,
@@ -59,8 +59,8 @@ from poller.changes.records import (
     is_single,
     latest_versions,
     merged,
+    modified_of,
     record_reader,
-    several_versions,
     shape_of,
     twin_of,
     usable_keys,
@@ -201,7 +201,7 @@ class RoundWriter:
         # Keys and versions (hashes) that this delta has shown, and those that it had shown when it was read before.
         self._shown: set[tuple[str, int]] = set()
         self._shown_before: set[tuple[str, int]] = set()
-        self._direction = DeltaDirection()
+        self._versions = DeltaVersions()
         self._doubted: set[str] = set()  # names of what this delta has left in doubt
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
@@ -250,7 +250,8 @@ class RoundWriter:
         """
         if self._store.deltas.is_repeated(key, age):
             return True
-        return self._follows_others and self._written is not None and key not in self._written
+        knows_little = self._follows_others and not self._store.deltas.has_followed(age)
+        return knows_little and self._written is not None and key not in self._written
 
     @property
     def held_versions(self) -> int:
@@ -295,20 +296,19 @@ class RoundWriter:
         """Read records with these fields from now on; empty: all."""
         self._rules = msgspec.structs.replace(self._rules, shape=shape_of(self._fields_before, fields))
 
-    def begin_delta(self) -> None:
-        """Start another delta: what it shows is newer than what this round has published before."""
+    def begin_delta(self, token: str | None) -> None:
+        """Start another delta, from a token: what it shows is newer than what this round has published before."""
         self._delta_start = self._sequence
-        self._shown, self._shown_before, self._direction = set(), set(), DeltaDirection()
-        self._store.deltas.start()
+        self._shown, self._shown_before, self._versions = set(), set(), DeltaVersions()
+        self._store.deltas.start(token)
 
     def repeat_delta(self) -> None:
-        """Start to read the same delta again."""
+        """Start to read the same delta again: only what it did not show before counts."""
         self._shown_before |= self._shown
-        self._direction = DeltaDirection()
 
-    def end_delta(self) -> None:
-        """A delta was read to its end."""
-        self._store.deltas.finish()
+    def end_delta(self, token: str | None) -> None:
+        """A delta was read to its end, and this is the token for the next one."""
+        self._store.deltas.finish(token)
 
     def keep_doubts(self) -> None:
         """Note what deltas have left in doubt, once it is committed that a full reading follows."""
@@ -380,9 +380,8 @@ class RoundWriter:
         for some in _batched(page.records):
             received += map(self._read, some)
             await asyncio.sleep(0)
-        records = await in_turns(latest_versions(received, partial=partial))
-        if mode is RoundMode.DELTA:
-            rules = self._in_delta(rules, received, records)
+        found = self._not_shown_before(received) if mode is RoundMode.DELTA else received
+        records = await in_turns(latest_versions(found, partial=partial))
         left = [one for one in records if isinstance(one, Record) and one.key in newer] if newer else []
         if left:
             records = [one for one in records if not (isinstance(one, Record) and one.key in newer)]
@@ -392,6 +391,9 @@ class RoundWriter:
         self._note_listed(keys, mode, seen)
         known = await self._known(keys, seen)
         await self._count_passed_over(left, known, rules)
+        if mode is RoundMode.DELTA:
+            rules = msgspec.structs.replace(rules, shown=self._shown)
+            self._count_doubts(found, known)
         marks: Mapping[str, str | None] = {}
         if partial:
             records, rules, marks = await self._completed(records, known, rules)
@@ -432,39 +434,51 @@ class RoundWriter:
         if changed is not None:
             changed.update(keys)
         if mode is RoundMode.DELTA:
+            keys += [key for key, held in commit.held.items() if held is not None]  # which the listing may not show yet
             self._store.deltas.add(keys, changed=True)
         else:
             self._store.deltas.forget(keys)
 
-    def _in_delta(
-        self, rules: PublishRules, received: Sequence[Record | Rejected], records: Sequence[Record | Rejected]
-    ) -> PublishRules:
-        """The rules for a page of a delta; count the records on it whose latest version is not certain."""
-        self._direction.update(one for one in received if isinstance(one, Record))
-        if self._direction.is_newest_first:
-            return msgspec.structs.replace(rules, shown=self._shown)
-        if len(records) < len(received) and not self._direction.is_newest_last:
-            self.fragments += self._new_doubts(several_versions(received))
-        return rules
+    def _not_shown_before(self, received: list[Record | Rejected]) -> list[Record | Rejected]:
+        before = self._shown_before
+        return (
+            [one for one in received if isinstance(one, Rejected) or _version(one) not in before]
+            if before
+            else received
+        )
+
+    def _count_doubts(self, received: Iterable[Record | Rejected], known: Mapping[str, Snapshot]) -> None:
+        def known_version(key: str) -> tuple[bool, str | None]:
+            before = known.get(key)
+            return (False, None) if before is None or before.removed else (True, modified_of(before.raw))
+
+        records = (one for one in received if isinstance(one, Record))
+        self.fragments += self._new_doubts(one.raw for one in self._versions.add(records, known_version))
 
     def _new_doubts(self, versions: Iterable[bytes]) -> int:
         """How many of these versions are in doubt, and were not in the deltas before, which a reading has followed."""
-        names = {f"?{blake2b(raw, digest_size=16).hexdigest()}" for raw in versions}
+        names = {f"?{blake2b(self._form(raw), digest_size=16).hexdigest()}" for raw in versions}
         self._doubted |= names
         return sum(not self._store.deltas.is_repeated(name, timedelta()) for name in names)
 
+    def _form(self, raw: bytes) -> bytes:
+        """The canonical form of a version without what is ignored; as received if it is unusable."""
+        try:
+            value, form = parse_received(raw)
+        except ValueError:
+            return raw
+        return form if self._rules.strip is None else encode(self._rules.strip(value))
+
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
         if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:
-            self._shown.update((one.key, hash(one.raw)) for one in received if isinstance(one, Record))
+            self._shown.update(_version(one) for one in received if isinstance(one, Record))
 
     def _is_stored(self, commit: Commit, mode: RoundMode) -> bool:
         """Whether all records are known as they were read once this is committed; others are counted."""
         if mode is RoundMode.DELTA:
-            if self._feed.partial or not self._direction.is_newest_first:
-                before = self._shown_before
-                self.fragments += self._new_doubts(
-                    one.raw for one in commit.superseded if (one.key, hash(one.raw)) not in before
-                )
+            # An older part may have what the newer one lacks.
+            parts = (one for one in commit.superseded if self._feed.partial or one.key not in self._versions)
+            self.fragments += self._new_doubts(one.raw for one in parts)
         else:
             self.unsettled += len(commit.superseded) + commit.withheld
         return not (commit.rejected or commit.held or commit.backwards or commit.superseded or commit.withheld)
@@ -488,7 +502,8 @@ class RoundWriter:
         completed, whole = await complete_records(records, readable, feed=self._feed, get=self._get)
         complete = whole | readable
         parts = (one for one in completed if isinstance(one, Record))
-        fragments = self._new_doubts(one.raw for one in parts if one.key not in complete)
+        # Nor is a part complete with the known version if another one is held back.
+        fragments = self._new_doubts(one.raw for one in parts if one.key not in complete or one.key in self._held)
         self.fragments += fragments
         return completed, msgspec.structs.replace(rules, whole_keys=whole), self._marks_of_parts() if fragments else {}
 
@@ -661,6 +676,7 @@ class RoundWriter:
         self.backwards += commit.backwards
         if self._written is not None:
             self._written.update(commit.snapshots)
+            self._written.update(commit.held)
             if len(self._written) > _MOST_WRITTEN:
                 self._written = None
 
@@ -724,6 +740,10 @@ def _differs(record: Record, snapshot: Snapshot | None, rules: PublishRules) -> 
         return compare(record, snapshot, rules.strip, rules.shape) is not None
     except ValueError:  # it is unusable: the next reading that compares it says so
         return True
+
+
+def _version(record: Record) -> tuple[str, int]:
+    return record.key, hash(record.raw)
 
 
 def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:

@@ -52,7 +52,8 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partial: whether deltas have only what has changed.
-        style: of deltas: the last version of a record, or all versions, oldest or newest first.
+        style: of deltas: the last version of a record, or all versions: oldest or newest first, by their modification
+            times, or by their ids and these.
         times: the precision of modification times; ``none``: there are none.
         detail: whether there is an endpoint for single records.
         list_lag, single_lag: by how much listings and single records lag behind deltas.
@@ -127,13 +128,13 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
 def habits_of(seed: int) -> Habits:
     """The habits that a seed gives."""
     random = Random(f"habits {seed}")
-    style = random.choice(["last", "last", "rising", "falling"])
+    style = random.choice(["last", "last", "last", "rising", "falling", "dated", "named"])
     list_lag = random.choice([0, 0, 3, 9])
     return Habits(
         partial=random.random() < 0.3,
         style=style,
         # An order of versions that nothing tells cannot be found out.
-        times="ms" if style == "falling" else random.choice(["ms", "ms", "s", "none"]),
+        times="ms" if style in ("falling", "dated", "named") else random.choice(["ms", "ms", "s", "none"]),
         detail=random.random() < 0.6,
         list_lag=list_lag,
         single_lag=random.choice([0, 0, list_lag, 9]),
@@ -361,8 +362,10 @@ class LaggingApi:
         if since < self._forgotten:
             return self._page([], 0, None, "", asked["sinceDeltaToken"])
         found = sorted(self._changes(since - habits.overlap, until), key=lambda one: one[0])
-        ordered = found[::-1] if habits.style == "falling" else found
-        return self._page([version for _, version in ordered], start, habits.delta_page, f"{until}", f"{until:.6f}")
+        ordered = [version for _, version in (found[::-1] if habits.style == "falling" else found)]
+        if habits.style in ("dated", "named"):
+            ordered.sort(key=lambda one: (one["id"] if habits.style == "named" else "", one["lastModifiedAt"]))
+        return self._page(ordered, start, habits.delta_page, f"{until}", f"{until:.6f}")
 
     @staticmethod
     def _page(found: list[Version], start: int, size: int | None, further: str, token: str | None) -> str:

@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from poller.changes.full_readings import MOST, DeltaMemory, confirmation_of
-from poller.changes.records import DeltaDirection, Record, record_reader
 from poller.errors import SourceRefused, SourceUnavailable
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
-from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECKED
+from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECKED, SECOND_LOOK
 from tests.source.round_sides import Round, Script, records
 from tests.source.test_absence import LAG, LAGGING, MINUTE, Moving
 from tests.source.test_rechecks import PARTIAL, SOON, due_in, full, settled, version
@@ -83,15 +82,15 @@ def test_a_delta_that_failed_does_not_end_a_repetition() -> None:
     clock = Moving()
     memory = DeltaMemory(clock)
     for is_whole in (True, False, False, True):
-        memory.start()
+        memory.start("d1")
         if is_whole:
             memory.add(["n"])
-            memory.finish()
+            memory.finish("d1")
         clock.pass_by(timedelta(seconds=6))
     assert memory.is_repeated("n", timedelta(seconds=20))
-    memory.start()
-    memory.finish()
-    memory.start()
+    memory.start("d1")
+    memory.finish("d1")
+    memory.start("d1")
     memory.add(["n"])
     assert not memory.is_repeated("n", timedelta(seconds=20))
 
@@ -152,28 +151,136 @@ async def test_a_doubt_is_a_new_one_until_the_reading_for_it_is_ordered() -> Non
     assert due_in(read) == SOON
 
 
+@pytest.mark.parametrize("pages", [1, 2])
 @pytest.mark.parametrize(
     ("listed", "looks"),
     [
-        ([version("n", 9), version("n", 1)], True),
-        ([version("n", 1), version("n", 9)], True),
-        ([version("x", 3), version("n", 9), version("n", 1)], True),
-        ([version("n", 9), version("n", 9)], False),
-        ([version("x", 3), version("n", 4), version("n", 9)], False),
-        ([version("x", 20), version("n", 9), version("n", 1)], False),
-        ([{"id": "n", "n": 9}, {"id": "n", "n": 1}], False),
+        ([9, 1], True),
+        ([1, 9], True),
+        ([5, 9], True),
+        ([9, 5], True),
+        ([6, 9, 6], True),
+        ([6, 9], False),
+        ([9, 6], False),
+        ([9, 9], False),
     ],
-    ids=["falling", "rising", "neither", "the same", "latest last", "latest first", "undated"],
 )
-async def test_two_versions_on_one_page_are_a_doubt_unless_their_order_is_known(listed: list[Any], looks: bool) -> None:
-    """The one with the later time is published; the other one may be that of a record that was restored."""
+async def test_a_version_that_is_not_newer_than_the_known_one_is_a_doubt(
+    listed: list[int], looks: bool, pages: int
+) -> None:
+    """The latest is published; another one may be that of a record that was restored, wherever it stands."""
     read, clock = await settled(IN_TURNS, "a")
-    await read(Script().on(listed, since="d1", delta="d2"))
+    await read(Script().on([version("n", 5)], since="d1", delta="d1"))
+    versions = [version("n", n) for n in listed]
+    api = Script().on(versions, since="d1", delta="d2")
+    if pages > 1:
+        api.on(versions[:1], since="d1", further="p").on(versions[1:], since="d1", page="p", delta="d2")
+    await read(api)
     assert due_in(read) == (SOON if looks else None)
-    if looks:
-        clock.pass_by(SOON)
-        await read(Script().on([*records("a"), version("x", 3), version("n", 1)], delta="d9"))
-        assert shown(read)[-1] == 1
+    assert shown(read)[-1] == max(listed)
+    clock.pass_by(SOON)
+    await read(Script().on([*records("a"), version("n", listed[-1])], delta="d9"))
+    assert not looks or shown(read)[-1] == listed[-1]
+
+
+@pytest.mark.parametrize("subject", ["n", "u"], ids=["known", "unknown"])
+async def test_versions_without_times_follow_each_other(subject: str) -> None:
+    """Nothing else tells their order; nor is there a doubt about a record that was not known."""
+    read, _ = await settled(IN_TURNS, "n")
+    listed = [{"id": subject, "n": n} for n in (9, 8)] if subject == "n" else [version("u", 9), version("u", 8)]
+    await read(Script().on(listed, since="d1", delta="d2"))
+    assert (due_in(read), b"8" in read.store.snapshots[subject].raw) == (None, subject == "n")
+
+
+async def test_a_version_that_is_restored_while_a_delta_is_read_again_is_looked_for() -> None:
+    """The second pass shows it, and its time is that of the known one."""
+    read, _ = await settled(IN_TURNS, "a")
+    await read(Script().on([version("n", 5)], since="d1", delta="d1"))
+
+    class Restoring(Script):
+        passes = 0
+
+        async def get(self, path: str, params: Params) -> bytes:
+            if dict(params).get("sinceDeltaToken") == "d1" and "pageToken" not in dict(params):
+                self.passes += 1
+                n = 9 if self.passes == 1 else 5
+                self.on([version("n", n)], since="d1", further="p")
+            return await super().get(path, params)
+
+    await read(Restoring().on(records("x"), since="d1", page="p", delta="d2"))
+    assert due_in(read) == SOON
+
+
+async def test_a_delta_that_is_read_again_publishes_only_what_it_did_not_show_before() -> None:
+    """Law: two versions without times on two pages are two events; a failure on the way undoes none."""
+    read, _ = await settled(IN_TURNS, "n")
+    api = Script().on(records("n", value=2), since="d1", further="p")
+    await read(api.on(records("n", value=3), since="d1", page="p", delta="d2"))
+    assert shown(read) == [1, 2, 3]
+
+
+async def test_doubts_about_what_differs_in_ignored_members_only_are_one() -> None:
+    """Each delta has another value of these."""
+    read, clock = await settled(msgspec.structs.replace(IN_TURNS, ignore=("/at",)), "a")
+    await read(Script().on([version("n", 5)], since="d1", delta="d1"))
+    modes = []
+    for number in range(12):
+        listed = [version("n", n) | {"at": number} for n in (9, 5)]
+        api = Script().on([*records("a"), version("n", 9)], delta="d1").on(listed, since="d1", delta="d1")
+        modes.append((await read(api)).mode)
+        await pass_by(read, clock, timedelta(seconds=30))
+    assert set(modes[-5:]) == {RoundMode.DELTA}
+
+
+async def test_what_another_process_has_read_between_is_no_repetition() -> None:
+    """Law: if the last delta here did not give the token, the same element is another doubt."""
+    clock = Moving()
+    memory = DeltaMemory(clock)
+    for start, end, expected in (("a", "b", False), ("b", "c", True), ("d", "e", False), ("e", "e", True)):
+        clock.pass_by(MINUTE)
+        memory.start(start)
+        assert (memory.is_repeated("n", timedelta()), memory.has_followed(MINUTE)) == (expected, expected)
+        memory.add(["n"])
+        memory.finish(end)
+        clock.pass_by(MINUTE)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the listing shows it", "a delta brings it while it is read"])
+async def test_a_version_that_is_held_is_not_given_up_for_an_older_page(first: bool) -> None:
+    """Law: a page that was requested before the delta shows the version before; the record is looked at again."""
+    read, clock = await settled(NEWEST, "a")
+    await read(Script().on([version("n", 9)], since="d1", delta="d1"))
+    await pass_by(read, clock)
+    if first:
+        for number in (1, 2):  # the token repeats the last change
+            await read(Script().on([version("n", 9)], since="d1", delta="d1"))
+            await pass_by(read, clock, timedelta(seconds=number))
+    else:
+        read.store.deltas = DeltaMemory(clock)
+        read.store.mark(RECHECK_AT, clock.now().isoformat())
+        read.store.mark(RECHECKED, "2")
+    full(read)
+    api = Script().on(records("a"), further="p", delta="d9").on([version("n", 9)], page="p")
+    await read(api.on([version("n", 1)], since="d1", delta="d2").on([], since="d2", delta="d2"))
+    assert list(read.store.held) == ["n"]
+
+
+async def test_a_part_of_a_record_with_a_held_version_is_a_doubt() -> None:
+    """It is merged with the version before that; only a listing has the whole of it."""
+    read, clock = await settled(msgspec.structs.replace(PARTIAL, newest=True), "a")
+    first = version("n", 5) | {"b": 2}
+    await read(Script().on([*records("a"), first], delta="d9").on([first], since="d1", delta="d2"))
+    for mark in (CONFIRMATION, RECHECK_AT):
+        read.store.unmark(mark)
+    await read(Script().on([version("n", 1) | {"b": 1}], since="d2", delta="d3"))
+    assert list(read.store.held) == ["n"]
+    for mark in (CONFIRMATION, SECOND_LOOK, RECHECK_AT):
+        read.store.unmark(mark)
+    await read(Script().on([version("n", 6)], since="d3", delta="d4"))
+    assert due_in(read) == SOON
+    clock.pass_by(SOON)
+    await read(Script().on([*records("a"), version("n", 6) | {"b": 1}], delta="d9"))
+    assert b'"b": 1' in read.store.snapshots["n"].raw
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["the known one", "a new one"])
@@ -212,10 +319,13 @@ async def test_versions_that_are_listed_newest_first_again_and_again_change_noth
 
 @pytest.mark.parametrize("feed", [IN_TURNS, PARTIAL], ids=["whole records", "parts"])
 async def test_an_older_version_after_a_newer_one_is_a_doubt_for_parts_only(feed: Feed) -> None:
-    """The latest are listed first; an older part may have what the newer one lacks."""
-    read, _ = await settled(feed, "a", "x", "y", "n")
-    api = Script().on([version("x", 9), version("y", 8), version("n", 7)], since="d1", further="p")
-    await read(api.on([version("n", 6)], since="d1", page="p", delta="d2"))
+    """Both are newer than the known one; but an older part may have what the newer one lacks."""
+    read, _ = await settled(feed, "a")
+    await read(Script().on([*records("a"), version("n", 5)], delta="d9").on([version("n", 5)], since="d1", delta="d2"))
+    for mark in (CONFIRMATION, RECHECK_AT):
+        read.store.unmark(mark)
+    api = Script().on([version("n", 7)], since="d2", further="p")
+    await read(api.on([version("n", 6)], since="d2", page="p", delta="d3"))
     assert due_in(read) == (SOON if feed is PARTIAL else None)
 
 
@@ -263,33 +373,3 @@ async def test_a_doubt_in_a_listing_is_one_in_each_reading() -> None:
         confirmations.append(confirmation_of(read.store.state.confirmation))
         await pass_by(read, clock, timedelta(seconds=30))
     assert [one and one.readings for one in confirmations[:MOST]] == list(range(1, MOST + 1))
-
-
-def _dated(*times: str | None) -> list[Record]:
-    read = record_reader("id")
-    found = [read(msgspec.json.encode({"id": "n"} | ({"lastModifiedAt": at} if at else {}))) for at in times]
-    return [one for one in found if isinstance(one, Record)]
-
-
-@pytest.mark.parametrize(
-    ("times", "first", "last"),
-    [
-        ("", False, False),
-        ("9", False, False),
-        ("98", False, False),
-        ("987", True, False),
-        ("9887", True, False),
-        ("89", False, False),
-        ("789", False, True),
-        ("7 9", False, False),
-        ("987-9", False, False),
-        ("789-7", False, False),
-        ("988", False, False),
-    ],
-)
-def test_an_order_is_known_after_two_steps_in_one_direction(times: str, first: bool, last: bool) -> None:
-    """One step may be due to a record that was restored; a record without a time says nothing of the others."""
-    order = DeltaDirection()
-    for part in times.split("-"):
-        order.update(_dated(*(None if at == " " else f"2025-03-01T10:00:0{at}Z" for at in part)))
-    assert (order.is_newest_first, order.is_newest_last) == (first, last)

@@ -326,7 +326,8 @@ async def test_a_version_that_a_delta_restores_on_a_later_page_is_looked_for() -
 
 async def test_a_delta_that_lists_all_versions_is_not_doubtful() -> None:
     """The reading that confirms it shows the older version again."""
-    read, _ = await settled(LAGGING, "n", "a")
+    read, _ = await settled(LAGGING, "a")
+    await read(Script().on([version("n", 7)], since="d1", delta="d1"))
     delta = (
         Script().on([version("n", 8)], since="d1", further="p").on([version("n", 9)], since="d1", page="p", delta="d2")
     )

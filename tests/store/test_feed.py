@@ -443,9 +443,9 @@ async def test_what_each_delta_brings_is_not_new_for_long(store_client: Redis) -
     clock = FakeClock()
     store, seconds = opened_by(store_client, clock)("a"), timedelta(seconds=10)
     for keys in (["a", "b"], ["a", "b"], ["a"], ["a", "b"]):
-        store.deltas.start()
+        store.deltas.start("d")
         store.deltas.add(keys)
-        store.deltas.finish()
+        store.deltas.finish("d")
         clock.move(6)
         assert "a" in await store.subjects_since(seconds)
     assert [store.deltas.is_repeated(key, seconds) for key in "abc"] == [True, False, False]
@@ -455,7 +455,7 @@ async def test_what_each_delta_brings_is_not_new_for_long(store_client: Redis) -
     assert await store.subjects_since(seconds, cause="delta") == {"a", "b"}
     clock.move(60)
     await store.subjects_since(seconds)  # forgets what is older, but for the last delta
-    store.deltas.start()
+    store.deltas.start("d")
     store.deltas.add(["a"])
     assert store.deltas.is_repeated("a", seconds)
 
