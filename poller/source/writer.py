@@ -450,7 +450,7 @@ class RoundWriter:
     def _count_doubts(self, received: Iterable[Record | Rejected], known: Mapping[str, Snapshot]) -> None:
         def known_version(key: str) -> tuple[bool, str | None]:
             before = known.get(key)
-            return (False, None) if before is None or before.removed else (True, modified_of(before.raw))
+            return (False, None) if before is None else (True, modified_of(before.raw))
 
         records = (one for one in received if isinstance(one, Record))
         self.fragments += self._new_doubts(one.raw for one in self._versions.add(records, known_version))

@@ -375,6 +375,28 @@ async def test_behind_a_cache_two_readings_decide() -> None:
     assert removed == [0, 0, 1]
 
 
+async def test_two_readings_decide_where_a_round_has_no_time_for_a_second_pass() -> None:
+    """The listing takes longer than half of the round: no second pass would ever come to its end."""
+    feed = msgspec.structs.replace(
+        FEED, delta=False, resource=LISTED_ONLY.resource, apart=timedelta(seconds=2), max_round=timedelta(seconds=5)
+    )
+    read, clock = Round(feed), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+
+    class Slow(Passes):
+        async def get(self, path: str, params: Params) -> bytes:
+            clock.pass_by(timedelta(seconds=2))
+            return await super().get(path, params)
+
+    removed = []
+    for listed in (records("b", "c"), records("b"), records("b")):
+        read.store.now_ms += 60_000
+        result = await read(Slow(listed, path="/positions"))
+        assert result.ok
+        removed.append(result.removed)
+    assert removed == [0, 0, 1]
+
+
 async def _no_qualifications(_: int) -> dict[str, int]:
     return {}
 

@@ -362,6 +362,29 @@ async def test_what_no_delta_has_changed_lately_is_compared_by_the_third_reading
     assert (result.mode, shown(read)[:2]) == (RoundMode.RECONCILE, [1, 2] if compares else [1])
 
 
+async def test_a_process_that_has_followed_the_deltas_does_not_compare_what_one_has_just_brought() -> None:
+    """It knows that the delta before did not bring the record, also in the third reading."""
+    read, clock = await settled(IN_TURNS, "a", "n")
+    await read(Script().on([], since="d1"))  # an answer without a token leaves the one before
+    clock.pass_by(MINUTE)
+    read.store.mark(RECHECK_AT, clock.now().isoformat())
+    read.store.mark(RECHECKED, "2")
+    api = Script().on(records("a"), further="p", delta="d9").on(records("n", value=2), page="p")
+    result = await read(api.on(records("n"), since="d1", delta="d2").on(records("n"), since="d2", delta="d2"))
+    assert (result.mode, shown(read)) == (RoundMode.RECONCILE, [1])
+
+
+async def test_of_too_many_records_each_older_version_is_a_doubt() -> None:
+    """The versions of ten thousand records are remembered, and no more."""
+    read, _ = await settled(IN_TURNS, "a")
+    many = [version(f"r{number}", 5) for number in range(10_000)]
+    await read(Script().on([*records("a"), version("n", 5)], since="d1", delta="d2"))
+    assert due_in(read) is None
+    api = Script().on(many, since="d2", further="p").on([version("n", 9)], since="d2", page="p", further="q")
+    await read(api.on([version("n", 8)], since="d2", page="q", delta="d3"))
+    assert due_in(read) == SOON
+
+
 async def test_a_doubt_in_a_listing_is_one_in_each_reading() -> None:
     """Some of its records may be in one element, which is there again: five readings follow, and no more."""
     read, clock = await settled(msgspec.structs.replace(IN_TURNS, lag=timedelta()), "a", "b")
