@@ -99,7 +99,8 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         since: when it was first known, UTC.
         asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
             published from then on is new to it, however late its delivery begins.
-        asked_before: the same for each of those feeds that it wanted before its feeds were changed last.
+        asked_before: the same for each feed that it wanted before its feeds were changed last, whether or not they list
+            it now; under :data:`WHOLE` for every other one, where it wanted all.
         signed: whether a signing secret was made for it here, which the store has to have.
         rests: whether it was paused by anything but the files, so that the store has to have its pause.
     """
@@ -119,7 +120,8 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
 
     def asked_for(self, feed: str) -> int:
         """Since when it wants this one of its feeds, in milliseconds of the store's clock; 0: not known."""
-        return self.asked_before.get(feed, self.asked)
+        others = self.asked_before.get(WHOLE, self.asked) if self.outline.feeds is None else self.asked
+        return self.asked_before.get(feed, others)
 
 
 class Paused(msgspec.Struct, frozen=True):
@@ -696,9 +698,14 @@ def _with_settings(one: Registered, settings: bytes, at: int) -> Registered:
     changed = msgspec.structs.replace(one, settings=msgspec.Raw(settings))
     if before.feeds == after.feeds:
         return changed
-    # What was published of a feed that stays is as new to it as before, if its delivery has not begun.
-    stay = [feed for feed in (after.feeds or before.feeds or ()) if before.wants(feed) and after.wants(feed)]
-    asked = {feed: moment for feed in stay if (moment := one.asked_for(feed))}
+    # What was published since a feed was wanted is as new to it as before, if its delivery has not begun, although the
+    # feed is not listed for a while. What the stream still holds then is for retention to say.
+    asked = dict(one.asked_before)
+    for feed in (WHOLE,) if before.feeds is None else before.feeds:
+        if moment := one.asked_for(feed):
+            asked.setdefault(feed, moment)
+    if WHOLE in asked:
+        asked = dict.fromkeys(after.feeds or (), asked[WHOLE]) | asked
     return msgspec.structs.replace(changed, asked=at, asked_before=asked)
 
 

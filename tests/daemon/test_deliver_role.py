@@ -977,6 +977,22 @@ async def test_what_waited_for_a_subscription_comes_although_its_feeds_were_chan
     await scene.arrives("run", "e1")
 
 
+async def test_what_waited_at_a_feed_comes_when_it_is_listed_again(scene: Scene) -> None:
+    """Law: a subscription that has not begun at a feed gets what waited there, though it was unlisted meanwhile."""
+    settings = scene.settings("file")
+    added = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "sink": f"{scene.sink.url}/run", "start": "now"}
+    listed, other = (msgspec.json.encode(added | {"feeds": [feed]}) for feed in (FEED, "acme/other"))
+    await scene.registry.add("run", listed, (), now())
+    await scene.registry.pause("run", Paused("operator", "not yet", now()))
+    await scene.add("e1")
+    await scene.registry.change("run", other)
+    await scene.add("e2")
+    await scene.registry.change("run", listed)
+    await scene.registry.resume("run")
+    scene.deliver(settings)
+    await scene.arrives("run", "e1", "e2")
+
+
 async def test_a_feed_that_is_listed_no_more_holds_no_stream(scene: Scene) -> None:
     """Law: once nothing waits, the group of an unlisted feed goes; listed again, the feed goes on where it was."""
     settings = scene.settings("file")

@@ -121,6 +121,35 @@ def test_a_feed_that_stays_is_wanted_since_it_was(
 
 
 @pytest.mark.parametrize("by", ["file", "request"])
+@pytest.mark.parametrize(
+    ("feeds", "expected"),
+    [
+        ([["s/one", "s/two"], ["s/one"], ["s/one", "s/two"]], {"s/one": 1, "s/two": 1, "s/three": 3}),
+        ([["s/one"], ["s/one", "s/two"], ["s/one"], ["s/three"], ["s/two"]], {"s/two": 2}),
+        ([["s/one"], ["s/two"], None], {"s/one": 1, "s/two": 2, "s/three": 3}),
+        ([None, ["s/one"], None], {"s/one": 1, "s/two": 1}),
+        ([None, ["s/one"], ["s/one", "s/two"], ["s/three"], None], {"s/one": 1, "s/two": 1, "s/three": 1, "s/four": 1}),
+        ([["s/one"], None, ["s/two"], ["s/one", "s/three"]], {"s/one": 1, "s/three": 2}),
+    ],
+    ids=["one of two", "after other changes", "all", "one of all", "others of all", "all for a while"],
+)
+def test_a_feed_that_is_listed_again_is_wanted_since_it_was(
+    feeds: list[list[str] | None], expected: dict[str, int], by: str
+) -> None:
+    """Law: what waited at a feed when it was unlisted is still new to the subscription when it is listed again."""
+    kept = Subscriptions()
+    for at, names in enumerate(feeds, 1):
+        now, settings = msgspec.structs.replace(kept, at=at), msgspec.json.encode({"feeds": names})
+        if by == "file":
+            kept = applied(kept, registering.plan_file(now, {"a": settings}, NOW))
+        elif at == 1:
+            kept = applied(kept, registering.plan_addition(now, "a", settings, (), NOW))
+        else:
+            kept = applied(kept, registering.plan_change(now, "a", settings))
+    assert {feed: kept.registered["a"].asked_for(feed) for feed in expected} == expected
+
+
+@pytest.mark.parametrize("by", ["file", "request"])
 def test_what_a_sink_said_ends_with_it(by: str) -> None:
     """Law: a pause by Retry-After and a granted handshake end when any process changes the sink."""
     first, same, other = (b'{"sink":"https://%s.example","rate":%d}' % one for one in ((b"x", 1), (b"x", 2), (b"y", 1)))
