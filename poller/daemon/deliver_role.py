@@ -132,10 +132,11 @@ class FileSubscriptions:
 
 # Recovery of the registry after the store has lost it: a lower version means that it is gone or older; another change
 # where one was read, that it was older and has changed since; the same change with fewer subscriptions, pauses or
-# secrets, that a part of it is gone. File subscriptions are restored as old and as paused as they were, so that none
-# starts from the beginning. Those added at run time stay lost, for only their owner may know the secret; they are
-# announced. Pauses and secrets of subscriptions that are still there are restored, but no pause that an operator has
-# ended since. A pause of an older registry that had been ended is ended again, and this is announced: the subscription
+# secrets, that a part of it is gone. File subscriptions are restored as they were: as old and as paused, so that none
+# starts from the beginning, and with the settings that they had, for the file of this process may be an older one.
+# Those added at run time stay lost, for only their owner may know the secret; they are announced. Pauses and secrets of
+# subscriptions that are still there are restored, but no pause that an operator has ended since. A pause of an older
+# registry that had been ended is ended again, and this is announced: the subscription
 # would be silent against the last command. Other differences of an older registry are named for an operator to decide.
 
 
@@ -196,8 +197,8 @@ async def restore(
 
 
 _ADVICE: Final = (
-    "the store has lost its registry of subscriptions or a part of it, or holds an older one. Those of a configuration "
-    "file come back by it; "
+    "the store has lost its registry of subscriptions or a part of it, or holds an older one. Those of configuration "
+    "files come back as they were; "
 )
 _LOST: Final = "the store has lost it, and it is in no configuration file; add it again"
 _RESUMED_AGAIN: Final = "the store went back to when it was paused, and it had been resumed since"

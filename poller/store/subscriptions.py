@@ -396,7 +396,8 @@ def plan_file(
         kept: what is there.
         file: the settings of each subscription of the file, in JSON, by id; equal settings are equal bytes.
         now: UTC.
-        before: what was there before the store lost it: those of the file are as old and as paused as they were.
+        before: what was there before the store lost it: file subscriptions are as they were, whatever the file says of
+            them, for another process may have a newer one; the file counts for those that were not there.
 
     Raises:
         ConfigurationError: one of them has the id of a subscription that was added at run time.
@@ -405,15 +406,22 @@ def plan_file(
     twice = [name for name in file if name in there and there[name].origin == "run"]
     if twice:
         raise ConfigurationError(_id_conflict(twice[0], there[twice[0]]))
-    added = [name for name in file if name not in there]
-    changed = {
-        name: _with_settings(kept.registered[name], settings, kept.at)
+    had = {name: one for name, one in before.registered.items() if name in file and _is_filed(one)}
+    added = {
+        name: had.get(name) or Registered("file", msgspec.Raw(settings), now, kept.at)
         for name, settings in file.items()
-        if name not in added and bytes(kept.registered[name].settings) != settings
+        if name not in there
     }
-    writes = _file_additions(kept, {name: file[name] for name in added}, now, before)
-    for name, one in changed.items():
-        writes += [_registration(name, one), *_sink_changes(kept, name, file[name])]
+    writes = _file_additions(kept, added, before)
+    for name in (name for name in file if name not in added):
+        if name not in had:
+            one = _with_settings(there[name], file[name], kept.at)
+        elif kept.continues(before):  # then whatever differs was changed since
+            continue
+        else:
+            one = _as_before(there[name], had[name])
+        if _json(one) != _json(there[name]):
+            writes += [_registration(name, one), *_sink_changes(kept, name, bytes(one.settings))]
     return writes
 
 
@@ -505,7 +513,7 @@ class OlderSubscriptions(msgspec.Struct, frozen=True):
     """The subscriptions that an older copy of the registry has otherwise, ids in order.
 
     Attributes:
-        changed: those with other settings than before; those of files get theirs from there.
+        changed: those with other settings than before; those of files are registered as they were.
         returned: those that had been removed.
     """
 
@@ -675,25 +683,29 @@ def plan_resumption(
     return writes, before
 
 
-def _file_additions(
-    kept: Subscriptions, added: Mapping[str, bytes], now: datetime, before: Subscriptions
-) -> list[Write]:
-    fresh = {name: Registered("file", msgspec.Raw(text), now, kept.at) for name, text in added.items()}
-    writes = [_registration(name, _aged_as(before.registered.get(name), one)) for name, one in fresh.items()]
+def _file_additions(kept: Subscriptions, added: Mapping[str, Registered], before: Subscriptions) -> list[Write]:
+    writes = [_registration(name, one) for name, one in added.items()]
     paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
     writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
     return writes + [write for name in added for write in _credential_change(kept, name, None)]  # of one that was lost
 
 
-def _aged_as(before: Registered | None, one: Registered) -> Registered:
-    if before is None:
-        return one
-    return msgspec.structs.replace(
-        one, since=before.since, asked=before.asked, asked_before=before.asked_before, rests=before.rests
-    )
+def _is_filed(one: Registered) -> bool:
+    return one.origin == "file" and one is not _UNREADABLE
+
+
+def _as_before(one: Registered, before: Registered) -> Registered:
+    """A file subscription of a registry that went back, as it was; its pause is that of the registry.
+
+    Feeds that it wants since later than before come from a process that has registered its file since.
+    """
+    settings = one.settings if one.asked > before.asked else before.settings
+    return msgspec.structs.replace(_with_settings(before, bytes(settings), one.asked), rests=one.rests)
 
 
 def _with_settings(one: Registered, settings: bytes, at: int) -> Registered:
+    if bytes(one.settings) == settings:
+        return one
     before, after = one.outline, outline_of(settings)
     changed = msgspec.structs.replace(one, settings=msgspec.Raw(settings))
     if before.feeds == after.feeds:

@@ -25,10 +25,11 @@ from poller.control.orphans import stated
 from poller.control.status import subscription_statuses
 from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, resume
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership
-from poller.daemon.deliver_role import RELOAD_AGAIN, DeliverRole, FileSubscriptions
+from poller.daemon.deliver_role import RELOAD_AGAIN, DeliverRole, FileSubscriptions, restore
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.handshake import Granted, decoded, encoded, origin
+from poller.delivery.operational_events import OperationalEvent
 from poller.redis.client import commands, servers
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, operations_key, remembered_key
 from poller.store.lease import member_name, owner_of
@@ -317,6 +318,27 @@ async def test_a_store_that_went_back_and_has_changed_since_is_noticed(scene: Sc
     assert [scene.got(name) for name in ("a", *then)] == [["e1"]] * (1 + len(then))
     await scene.registry.resume("a")
     await scene.arrives("a", "e1", "e2")
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["older", "gone"])
+async def test_processes_with_different_files_restore_the_settings_that_there_were(
+    scene: Scene, *, is_gone: bool
+) -> None:
+    """Law: after a loss a subscription has the settings that it had, whichever process restores it."""
+    older, newer = (filed(scene.settings("a", url=f"{scene.sink.url}/{name}")) for name in ("older", "newer"))
+    if not is_gone:
+        await scene.registry.sync(older, now())
+        await scene.move_registry("poller", "elsewhere")
+    await scene.registry.sync(newer, now())
+    before = await scene.registry.all()
+    await scene.move_registry("elsewhere", "poller")
+
+    async def announce(_: OperationalEvent) -> None:
+        pytest.fail("nothing is to be announced")
+
+    for file in (older, newer, older):
+        kept = await restore(scene.registry, file, before, now=now(), announce=announce)
+        assert kept.registered == before.registered
 
 
 async def test_what_was_resumed_after_the_store_went_back_goes_on(scene: Scene) -> None:

@@ -713,6 +713,76 @@ async def test_what_an_older_copy_has_otherwise_is_named(store_client: Redis) ->
     assert found == OlderSubscriptions(changed=("changed",), returned=("removed", "replaced"))
 
 
+def wanting(sink: str, *feeds: str) -> bytes:
+    """The settings of a subscription of a file."""
+    return msgspec.json.encode({"id": "a", "sink": f"https://{sink}.example", "feeds": feeds})
+
+
+OLDER, NEWER, NEWEST = wanting("x", "s/one"), wanting("y", "s/one", "s/two"), wanting("z", "s/two", "s/three")
+
+
+def history() -> tuple[Subscriptions, Subscriptions]:
+    """A registry, a moment before and after a process with a newer file of subscription ``a`` has started."""
+    copy = applied(Subscriptions(), registering.plan_file(Subscriptions(at=5), {"a": OLDER}, NOW))
+    return copy, applied(copy, registering.plan_file(msgspec.structs.replace(copy, at=9), {"a": NEWER}, NOW))
+
+
+@pytest.mark.parametrize("own", [OLDER, NEWER])
+@pytest.mark.parametrize("is_gone", [False, True], ids=["older", "gone"])
+def test_file_subscriptions_come_back_as_they_were(own: bytes, *, is_gone: bool) -> None:
+    """Law: settings and moments are those before the loss, whichever file a process has; it counts for others alone."""
+    copy, before = history()
+    kept = msgspec.structs.replace(Subscriptions() if is_gone else copy, at=20)
+    kept = applied(kept, registering.plan_file(kept, {"a": own, "new": OLDER}, LATER, before))
+    assert kept.registered["a"] == before.registered["a"]
+    assert {feed: kept.registered["a"].asked_for(feed) for feed in ("s/one", "s/two")} == {"s/one": 5, "s/two": 9}
+    new = kept.registered["new"]
+    assert (bytes(new.settings), new.since, new.asked) == (OLDER, LATER, 20)
+    assert registering.plan_file(kept, {"a": OLDER, "new": OLDER}, LATER, before) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "moments"),
+    [
+        (NEWER, {"s/one": 5, "s/two": 9}),
+        (NEWEST, {"s/one": 5, "s/two": 9, "s/three": 15}),
+    ],
+    ids=["the same feeds", "others"],
+)
+@pytest.mark.parametrize("is_gone", [False, True], ids=["older", "gone"])
+def test_a_file_that_is_registered_after_the_loss_counts(
+    file: bytes, moments: dict[str, int], *, is_gone: bool
+) -> None:
+    """Law: a process that starts before the others notice the loss has the last word, but for what waits at feeds."""
+    copy, before = history()
+    kept = msgspec.structs.replace(Subscriptions() if is_gone else copy, at=15)
+    kept = msgspec.structs.replace(applied(kept, registering.plan_file(kept, {"a": file}, LATER)), at=20)
+    before = msgspec.structs.replace(before, version=9)
+    one = applied(kept, registering.plan_file(kept, {"a": OLDER}, LATER, before)).registered["a"]
+    assert bytes(one.settings) == file
+    assert ({feed: one.asked_for(feed) for feed in moments}, one.since) == (moments, NOW)
+
+
+def test_a_registry_that_has_lost_a_part_keeps_what_was_changed_since() -> None:
+    """Law: where the registry continues, a file that was registered since is not undone, and no lost one is missed."""
+    _, before = history()
+    more = applied(before, registering.plan_file(before, {"a": wanting("z", "s/one", "s/two"), "b": ONE}, LATER))
+    assert registering.plan_file(more, {"a": OLDER}, LATER, before) == []
+    lost = msgspec.structs.replace(more, registered={"b": more.registered["b"]})
+    assert (
+        applied(lost, registering.plan_file(lost, {"a": OLDER}, LATER, before)).registered["a"]
+        == (before.registered["a"])
+    )
+
+
+def test_what_the_sink_of_an_older_copy_said_is_not_the_present_one_s() -> None:
+    """Law: a file subscription that comes back with another sink than in the copy asks for permission again."""
+    copy, before = history()
+    kept = applied(copy, [("handshakes", "a", b"granted")])
+    before = msgspec.structs.replace(before, version=9)
+    assert applied(kept, registering.plan_file(kept, {"a": OLDER}, LATER, before)).handshakes == {}
+
+
 @pytest.mark.parametrize(
     ("before", "resumed", "at", "expected"),
     [
