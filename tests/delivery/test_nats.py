@@ -17,6 +17,7 @@ import pytest
 import trustme
 from nats.aio.client import Client
 from nats.errors import StaleConnectionError
+from nats.js.api import PubAck
 from redis.asyncio import Redis
 
 from poller.auth.base import Credential, EnvironmentToken, FileToken, NoCredential, SecretFile
@@ -29,7 +30,7 @@ from poller.control.subscriptions import sample
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_codec import delivery_again, encode, letter_of
 from poller.delivery.sinks.base import NOT_PERMITTED, Failure, OutcomeKind, SinkEvent, SinkParts, open_sink
-from poller.delivery.sinks.nats import Login, NatsSink, user_credentials
+from poller.delivery.sinks.nats import Login, NatsSink, _LastMessages, user_credentials
 from poller.errors import ConfigurationError, CredentialUnusable
 from poller.http.ssrf import AddressPolicy
 from poller.redis.client import commands
@@ -123,6 +124,49 @@ async def test_subscriptions_whose_subjects_are_in_one_stream_do_not_drop_each_o
         state = (await stream.stream_info("S", subjects_filter=">")).state
         assert state.subjects == {SUBJECT: 2, "hr.b": 2}
         assert {name for name, _ in await messages(stream)} == {"e1", "e1/1", "e1@hr.b", "e1/1@hr.b"}
+
+
+def revision(number: int, key: str = "r") -> SinkEvent:
+    """One of the events of a record, in their order."""
+    return event(number, partitionkey=key, sequence=f"{number:020d}")
+
+
+async def test_a_dropped_repeat_is_not_left_before_an_earlier_event_of_its_record(server: NatsServer) -> None:
+    """Law: an earlier event whose window was over comes again, and so do the later ones: the record's last stays last.
+
+    The stream does not know the first event, as after its window. Later repeats are dropped, also in a new process.
+    """
+    async with administered(server) as stream:
+        await stream.add_stream(name="S", subjects=["hr.>"])
+        async with sink_at(server.url()) as before:
+            for one in (revision(2), revision(3), revision(4, "other")):
+                assert (await before.send([one])).is_delivered
+        expected = ["e2", "e3", "e4", "e1", f"e2@{SUBJECT}@4", f"e3@{SUBJECT}@5"]
+        for _ in range(2):
+            async with sink_at(server.url()) as sink:
+                for number in (1, 2, 3, 2, 3):
+                    assert (await sink.send([revision(number)])).is_delivered
+                assert (await sink.send([revision(4, "other")])).is_delivered
+            assert [name for name, _ in await messages(stream)] == expected
+
+
+async def test_a_dropped_repeat_before_a_later_event_of_its_record_is_in_order(server: NatsServer) -> None:
+    """Law: what is sent again within its window is dropped while the record's last message is its latest event."""
+    async with administered(server) as stream, sink_at(server.url()) as sink:
+        await stream.add_stream(name="S", subjects=["hr.>"])
+        for number in (1, 2, 3, 1, 2, 3, 3):
+            assert (await sink.send([revision(number)])).is_delivered
+        assert [name for name, _ in await messages(stream)] == ["e1", "e2", "e3"]
+
+
+def test_the_last_messages_of_so_many_records_are_known() -> None:
+    """Law: the record whose last message was noted longest ago is forgotten; numbers of another stream do not count."""
+    last = _LastMessages(2)
+    for number, key in enumerate(("a", "b", "a", "c"), 5):
+        last.note(revision(1, key), PubAck("S", number))
+    repeat = PubAck("S", 1, duplicate=True)
+    assert [last.behind(revision(2, key), repeat) for key in ("a", "b", "c")] == [7, 0, 8]
+    assert last.behind(revision(2, "a"), PubAck("T", 1, duplicate=True)) == 0
 
 
 async def test_an_event_that_was_dropped_is_sent_again_where_the_stream_cannot_be_read(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ a token or a credentials file cannot be read   not sent
 ``Nats-Msg-Id`` is the event's id, followed by ``/`` and the number of the redelivery or the id of the replay, then
 ``@`` and the subject. So, within the duplicate window of the stream, JetStream drops events that are sent again after
 a lost acknowledgement, and keeps redeliveries, replays, and what other subscriptions send to other subjects of the
-stream.
+stream. Where an earlier event of the record has come behind the message that the stream keeps, because that one's
+window was over, the event is sent once more, with the sequence number of that message behind ``@`` and the subject.
 
 **Invariants**
 
@@ -25,6 +26,8 @@ stream.
   one.
 * The client's reconnecting and buffering are off: retries and order belong to the engine.
 * When a connection is given up, what the server has not received is discarded. It would arrive after later events.
+* The last message of a record is that of its latest event, as long as one process delivers them: what a stream took
+  before the process began is known only by its acknowledgements.
 * The client buffers incomplete messages without a limit. So a server that sends more than :data:`_ANSWER` bytes per
   request is disconnected.
 """
@@ -37,6 +40,7 @@ import re
 import ssl
 from base64 import b32decode, b64encode
 from binascii import crc_hqx
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -50,7 +54,7 @@ from poller.auth.base import Credential, EnvironmentToken, SecretFile, SingleFli
 from poller.auth.sink_credential import PlainCredential, read_credential
 from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.cloudevent import STRUCTURED_TYPE
+from poller.delivery.cloudevent import STRUCTURED_TYPE, record_of
 from poller.delivery.sinks.base import (
     NOT_PERMITTED,
     Failure,
@@ -87,6 +91,7 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 _PORT: Final = 4222
 _PING: Final = 10  # seconds between pings; a connection without answers is closed after three
 _CLOSE: Final = 1.0  # seconds that closing a connection may take
+_RECORDS: Final = 10_000  # whose last message is known, of each sink
 _ANSWER: Final = 256 * 1024  # bytes that a server may send per request; an acknowledgement has 100
 _TOO_LARGE: Final = 10054  # JetStream: "message size exceeds maximum allowed"
 _FULL: Final = frozenset({10002, 10023, 10028, 10047, 10077})  # JetStream: limits of a stream, or of an account
@@ -254,6 +259,7 @@ class NatsSink(Sink):
             "server.port": self._port,
         }
         self._secrets: tuple[str, ...] = ()
+        self._last = _LastMessages(_RECORDS)
         self._may_read = True  # messages of the stream; False: the server has denied it
         self._connection: _Connection | None = None
         self._connect = SingleFlight(self._connected)
@@ -267,17 +273,9 @@ class NatsSink(Sink):
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._seconds):
-                connection = await self._open()
-                if not allowed():
-                    return NOT_PERMITTED
-                kept = await connection.publish(self._subject, event.data, _headers(event) | dict(span.carried))
-                if kept.duplicate and not await self._is_ours(connection, kept, event):
-                    connection = await self._open()  # the server may have ended the other one
-                    if not allowed():
-                        return NOT_PERMITTED
-                    await connection.publish(
-                        self._subject, event.data, _headers(event, self._subject) | dict(span.carried)
-                    )
+                await self._publish(event, span.carried, allowed)
+        except _NotAllowed:
+            return NOT_PERMITTED
         except TimeoutError:
             failed = Outcome(
                 OutcomeKind.RETRY, error=f"no acknowledgement within {self._seconds:g} s", failure=Failure.TIMEOUT
@@ -288,11 +286,28 @@ class NatsSink(Sink):
             return Outcome(OutcomeKind.DELIVERED, seconds=self._clock.monotonic() - began)
         return _timed(failed, self._clock.monotonic() - began)
 
-    async def _is_ours(self, connection: _Connection, kept: PubAck, event: SinkEvent) -> bool:
+    async def _publish(self, event: SinkEvent, carried: Mapping[str, str], allowed: Callable[[], bool]) -> None:
+        """Have the stream take this event, behind the earlier ones of its record."""
+
+        async def published(suffix: str = "") -> PubAck:
+            connection = await self._open()  # the server may have ended the one before
+            if not allowed():
+                raise _NotAllowed
+            return await connection.publish(self._subject, event.data, _headers(event, suffix) | dict(carried))
+
+        kept = await published()
+        if kept.duplicate and not await self._is_ours(kept, event):
+            kept = await published(self._subject)
+        if kept.duplicate and (number := self._last.behind(event, kept)):
+            kept = await published(f"{self._subject}@{number}")
+        self._last.note(event, kept)
+
+    async def _is_ours(self, kept: PubAck, event: SinkEvent) -> bool:
         """Whether the message that the stream keeps in place of this event has this subject; False: or is unknown."""
         if not self._may_read:
             return False
         try:
+            connection = await self._open()
             return await connection.subject_of(kept, most=_ANSWER + 2 * len(event.data)) == self._subject
         except _Denied:
             self._may_read = False
@@ -371,6 +386,41 @@ class NatsSink(Sink):
         if self._certificates and self._certificates.problem and failure in _MAY_BE_TLS:
             text = f"{self._certificates.problem}; {text}"
         return Outcome(kind, error=one_line(hidden(text, *self._secrets)), failure=failure)
+
+
+class _NotAllowed(Exception):
+    """The event may not be sent any more."""
+
+
+class _LastMessages:
+    """The last message of each record that a stream is known to hold, and which event that is."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._last: OrderedDict[tuple[str, str], tuple[str, int, str]] = OrderedDict()
+
+    def behind(self, event: SinkEvent, kept: PubAck) -> int:
+        """The sequence number of an earlier event of the record that comes after this acknowledged one; 0: none does.
+
+        The sequences of the events themselves decide which is earlier: a later event that comes after is in order.
+        """
+        stream, number, sequence = self._last.get(_record(event), ("", 0, ""))
+        is_earlier = stream == kept.stream and sequence < (event.envelope.sequence or "")
+        return number if is_earlier and kept.seq < number else 0
+
+    def note(self, event: SinkEvent, kept: PubAck) -> None:
+        """The stream holds this event with this number."""
+        record = _record(event)
+        stream, number, _ = self._last.pop(record, ("", 0, ""))
+        if stream == kept.stream and number > kept.seq:
+            return
+        self._last[record] = kept.stream, kept.seq, event.envelope.sequence or ""
+        if len(self._last) > self._most:
+            self._last.popitem(last=False)
+
+
+def _record(event: SinkEvent) -> tuple[str, str]:
+    return event.envelope.source, record_of(event.envelope)
 
 
 class _NatsFailure(nats.errors.Error):
@@ -631,9 +681,9 @@ def _error_text(error: Exception | None) -> str:
     return str(error or "").removeprefix("nats: ").strip("' ")
 
 
-def _headers(event: SinkEvent, subject: str = "") -> dict[str, str]:
+def _headers(event: SinkEvent, suffix: str = "") -> dict[str, str]:
     name = f"{event.envelope.id}/{event.repeat}" if event.repeat else event.envelope.id
-    return {MESSAGE_ID: f"{name}@{subject}" if subject else name, "Content-Type": STRUCTURED_TYPE}
+    return {MESSAGE_ID: f"{name}@{suffix}" if suffix else name, "Content-Type": STRUCTURED_TYPE}
 
 
 def _size_of(headers: Mapping[str, str]) -> int:
