@@ -160,13 +160,17 @@ async def test_a_dropped_repeat_before_a_later_event_of_its_record_is_in_order(s
 
 
 def test_the_last_messages_of_so_many_records_are_known() -> None:
-    """Law: the record whose last message was noted longest ago is forgotten; numbers of another stream do not count."""
+    """Law: the record whose last message was added longest ago is forgotten; numbers of another stream do not count."""
     last = _LastMessages(2)
     for number, key in enumerate(("a", "b", "a", "c"), 5):
-        last.note(revision(1, key), PubAck("S", number))
+        last.add(revision(1, key), PubAck("S", number))
     repeat = PubAck("S", 1, duplicate=True)
     assert [last.behind(revision(2, key), repeat) for key in ("a", "b", "c")] == [7, 0, 8]
     assert last.behind(revision(2, "a"), PubAck("T", 1, duplicate=True)) == 0
+    last.add(revision(1, "a"), repeat)  # of a message before the last one
+    assert last.behind(revision(2, "a"), repeat) == 7
+    last.add(revision(2, "a"), PubAck("S", 1))  # the stream was deleted and made again
+    assert last.behind(revision(3, "a"), PubAck("S", 2, duplicate=True)) == 0
 
 
 async def test_an_event_that_was_dropped_is_sent_again_where_the_stream_cannot_be_read(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ class NatsSink(Sink):
             kept = await published(self._subject)
         if kept.duplicate and (number := self._last.behind(event, kept)):
             kept = await published(f"{self._subject}@{number}")
-        self._last.note(event, kept)
+        self._last.add(event, kept)
 
     async def _is_ours(self, kept: PubAck, event: SinkEvent) -> bool:
         """Whether the message that the stream keeps in place of this event has this subject; False: or is unknown."""
@@ -408,13 +408,14 @@ class _LastMessages:
         is_earlier = stream == kept.stream and sequence < (event.envelope.sequence or "")
         return number if is_earlier and kept.seq < number else 0
 
-    def note(self, event: SinkEvent, kept: PubAck) -> None:
-        """The stream holds this event with this number."""
+    def add(self, event: SinkEvent, kept: PubAck) -> None:
+        """Add an event that the stream holds, with its number there."""
         record = _record(event)
-        stream, number, _ = self._last.pop(record, ("", 0, ""))
-        if stream == kept.stream and number > kept.seq:
+        stream, number, _ = self._last.get(record, ("", 0, ""))
+        if kept.duplicate and stream == kept.stream and number > kept.seq:
             return
         self._last[record] = kept.stream, kept.seq, event.envelope.sequence or ""
+        self._last.move_to_end(record)
         if len(self._last) > self._most:
             self._last.popitem(last=False)
 
