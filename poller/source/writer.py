@@ -201,6 +201,8 @@ class RoundWriter:
         # Keys and versions (hashes) that this delta has shown, and those that it had shown when it was read before.
         self._shown: set[tuple[str, int]] = set()
         self._shown_before: set[tuple[str, int]] = set()
+        self._last: dict[str, int] = {}  # by key, the version (a hash) that this reading of the delta has shown last
+        self._last_before: dict[str, int] = {}  # and the reading before
         self._versions = DeltaVersions()
         self._doubted: set[str] = set()  # names of what this delta has left in doubt
         self._carried = tracing.current().carried
@@ -300,14 +302,18 @@ class RoundWriter:
         """Start another delta, from a token: what it shows is newer than what this round has published before."""
         self._delta_start = self._sequence
         self._shown, self._shown_before, self._versions = set(), set(), DeltaVersions()
+        self._last, self._last_before = {}, {}
         self._store.deltas.start(token)
 
     def repeat_delta(self) -> None:
         """Start to read the same delta again: only what it did not show before counts."""
+        self._count_returned()
         self._shown_before |= self._shown
+        self._last, self._last_before = {}, self._last
 
     def end_delta(self, token: str | None) -> None:
         """A delta was read to its end, and this is the token for the next one."""
+        self._count_returned()
         self._store.deltas.finish(token)
 
     def keep_doubts(self) -> None:
@@ -439,6 +445,15 @@ class RoundWriter:
         else:
             self._store.deltas.forget(keys)
 
+    def _count_returned(self) -> None:
+        """Count the records of which another version came last before, and now one does that was shown before that.
+
+        That one was not compared again, but the record may have gone back to it between two readings of the delta.
+        """
+        before, last = self._last_before, self._last.items()
+        returned = [one for one in last if one in self._shown_before and before.get(one[0], one[1]) != one[1]]
+        self.fragments += self._new_names({f"?{version} {key}" for key, version in returned})
+
     def _not_shown_before(self, received: list[Record | Rejected]) -> list[Record | Rejected]:
         before = self._shown_before
         return (
@@ -457,7 +472,9 @@ class RoundWriter:
 
     def _new_doubts(self, versions: Iterable[bytes]) -> int:
         """How many of these versions are in doubt, and were not in the deltas before, which a reading has followed."""
-        names = {f"?{blake2b(self._form(raw), digest_size=16).hexdigest()}" for raw in versions}
+        return self._new_names({f"?{blake2b(self._form(raw), digest_size=16).hexdigest()}" for raw in versions})
+
+    def _new_names(self, names: set[str]) -> int:
         self._doubted |= names
         return sum(not self._store.deltas.is_repeated(name, timedelta()) for name in names)
 
@@ -471,7 +488,9 @@ class RoundWriter:
 
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
         if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:
-            self._shown.update(_version(one) for one in received if isinstance(one, Record))
+            versions = [_version(one) for one in received if isinstance(one, Record)]
+            self._shown.update(versions)
+            self._last.update(versions)
 
     def _is_stored(self, commit: Commit, mode: RoundMode) -> bool:
         """Whether all records are known as they were read once this is committed; others are counted."""
