@@ -369,6 +369,10 @@ def stated(settings: Settings) -> MemberConfiguration:
         settings.feed_ids,
         {source.name: _digest(source.base_url) for source in settings.sources},
         {one.id: _digest(str(one.sink)) for one in settings.subscriptions},
+        {
+            one.id: _digest("all" if one.feeds is None else " ".join(sorted(one.feeds)))
+            for one in settings.subscriptions
+        },
     )
 
 
@@ -392,6 +396,8 @@ def differences(said: Mapping[str, MemberConfiguration]) -> list[ConfigurationDi
             values[f"base_url of source {name}"][digest].append(member)
         for name, digest in (one.sinks or {}).items():
             values[f"sink of subscription {name}"][digest].append(member)
+        for name, digest in one.wanted.items():
+            values[f"feeds of subscription {name}"][digest].append(member)
     return [
         ConfigurationDifference(what, tuple(tuple(members) for members in sides.values()))
         for what, sides in sorted(values.items())

@@ -298,7 +298,7 @@ _ORPHANS: Final = _metric(
 _DIFFERENCES: Final = declared(
     "poller_configuration_differences",
     "gauge",
-    "Sources and subscriptions whose base_url or sink is not the same in all running processes.",
+    "Sources and subscriptions whose base_url, sink or feeds are not the same in all running processes.",
 )
 
 

@@ -42,11 +42,13 @@ class MemberConfiguration(msgspec.Struct, frozen=True):
         feeds: those that it has, ``SOURCE/NAME``; None where it does not say, so that it may have any.
         sources: digest of the ``base_url`` of each source, by name.
         sinks: digest of the ``sink`` of each subscription of the file, by id; None where it does not say.
+        wanted: digest of the ``feeds`` of each of them, likewise; an earlier version of the program does not say.
     """
 
     feeds: tuple[str, ...] | None = None
     sources: Mapping[str, str] = {}
     sinks: Mapping[str, str] | None = None
+    wanted: Mapping[str, str] = {}
 
 
 UNSAID: Final = MemberConfiguration()

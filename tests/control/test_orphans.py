@@ -369,13 +369,28 @@ def test_what_those_have_that_do_a_role() -> None:
     assert claimed(seen(poller=UNSAID, b=NEW_FILE)) is None
 
 
-def settings_of(base_url: str, sink: str) -> Settings:
+def settings_of(base_url: str, sink: str, *feeds: str) -> Settings:
+    read = [{"resource": feed.partition("/")[2]} for feed in feeds or ("acme/contractTypes",)]
     return Settings.model_validate(
         {
-            "sources": [{"name": "acme", "base_url": base_url, "feeds": [{"resource": "contractTypes"}]}],
-            "subscriptions": [{"id": "w", "sink": sink}],
+            "sources": [{"name": "acme", "base_url": base_url, "feeds": read}],
+            "subscriptions": [{"id": "w", "sink": sink} | ({"feeds": feeds} if feeds else {})],
         }
     )
+
+
+def test_feeds_that_differ_are_named_whatever_their_order() -> None:
+    """Law: a subscription that has other feeds in another file is named; a process that does not say is not."""
+    same = "https://api.example.org", "https://hooks.example.org"
+    some, more = "acme/contractTypes", "acme/evidenceVariants"
+    every, one, two, turned = (
+        stated(settings_of(*same, *feeds)) for feeds in ((), (some,), (some, more), (more, some))
+    )
+    silent = msgspec.structs.replace(one, wanted={})
+    assert differences({"a": two, "b": turned, "c": silent}) == []
+    for other in (every, one):
+        found = differences({"a": two, "b": other, "c": turned, "d": silent})
+        assert found == [ConfigurationDifference("feeds of subscription w", (("a", "c"), ("b",)))]
 
 
 def test_what_differs_is_named_with_both_sides_and_without_values() -> None:
