@@ -395,7 +395,8 @@ class RoundWriter:
         self.tally += RoundCounts(records=passed_over, unchanged=passed_over)
         keys = [record.key for record in received if isinstance(record, Record)]
         self._note_listed(keys, mode, seen)
-        known = await self._known(keys, seen)
+        # An id that a delta has in another JSON type than the listing beside it is the same: it has changed its type.
+        known = await self._known(keys, None if mode is RoundMode.DELTA else seen)
         await self._count_passed_over(left, known, rules)
         if mode is RoundMode.DELTA:
             rules = msgspec.structs.replace(rules, shown=self._shown)

@@ -430,3 +430,15 @@ async def test_a_doubt_in_a_listing_is_one_in_each_reading() -> None:
         confirmations.append(confirmation_of(read.store.state.confirmation))
         await pass_by(read, clock, timedelta(seconds=30))
     assert [one and one.readings for one in confirmations[:MOST]] == list(range(1, MOST + 1))
+
+
+async def test_an_id_that_changes_its_type_between_a_listing_and_the_delta_beside_it_is_one_record() -> None:
+    """Law: the listing's first page has the number, the delta after it the text; nothing is created or removed."""
+    read, _ = await settled(IN_TURNS, "a")
+    await read(Script().on([{"id": 7, "n": 1}], since="d1", delta="d1"))
+    full(read)
+    api = Script().on([*records("a"), {"id": 7, "n": 1}], further="p").on([], page="p", delta="d9")
+    await read(api.on([{"id": "7", "n": 2}], since="d1", delta="d2").on([], since="d2", delta="d2"))
+    full(read)
+    await read(Script().on([*records("a"), {"id": "7", "n": 2}], delta="d9").on([], since="d2", delta="d2"))
+    assert [cause[:2] for cause in read.causes if cause[0] == "7"] == [("7", "created"), ("7", "modified")]
