@@ -449,10 +449,6 @@ class DeltaVersions:
         """Nothing is shown yet."""
         self._shown: dict[str, _Shown] = {}
 
-    def __contains__(self, key: object) -> bool:
-        """Whether versions of this record were shown; of too many records none are."""
-        return key in self._shown
-
     def add(self, records: Iterable[Record], known: Callable[[str], tuple[bool, str | None]]) -> list[Record]:
         """Add the records of a page, and return those in doubt.
 

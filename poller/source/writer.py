@@ -496,9 +496,8 @@ class RoundWriter:
     def _is_stored(self, commit: Commit, mode: RoundMode) -> bool:
         """Whether all records are known as they were read once this is committed; others are counted."""
         if mode is RoundMode.DELTA:
-            # An older part may have what the newer one lacks.
-            parts = (one for one in commit.superseded if self._feed.partial or one.key not in self._versions)
-            self.fragments += self._new_doubts(one.raw for one in parts)
+            # A part may have what the newer one lacks, and a record may have gone back while the delta was read.
+            self.fragments += self._new_doubts(one.raw for one in commit.superseded)
         else:
             self.unsettled += len(commit.superseded) + commit.withheld
         return not (commit.rejected or commit.held or commit.backwards or commit.superseded or commit.withheld)

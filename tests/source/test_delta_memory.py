@@ -176,6 +176,7 @@ async def test_a_version_that_is_not_newer_than_the_known_one_is_a_doubt(
     if pages > 1:
         api.on(versions[:1], since="d1", further="p").on(versions[1:], since="d1", page="p", delta="d2")
     await read(api)
+    looks = looks or (pages > 1 and listed == [9, 6])  # the record may have gone back between the two pages
     assert due_in(read) == (SOON if looks else None)
     assert shown(read)[-1] == max(listed)
     clock.pass_by(SOON)
@@ -352,15 +353,15 @@ async def test_versions_that_are_listed_newest_first_again_and_again_change_noth
 
 
 @pytest.mark.parametrize("feed", [IN_TURNS, PARTIAL], ids=["whole records", "parts"])
-async def test_an_older_version_after_a_newer_one_is_a_doubt_for_parts_only(feed: Feed) -> None:
-    """Both are newer than the known one; but an older part may have what the newer one lacks."""
+async def test_an_older_version_on_a_later_page_is_a_doubt(feed: Feed) -> None:
+    """An older part may have what the newer one lacks, and a record may have gone back between the pages."""
     read, _ = await settled(feed, "a")
     await read(Script().on([*records("a"), version("n", 5)], delta="d9").on([version("n", 5)], since="d1", delta="d2"))
     for mark in (CONFIRMATION, RECHECK_AT):
         read.store.unmark(mark)
     api = Script().on([version("n", 7)], since="d2", further="p")
     await read(api.on([version("n", 6)], since="d2", page="p", delta="d3"))
-    assert due_in(read) == (SOON if feed is PARTIAL else None)
+    assert due_in(read) == SOON
 
 
 async def test_another_process_each_time_completes_a_part_that_deltas_repeat() -> None:
