@@ -57,6 +57,7 @@ ELSEWHERE: Final = {
     "python -m tests.document_tables": "it writes into documents; test_documents.py compares what it would write",
     "python -m tests.house": "tests/test_house.py",
     "python -m tests.simulation": "tests/simulation/test_simulation.py",
+    "python -m tests.source.lagging": "tests/source/test_lagging.py",
     "python -m tests.newcomer": "fetches packages; tests/test_newcomer.py does the same without that",
     "python3 -m venv": "the continuous integration runs it word for word",
     "pip install": "it comes with the tests' extra",
