@@ -418,64 +418,6 @@ def _in_order(versions: list[Record]) -> list[Record]:
     return [versions[next(dated)[1]] if one.modified else one for one in versions]
 
 
-_MOST_SHOWN: Final = 10_000  # records
-
-
-class _Shown(msgspec.Struct):
-    """What a delta has shown of a record.
-
-    Attributes:
-        is_known: whether the record was known before.
-        known: the modification time of that version; None: unknown.
-        last: the version (a hash) that was shown last.
-        versions: all of them, and their modification times.
-    """
-
-    is_known: bool
-    known: str | None
-    last: int
-    versions: dict[int, str | None]
-
-
-class DeltaVersions:
-    """The versions of records that a delta shows, some of several.
-
-    Of several versions that are newer than the known one the latest counts, in whatever order they are shown. One that
-    is not newer may be that of a record that was restored, which its time does not say; nor does it where a version is
-    shown again after another one. Such versions are in doubt.
-    """
-
-    def __init__(self) -> None:
-        """Nothing is shown yet."""
-        self._shown: dict[str, _Shown] = {}
-
-    def add(self, records: Iterable[Record], known: Callable[[str], tuple[bool, str | None]]) -> list[Record]:
-        """Add the records of a page, and return those in doubt.
-
-        Args:
-            records: in the order received.
-            known: whether a record is known, by its key, and when that version was modified.
-        """
-        return [one for one in records if self._is_in_doubt(one, known)]
-
-    def _is_in_doubt(self, record: Record, known: Callable[[str], tuple[bool, str | None]]) -> bool:
-        version, shown = hash(record.raw), self._shown.get(record.key)
-        if shown is None:
-            if len(self._shown) < _MOST_SHOWN:
-                self._shown[record.key] = _Shown(*known(record.key), version, {version: record.modified})
-            return False
-        if version == shown.last:
-            return False
-        is_again, shown.last = version in shown.versions, version
-        shown.versions[version] = record.modified
-        return is_again or (shown.is_known and any(_is_no_newer(one, shown.known) for one in shown.versions.values()))
-
-
-def _is_no_newer(modified: str | None, than: str | None) -> bool:
-    """Whether a version may be no newer than the known one. If it is undated, the order in which it is shown counts."""
-    return modified is not None and not is_older(than, modified)
-
-
 class RecordShape(msgspec.Struct, frozen=True):
     """The requested fields, now and before.
 

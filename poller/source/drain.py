@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -171,6 +171,7 @@ class ListingDrain:
         If the API pages by offset, a record that changes while a delta is read shifts others over the edge of a page.
         Its token is behind them, so no later delta would bring them. At most three readings follow, for a record that
         all four missed is unlikely; none if the API takes a delta token once only, or if the round has taken too long.
+        Nor does one follow a delta that has shown more than is remembered; a full reading does.
 
         Raises:
             SourceError: as :meth:`read`.
@@ -180,7 +181,8 @@ class ListingDrain:
         reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
         for _ in range(_CONFIRMING if reader.filled > 1 else 0):
             changes = self._writer.tally.changes
-            self._writer.repeat_delta()
+            if not self._writer.repeat_delta():
+                break
             try:
                 again = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
             except (RoundTimeExceeded, SourceRefused):
@@ -311,7 +313,6 @@ class DeltaReader:
         *,
         recent: Callable[[timedelta], Awaitable[Iterable[str]]] | None = None,
         age: Callable[[], timedelta] = timedelta,
-        seen: SeenKeysObserver | None,
         doubt: Callable[[], Mapping[str, str | None]] = dict,
         clock: Clock,
     ) -> None:
@@ -324,7 +325,6 @@ class DeltaReader:
             token: the delta token that the first delta starts from.
             recent: reads the subjects of records that deltas have brought within a time before now.
             age: how long a cache had kept the oldest page so far.
-            seen: is given the keys of the records, because what a delta brings exists.
             doubt: the marks that go with the token of a doubtful delta.
             clock: the store's.
         """
@@ -334,7 +334,7 @@ class DeltaReader:
         self._feed = feed
         self._drain = drain
         self._writer = writer
-        self._seen = seen
+        self._seen: SeenKeys | None = None
         self._brought: set[str] = set()
         self.newer: set[str] = set()
         self._recent = recent
@@ -352,6 +352,14 @@ class DeltaReader:
         self._latest += listed
         if self._seen is not None:
             self._seen.update(listed)
+
+    def join(self, seen: SeenKeys) -> None:
+        """Add what the deltas bring to the keys of the listing, from now on: the listing is read, and all of it exists.
+
+        While it is read they are apart, for a delta may have an id in another JSON type.
+        """
+        self._seen = seen
+        seen.update(self._brought)
 
     @property
     def late(self) -> int | None:
@@ -383,7 +391,7 @@ class DeltaReader:
             self._allowed = age
             since_begun = timedelta(seconds=self._clock.monotonic() - self._begun)
             recent = await self._recent(self._feed.lag + age + since_begun)
-            self.newer.update(key for subject in recent for key in (subject, twin_of(subject)) if key)
+            self.newer.update(_in_both_types(recent))
         return self.newer
 
     async def read_if_due(self) -> None:
@@ -422,7 +430,8 @@ class DeltaReader:
         finally:
             # Those that were new when it began: the listing shows what deltas have repeated for longer than it may lag.
             age = self._feed.lag + timedelta(seconds=self._clock.monotonic() - begun)
-            self.newer.update(key for key in self._latest if not self._writer.is_repeated(key, age))
+            new = [key for key in self._latest if not self._writer.is_repeated(key, age)]
+            self.newer.update(_in_both_types(new))
             self._latest.clear()
         self.worked = True
         marks = self._doubt() if self._writer.doubts > doubts else {}
@@ -431,3 +440,8 @@ class DeltaReader:
             self.token, self.moved = reader.delta_token, True
             now = rfc3339(self._clock.now())
             await self._writer.marks({DELTA_TOKEN: self.token, DELTA_TOKEN_AT: now, **marks})
+
+
+def _in_both_types(keys: Iterable[str]) -> Iterator[str]:
+    """These keys, and those of the same ids in the other JSON type."""
+    return (key for one in keys for key in (one, twin_of(one)) if key)

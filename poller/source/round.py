@@ -390,7 +390,6 @@ class _RoundRun:
                 start.deltas_since,
                 recent=partial(self._store.subjects_since, cause=RoundMode.DELTA) if lag else None,
                 age=lambda: self._answers.age,
-                seen=self._seen,
                 doubt=lambda: doubt_marks(self._feed, self._start, self._clock.now()),
                 clock=self._clock,
             )
@@ -407,6 +406,8 @@ class _RoundRun:
             self._second_pass = SecondPass(self._drain, path, self._answers, self._deltas)
             if self._deltas is not None:
                 await self._catch_up(self._deltas)
+        if self._deltas is not None and self._seen is not None:
+            self._deltas.join(self._seen)
 
     async def _known_pages(self) -> frozenset[bytes]:
         """The digests of the pages of the last full reading, if nothing has changed since."""

@@ -48,10 +48,8 @@ from poller.changes.canonical import canonical, encode, parse_received, without
 from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
 from poller.changes.full_readings import DeltaMemory
-from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import (
-    DeltaVersions,
     Record,
     Rejected,
     identities,
@@ -65,6 +63,7 @@ from poller.changes.records import (
     twin_of,
     usable_keys,
 )
+from poller.changes.versions import DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
 from poller.clock import Clock, rfc3339
 from poller.errors import SourceRefused
 from poller.lifecycle import finished, in_turns
@@ -155,8 +154,8 @@ class RoundWriter:
         unidentified: how many records had no id that can be read.
         jumbled: how many of these may be several records in one.
         fragments: how many records of deltas may not be as they are known: of new ones a part was published alone, or a
-            version was passed over that is older than one before and was not there before that. What deltas repeat
-            counts in the first ones only.
+            version was passed over that is older than one before and was not there before that, or a delta has shown
+            too much to tell. What deltas repeat counts in the first ones only.
         has_listed: whether a full reading has listed anything.
         unsettled: how many listed versions are not what is known: they are held back, or older than one before.
         passed_over: how many records of a full reading differ from what is known and were not compared, because a delta
@@ -198,12 +197,7 @@ class RoundWriter:
         self._read = record_reader(feed.id_field)
         self._fields_before = state.fields
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
-        # Keys and versions (hashes) that this delta has shown, and those that it had shown when it was read before.
-        self._shown: set[tuple[str, int]] = set()
-        self._shown_before: set[tuple[str, int]] = set()
-        self._last: dict[str, int] = {}  # by key, the version (a hash) that this reading of the delta has shown last
-        self._last_before: dict[str, int] = {}  # and the reading before
-        self._versions = DeltaVersions()
+        self._versions = DeltaVersions()  # which the delta has shown that is being read
         self._doubted: set[str] = set()  # names of what this delta has left in doubt
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
@@ -301,15 +295,19 @@ class RoundWriter:
     def begin_delta(self, token: str | None) -> None:
         """Start another delta, from a token: what it shows is newer than what this round has published before."""
         self._delta_start = self._sequence
-        self._shown, self._shown_before, self._versions = set(), set(), DeltaVersions()
-        self._last, self._last_before = {}, {}
+        self._versions = DeltaVersions()
         self._store.deltas.start(token)
 
-    def repeat_delta(self) -> None:
-        """Start to read the same delta again: only what it did not show before counts."""
+    def repeat_delta(self) -> bool:
+        """Start to read the same delta again: only what it did not show before counts.
+
+        False: it has shown too much to tell. A full reading will say what it has missed.
+        """
+        if self._versions.is_full:
+            return False
         self._count_returned()
-        self._shown_before |= self._shown
-        self._last, self._last_before = {}, self._last
+        self._versions.repeat()
+        return True
 
     def end_delta(self, token: str | None) -> None:
         """A delta was read to its end, and this is the token for the next one."""
@@ -386,7 +384,7 @@ class RoundWriter:
         for some in _batched(page.records):
             received += map(self._read, some)
             await asyncio.sleep(0)
-        found = self._not_shown_before(received) if mode is RoundMode.DELTA else received
+        found = self._versions.new(received) if mode is RoundMode.DELTA else received
         records = await in_turns(latest_versions(found, partial=partial))
         left = [one for one in records if isinstance(one, Record) and one.key in newer] if newer else []
         if left:
@@ -399,7 +397,7 @@ class RoundWriter:
         known = await self._known(keys, None if mode is RoundMode.DELTA else seen)
         await self._count_passed_over(left, known, rules)
         if mode is RoundMode.DELTA:
-            rules = msgspec.structs.replace(rules, shown=self._shown)
+            rules = msgspec.structs.replace(rules, shown=self._versions.shown)
             self._count_doubts(found, known)
         marks: Mapping[str, str | None] = {}
         if partial:
@@ -447,29 +445,18 @@ class RoundWriter:
             self._store.deltas.forget(keys)
 
     def _count_returned(self) -> None:
-        """Count the records of which another version came last before, and now one does that was shown before that.
-
-        That one was not compared again, but the record may have gone back to it between two readings of the delta.
-        """
-        before, last = self._last_before, self._last.items()
-        returned = [one for one in last if one in self._shown_before and before.get(one[0], one[1]) != one[1]]
-        self.fragments += self._new_names({f"?{version} {key}" for key, version in returned})
-
-    def _not_shown_before(self, received: list[Record | Rejected]) -> list[Record | Rejected]:
-        before = self._shown_before
-        return (
-            [one for one in received if isinstance(one, Rejected) or _version(one) not in before]
-            if before
-            else received
-        )
+        """Count the records that the delta leaves at a version which it had shown before another one."""
+        names = {f"?{version} {key}" for key, version in self._versions.returned()}
+        if self._versions.is_full:
+            names.add(f"?{self._versions.digest}")
+        self.fragments += self._new_names(names)
 
     def _count_doubts(self, received: Iterable[Record | Rejected], known: Mapping[str, Snapshot]) -> None:
         def known_version(key: str) -> tuple[bool, str | None]:
             before = known.get(key)
             return (False, None) if before is None else (True, modified_of(before.raw))
 
-        records = (one for one in received if isinstance(one, Record))
-        self.fragments += self._new_doubts(one.raw for one in self._versions.add(records, known_version))
+        self.fragments += self._new_doubts(one.raw for one in self._versions.in_doubt(received, known_version))
 
     def _new_doubts(self, versions: Iterable[bytes]) -> int:
         """How many of these versions are in doubt, and were not in the deltas before, which a reading has followed."""
@@ -488,10 +475,8 @@ class RoundWriter:
         return form if self._rules.strip is None else encode(self._rules.strip(value))
 
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
-        if mode is RoundMode.DELTA and len(self._shown) < _MOST_WRITTEN:
-            versions = [_version(one) for one in received if isinstance(one, Record)]
-            self._shown.update(versions)
-            self._last.update(versions)
+        if mode is RoundMode.DELTA:
+            self._versions.add(received)
 
     def _is_stored(self, commit: Commit, mode: RoundMode) -> bool:
         """Whether all records are known as they were read once this is committed; others are counted."""
@@ -759,10 +744,6 @@ def _differs(record: Record, snapshot: Snapshot | None, rules: PublishRules) -> 
         return compare(record, snapshot, rules.strip, rules.shape) is not None
     except ValueError:  # it is unusable: the next reading that compares it says so
         return True
-
-
-def _version(record: Record) -> tuple[str, int]:
-    return record.key, hash(record.raw)
 
 
 def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:

@@ -225,6 +225,7 @@ async def test_deltas_go_on_while_a_removal_waits() -> None:
         gone.on([], since=since, delta=since)
     assert (await read(gone)).removed == 1
     assert ("x", "created", "delta") in read.causes
+    assert "/contractTypes/x" not in [path for path, _ in gone.asked]  # what a delta brings exists
     assert sum(clock.slept) == 10.0
     assert len(clock.slept) > 2
 

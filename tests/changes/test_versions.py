@@ -1,10 +1,11 @@
-"""Laws of :mod:`poller.changes.held_versions`: one older version of one record, as readings return it."""
+"""Laws of :mod:`poller.changes.versions`: those that a delta shows, and older ones that are held back."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
+from poller.changes.records import Record
+from poller.changes.versions import DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
 
 APART = timedelta(minutes=1)
 OLDER, OTHER = b'{"n":1}', b'{"n":2}'
@@ -47,3 +48,16 @@ def test_what_only_a_delta_has_shown_begins_with_the_first_full_reading() -> Non
     assert full_reading_due([noted, held()], apart=APART) == 0
     assert full_reading_due([held()], apart=APART) == SEEN + 60_000
     assert full_reading_due([], apart=APART) is None
+
+
+def test_what_a_delta_shows_beyond_what_is_remembered_takes_no_memory() -> None:
+    """Law: after ten thousand versions none is told from another; the delta as a whole is in doubt."""
+    versions, records = DeltaVersions(), [Record(f"r{number}", "r", b"1", None, None) for number in range(10_001)]
+    versions.add(records)
+    full = [versions.is_full]
+    restored = [Record("n", "n", raw, None, None) for raw in (b"1", b"2", b"1")]
+    for one in restored:
+        assert versions.in_doubt([one], lambda _: (True, None)) == []
+        versions.add([one])
+    full.append(versions.is_full)
+    assert (full, len(versions.shown)) == ([False, True], 10_000)
