@@ -4,7 +4,7 @@
 
 * Subscriptions in a configuration file cannot be changed or removed here, and their ids cannot be reused.
 * A subscription that was removed from all files stays paused until a file lists it again.
-* A subscription that a running process has in its file is not removed: that process would not add it again.
+* A subscription that a running process has in its file is not removed: that process would add it again, as a new one.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
-from poller.errors import ConfigurationError, StoreError, StoreUnavailable
+from poller.errors import StoreError, StoreUnavailable
 from poller.http.server import connections_for
 from poller.lifecycle import ended, first_of, unless_stopped
 from poller.limits import ConnectionBudget
@@ -43,7 +43,15 @@ from poller.store.registry import Registry, RegistryVersions
 from poller.store.scripts import ScriptSender
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
-from poller.store.subscriptions import UNLISTED, SinkPauses, Subscriptions, older_subscriptions, plan_file_pauses
+from poller.store.subscriptions import (
+    NO_SUBSCRIPTIONS,
+    UNLISTED,
+    SinkPauses,
+    Subscriptions,
+    file_differences,
+    older_subscriptions,
+    plan_file_pauses,
+)
 from poller.telemetry.logs import LogOnce
 
 _log = structlog.get_logger("poller.delivery")
@@ -54,7 +62,9 @@ class FileSubscriptions:
 
     **Invariants**
 
-    - They are registered once, at the start, when the other processes can see what this one lists.
+    - They are registered at the start, when the other processes can see what this one lists, and with its settings.
+    - Later one is registered only if the registry has none of its id, as after the removal of one that was added at run
+      time under the same id and came back with an older copy of the registry.
     - Pauses of file subscriptions are decided whenever the registry or the list of processes has changed. The rule is
       :func:`poller.store.subscriptions.plan_file_pauses`.
     """
@@ -78,6 +88,11 @@ class FileSubscriptions:
         self._membership = membership
         self._clock = clock
         self._settled: tuple[Subscriptions, MemberList] | None = None
+        self._before = NO_SUBSCRIPTIONS
+
+    def lost(self, before: Subscriptions) -> None:
+        """Note what the registry held before the store lost it: what cannot come back yet comes back as it was."""
+        self._before = before
 
     async def register(self) -> None:
         """Register the file's subscriptions. Call it once the other processes can see this one.
@@ -90,6 +105,8 @@ class FileSubscriptions:
 
     async def reconcile(self, kept: Subscriptions) -> bool:
         """Pause the file subscriptions that no live process lists, and resume those that one lists again.
+
+        Those of this process that are not registered are registered before.
 
         Costs nothing while neither the registry nor the list of processes changes.
 
@@ -105,10 +122,11 @@ class FileSubscriptions:
         seen = self._membership.seen
         if self._settled is not None and self._settled[0] is kept and self._settled[1] is seen:
             return False
+        is_complete = not await self._add_missing(kept)
         writes, _ = plan_file_pauses(kept, self._listed(seen), self._clock.now())
         if not writes:
-            self._settled = kept, seen
-            return False
+            self._settled = (kept, seen) if is_complete else None
+            return not is_complete
         changed = await self._registry.reconcile(self._listed_now, self._clock.now())
         for name in changed.resumed:
             _log.info("subscription resumed", subscription=name, reason="a running process lists it in its file again")
@@ -122,6 +140,17 @@ class FileSubscriptions:
             )
         return True
 
+    async def _add_missing(self, kept: Subscriptions) -> bool:
+        """Register those of the file that are not registered; returns whether there were some."""
+        origins = {name: one.origin for name, _ in self.file if (one := kept.registered.get(name)) is not None}
+        if len(origins) < len(self.file):
+            for name in await self._registry.add_missing(self.file, self._clock.now(), self._before):
+                _log.info("subscription registered", subscription=name, reason="it is in the configuration file")
+            return True
+        if "run" not in origins.values():
+            self._before = NO_SUBSCRIPTIONS
+        return False
+
     async def _listed_now(self) -> ListedSubscriptions:
         return self._listed(await members_seen(self._client, self._keys))
 
@@ -133,7 +162,9 @@ class FileSubscriptions:
 # Recovery of the registry after the store has lost it: a lower version means that it is gone or older; another change
 # where one was read, that it was older and has changed since; the same change with fewer subscriptions, pauses or
 # secrets, that a part of it is gone. File subscriptions are restored as they were: as old and as paused, so that none
-# starts from the beginning, and with the settings that they had, for the file of this process may be an older one.
+# starts from the beginning, and with the settings that they had, for the file of this process may be an older one. One
+# whose id is that of one of run time in the older copy is left out and named: the others need not wait for an operator
+# to remove that one. It is registered, as it was, as soon as its id is free.
 # Those added at run time stay lost, for only their owner may know the secret; they are announced. Pauses and secrets of
 # subscriptions that are still there are restored, but no pause that an operator has ended since. A pause of an older
 # registry that had been ended is ended again, and this is announced: the subscription
@@ -162,11 +193,11 @@ async def restore(
     """
     pauses = await registry.restore(before, health_resumed)
     paused, resumed = pauses.paused, pauses.resumed
-    try:
-        paused += await registry.sync(file, now, before)
-    except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
-        _log.error("subscriptions of the file are not brought back", error=str(error))
+    paused += await registry.sync(file, now, before)
     kept = await registry.all()
+    filing = file_differences(kept, dict(file), before)
+    for name, conflict in filing.conflicts.items():
+        _log.error("subscription of the file not brought back", subscription=name, advice=f"{conflict}; {_THEN}")
     missing = before.registered.keys() - kept.registered.keys()
     lost = sorted(name for name in missing if before.registered[name].origin == "run")  # the others: by their file
     older = older_subscriptions(kept, before)
@@ -178,14 +209,20 @@ async def restore(
         resumed=sorted(resumed),
         changed=list(older.changed),
         returned=list(older.returned),
+        left_out=list(filing.conflicts),
+        differing=list(filing.differing),
+        missing=list(filing.missing),
         version=kept.version,
         version_before=before.version,
         advice=_ADVICE
-        + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing")
+        + (f"add again what was added at run time: {', '.join(lost)}" if lost else "none of run time is missing")
         + _named("Paused again, as before", paused)
         + _named("Resumed again, as before", resumed)
         + _named("With older settings, to be changed again", older.changed)
-        + _named("There again, to be removed again", older.returned),
+        + _named("There again, to be removed again", older.returned)
+        + _named("Of the file, left out because one of run time has the id", filing.conflicts)
+        + _named("With other settings than in the file of this process, which a restart registers", filing.differing)
+        + _named("Of other files, registered by the processes that list them, or not at all", filing.missing),
     )
     for kind, names, reason in (
         (OperationType.SUBSCRIPTION_LOST, lost, _LOST),
@@ -201,6 +238,7 @@ _ADVICE: Final = (
     "files come back as they were; "
 )
 _LOST: Final = "the store has lost it, and it is in no configuration file; add it again"
+_THEN: Final = "after the removal a running daemon registers that of the file, as it was"
 _RESUMED_AGAIN: Final = "the store went back to when it was paused, and it had been resumed since"
 
 
@@ -456,6 +494,7 @@ class DeliverRole:
 
     async def _restored(self, before: Subscriptions) -> Subscriptions:
         shared, self._seen = self._shared, None
+        self._filing.lost(before)
         publish = partial(announce, shared.store.client, shared.settings.redis.prefix)
         return await restore(self._registry, self._filing.file, before, now=shared.clock.now(), announce=publish)
 

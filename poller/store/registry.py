@@ -34,7 +34,6 @@ from poller.store.members import ListedSubscriptions
 from poller.store.scripts import SHEBANG, ScriptBatch, ScriptCall, ScriptSender, in_any_case, lua
 from poller.store.subscriptions import (
     LONGEST_PAUSE,
-    NO_SUBSCRIPTIONS,
     PARTS,
     WHOLE,
     FilePauses,
@@ -54,6 +53,7 @@ from poller.store.subscriptions import (
     plan_file,
     plan_file_pauses,
     plan_health,
+    plan_missing,
     plan_pause,
     plan_removal,
     plan_rest,
@@ -167,25 +167,46 @@ class Registry:
         return subscriptions_of(version or None, hashes, at, changes)
 
     async def sync(
-        self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = NO_SUBSCRIPTIONS
+        self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions | None = None
     ) -> tuple[str, ...]:
         """Register the subscriptions of a file with its settings. Which of them rest says :meth:`reconcile`.
 
         Args:
             file: id and settings in JSON, for each; equal settings are equal bytes.
             now: UTC.
-            before: what was there, where the store has lost it.
+            before: what was there, where the store has lost it; an id that one of run time has is left out then.
 
         Returns:
             The ids of those that are paused as they were before.
 
         Raises:
-            ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
+            ConfigurationError: nothing was lost, and one of them has the id of a subscription that was added at run
+                time; nothing changed.
         """
 
         def plan(kept: Subscriptions) -> tuple[list[Write], tuple[str, ...]]:
             writes = plan_file(kept, dict(file), now, before)
             return writes, paused_by(writes)
+
+        return await self._change(plan)
+
+    async def add_missing(
+        self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions
+    ) -> tuple[str, ...]:
+        """Register those subscriptions of a file that are not registered.
+
+        Args:
+            file: as of :meth:`sync`.
+            now: UTC.
+            before: those that are here come back as they are here, pauses included.
+
+        Returns:
+            The ids of those that this has registered.
+        """
+
+        def plan(kept: Subscriptions) -> tuple[list[Write], tuple[str, ...]]:
+            writes = plan_missing(kept, dict(file), now, before)
+            return writes, tuple(name for part, name, _ in writes if part == "registry")
 
         return await self._change(plan)
 

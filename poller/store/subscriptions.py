@@ -388,7 +388,7 @@ def change_of(kept: Subscriptions, writes: Sequence[Write]) -> str:
 
 
 def plan_file(
-    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = NO_SUBSCRIPTIONS
+    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions | None = None
 ) -> list[Write]:
     """The writes that register the subscriptions of a file with its settings. None is paused.
 
@@ -397,15 +397,18 @@ def plan_file(
         file: the settings of each subscription of the file, in JSON, by id; equal settings are equal bytes.
         now: UTC.
         before: what was there before the store lost it: file subscriptions are as they were, whatever the file says of
-            them, for another process may have a newer one; the file counts for those that were not there.
+            them, for another process may have a newer one; the file counts for those that were not there, and what
+            :func:`file_differences` calls a conflict is left out. None: nothing was lost.
 
     Raises:
-        ConfigurationError: one of them has the id of a subscription that was added at run time.
+        ConfigurationError: nothing was lost, and one of them has the id of a subscription that was added at run time.
     """
+    conflicts = _conflicts(kept, file)
+    if conflicts and before is None:
+        raise ConfigurationError(next(iter(conflicts.values())))
+    before = before or NO_SUBSCRIPTIONS
+    file = {name: settings for name, settings in file.items() if name not in conflicts}
     there = {name: one for name, one in kept.registered.items() if one is not _UNREADABLE}
-    twice = [name for name in file if name in there and there[name].origin == "run"]
-    if twice:
-        raise ConfigurationError(_id_conflict(twice[0], there[twice[0]]))
     had = {name: one for name, one in before.registered.items() if name in file and _is_filed(one)}
     added = {
         name: had.get(name) or Registered("file", msgspec.Raw(settings), now, kept.at)
@@ -423,6 +426,44 @@ def plan_file(
         if _json(one) != _json(there[name]):
             writes += [_registration(name, one), *_sink_changes(kept, name, bytes(one.settings))]
     return writes
+
+
+def plan_missing(kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions) -> list[Write]:
+    """The writes that register those subscriptions of a file that are not registered; see :func:`plan_file`."""
+    return plan_file(kept, {name: file[name] for name in file if name not in kept.registered}, now, before)
+
+
+class FileDifferences(msgspec.Struct, frozen=True):
+    """What keeps a restored registry from being what a file says and what there was.
+
+    Attributes:
+        conflicts: why a subscription of the file is not registered, and what to do, by id: one of that id was added at
+            run time. It was removed later, so only an older copy of the registry has it.
+        differing: ids of the file that are registered with other settings than it has, in order: a newer file's maybe.
+        missing: ids that other files had and that are not registered, in order.
+    """
+
+    conflicts: Mapping[str, str] = {}
+    differing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def file_differences(kept: Subscriptions, file: Mapping[str, bytes], before: Subscriptions) -> FileDifferences:
+    """What a restoration of a file's subscriptions has left different.
+
+    Args:
+        kept: what is there now.
+        file: as of :func:`plan_file`.
+        before: what was there before the store lost it.
+    """
+    conflicts, there = _conflicts(kept, file), kept.registered
+    differing = (
+        name
+        for name, settings in file.items()
+        if name in there and name not in conflicts and bytes(there[name].settings) != settings
+    )
+    missing = (name for name, one in before.registered.items() if one.origin == "file" and name not in there)
+    return FileDifferences(conflicts, tuple(sorted(differing)), tuple(sorted(missing)))
 
 
 UNLISTED: Final = "no running process has it in its configuration file any more"
@@ -688,6 +729,12 @@ def _file_additions(kept: Subscriptions, added: Mapping[str, Registered], before
     paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
     writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
     return writes + [write for name in added for write in _credential_change(kept, name, None)]  # of one that was lost
+
+
+def _conflicts(kept: Subscriptions, file: Mapping[str, bytes]) -> dict[str, str]:
+    """Why a subscription of a file cannot be registered, for each id that one of run time has."""
+    taken = {name: one for name, one in kept.registered.items() if one.origin == "run" and one is not _UNREADABLE}
+    return {name: _id_conflict(name, taken[name]) for name in sorted(file) if name in taken}
 
 
 def _is_filed(one: Registered) -> bool:

@@ -23,7 +23,7 @@ from poller.config.load import load
 from poller.config.settings import Settings
 from poller.control.orphans import stated
 from poller.control.status import subscription_statuses
-from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, resume
+from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, remove, resume
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership
 from poller.daemon.deliver_role import RELOAD_AGAIN, DeliverRole, FileSubscriptions, restore
 from poller.daemon.health import Readiness, StoreMonitor
@@ -339,6 +339,31 @@ async def test_processes_with_different_files_restore_the_settings_that_there_we
     for file in (older, newer, older):
         kept = await restore(scene.registry, file, before, now=now(), announce=announce)
         assert kept.registered == before.registered
+
+
+async def test_one_whose_id_is_taken_in_an_older_copy_comes_back_when_it_is_free(scene: Scene) -> None:
+    """Law: the others of the file are delivered meanwhile, and none needs a restart once the conflict is removed."""
+    of_run = scene.settings("x", url=f"{scene.sink.url}/run")
+    await scene.registry.add("x", filed(of_run)[0][1], (), now())
+    await scene.move_registry("poller", "elsewhere")
+    await scene.registry.remove("x")
+    scene.deliver(scene.settings("x", "y"))
+    await scene.add("e1")
+    for name in ("x", "y"):
+        await scene.arrives(name, "e1")
+    before = await scene.registry.all()
+    with capture_logs() as said:
+        await scene.move_registry("elsewhere", "poller")
+        await until(lambda: "subscriptions brought back" in events(said), "the loss to be noticed")
+    await scene.add("e2")
+    await scene.arrives("run/x", "e2")
+    await scene.arrives("y", "e1", "e2")
+    await remove(scene.client, scene.settings("y"), "x", clock=Clock())
+    await scene.add("e3")
+    await scene.arrives("y", "e1", "e2", "e3")
+    await scene.sink.until(lambda: "e3" in scene.got("x"), "the one of the file to be delivered again")
+    kept = await scene.registry.all()
+    assert kept.registered == before.registered
 
 
 async def test_what_was_resumed_after_the_store_went_back_goes_on(scene: Scene) -> None:

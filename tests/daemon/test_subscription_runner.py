@@ -112,24 +112,36 @@ async def test_one_that_is_new_in_the_file_is_as_new_as_it_is(client: FakeAsyncR
     assert (await registry.all()).registered["fresh"].since == LATER
 
 
-async def test_an_older_registry_with_the_id_of_one_in_the_file_ends_nothing(
+async def test_an_older_registry_with_the_id_of_one_in_the_file_keeps_no_other_away(
     client: FakeAsyncRedis, tmp_path: Path
 ) -> None:
-    """A file subscription whose id a registered one has is not restored; the daemon logs this and goes on."""
-    settings = configured(tmp_path, "one")
-    registry = registry_of(settings, client)
+    """A file subscription whose id one of run time has is left out and named, with the remedy; the others are back."""
+    settings = configured(tmp_path, "one", "other")
+    registry, keys = registry_of(settings, client), SubscriptionKeys.of(settings.redis.prefix)
     await added(client, configured(tmp_path), "one")
+    copy = {key: await client.dump(key) for key in msgspec.structs.astuple(keys)}
+    await registry.remove("one")
+    await registry.sync([*filed(settings), ("theirs", b"{}")], NOW)
+    before = await registry.all()
+    await client.flushall()
+    for key, value in copy.items():
+        if value is not None:
+            await client.restore(key, 0, value)
+    file = [(name, settings.replace(b"hook", b"newer")) for name, settings in filed(settings)]
 
     async def announce(_: OperationalEvent) -> None:
         raise AssertionError("nothing is lost")
 
     with capture_logs() as said:
-        kept = await restore(registry, filed(settings), await registry.all(), now=LATER, announce=announce)
-    assert kept.registered["one"].origin == "run"
-    assert [line["event"] for line in said] == [
-        "subscriptions of the file are not brought back",
-        "subscriptions brought back",
-    ]
+        kept = await restore(registry, file, before, now=LATER, announce=announce)
+    assert {name: one.origin for name, one in kept.registered.items()} == {"one": "run", "other": "file"}
+    assert kept.registered["other"] == before.registered["other"]
+    conflict, line = said
+    assert (conflict["log_level"], conflict["event"]) == ("error", "subscription of the file not brought back")
+    assert (conflict["subscription"], "poller subscriptions remove one" in conflict["advice"]) == ("one", True)
+    assert (line["event"], line["log_level"]) == ("subscriptions brought back", "warning")
+    assert [line[name] for name in ("left_out", "differing", "missing")] == [["one"], ["other"], ["theirs"]]
+    assert all(f": {name}" in line["advice"] for name in ("one", "other", "theirs"))
 
 
 async def test_a_fault_of_the_program_is_an_error_and_passes(client: FakeAsyncRedis, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from poller.store.subscriptions import (
     SubscriptionOutline,
     Subscriptions,
     Write,
+    file_differences,
     health_field,
     older_subscriptions,
     outline_of,
@@ -711,6 +712,25 @@ async def test_what_an_older_copy_has_otherwise_is_named(store_client: Redis) ->
     await registry.add("new", SETTINGS, (), moment_of(before.at + 1))
     found = older_subscriptions(await registry.all(), before)
     assert found == OlderSubscriptions(changed=("changed",), returned=("removed", "replaced"))
+
+
+def test_an_id_that_an_older_copy_has_for_one_of_run_time_keeps_no_other_away() -> None:
+    """Law: a restoration leaves out what conflicts, with the reason, and brings back the rest as it was."""
+    old = applied(Subscriptions(), registering.plan_file(Subscriptions(), {"b": OTHER}, NOW))
+    kept = applied(old, registering.plan_addition(old, "a", ONE, (), NOW))
+    before = msgspec.structs.replace(filed("a", "b", "c", "d"), version=9)
+    file = {"a": ONE, "b": ONE, "c": OTHER}
+    kept = applied(kept, registering.plan_file(kept, file, LATER, before))
+    assert {name: one.origin for name, one in kept.registered.items()} == {"a": "run", "b": "file", "c": "file"}
+    assert [kept.registered[name] for name in "bc"] == [before.registered[name] for name in "bc"]
+    assert registering.plan_file(kept, file, LATER, before) == []
+    found = file_differences(kept, file, before)
+    assert (list(found.conflicts), found.differing, found.missing) == (["a"], ("c",), ("d",))
+    assert "poller subscriptions remove a" in found.conflicts["a"]
+    assert registering.plan_missing(kept, file, LATER, before) == []
+    free = applied(kept, registering.plan_removal(kept, "a"))
+    (write,) = registering.plan_missing(free, file, LATER, before)
+    assert applied(free, [write]).registered["a"] == before.registered["a"]
 
 
 def wanting(sink: str, *feeds: str) -> bytes:
