@@ -204,7 +204,8 @@ def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
     outline = registered.outline
     if outline is UNREADABLE or not outline.wants(feed):
         return False
-    return outline.is_from_earliest or 0 < registered.asked_for(feed) <= EntryId.parse(last).ms
+    after = registered.new_after(feed)
+    return outline.is_from_earliest or (after != "" and EntryId.parse(last) > EntryId.parse(after))
 
 
 async def store_orphans(client: Redis, settings: Settings, *, within: float = SEARCH_SECONDS) -> None:

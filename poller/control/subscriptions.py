@@ -88,7 +88,8 @@ async def add(
     if _in_file(settings, wanted.id):
         raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
     signing_secrets(wanted.secret_files)
-    await registry.add(wanted.id, encode_subscription(wanted), secrets, now, credential=credential)
+    ends = await _ends(registry, settings, wanted)
+    await registry.add(wanted.id, encode_subscription(wanted), secrets, now, credential=credential, ends=ends)
 
 
 async def change(
@@ -110,7 +111,22 @@ async def change(
         SubscriptionFiled: the subscription is in the file.
     """
     refuse_change(await registry.all(), settings, wanted.id)
-    await registry.change(wanted.id, encode_subscription(wanted), following)
+    ends = await _ends(registry, settings, wanted)
+    await registry.change(wanted.id, encode_subscription(wanted), following, ends=ends)
+
+
+async def _ends(registry: Registry, settings: Settings, *wanted: SubscriptionSettings) -> dict[str, str]:
+    named = (feed for one in wanted for feed in one.feeds or ())
+    return await registry.last_entries(settings.redis.prefix, (*settings.feed_ids, *named))
+
+
+async def filed_ends(registry: Registry, settings: Settings) -> dict[str, str]:
+    """The last entries of the feeds of the file's subscriptions.
+
+    Raises:
+        StoreError: see :func:`~poller.store.recovery.last_entries`.
+    """
+    return await _ends(registry, settings, *settings.subscriptions)
 
 
 async def pause(client: Redis, settings: Settings, subscription: str, *, reason: str, now: datetime) -> Paused | None:

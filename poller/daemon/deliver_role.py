@@ -25,7 +25,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.orphans import waiting_at
-from poller.control.subscriptions import end_unlisted_feeds, filed, health_resumed
+from poller.control.subscriptions import end_unlisted_feeds, filed, filed_ends, health_resumed
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
@@ -44,6 +44,7 @@ from poller.store.scripts import ScriptSender
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
 from poller.store.subscriptions import (
+    NO_ENDS,
     NO_SUBSCRIPTIONS,
     UNLISTED,
     SinkPauses,
@@ -82,6 +83,7 @@ class FileSubscriptions:
             clock: the store's.
         """
         self.file = filed(settings)
+        self._settings = settings
         self._registry = registry
         self._client = client
         self._keys = MemberKeys.of(settings.redis.prefix)
@@ -101,7 +103,15 @@ class FileSubscriptions:
             ConfigurationError: two subscriptions have one id.
             StoreError: the store is unavailable.
         """
-        await self._registry.sync(self.file, self._clock.now())
+        await self._registry.sync(self.file, self._clock.now(), ends=await self.ends())
+
+    async def ends(self) -> dict[str, str]:
+        """The last entry of each feed, to be read before its subscriptions are written.
+
+        Raises:
+            StoreError: the store is unavailable.
+        """
+        return await filed_ends(self._registry, self._settings)
 
     async def reconcile(self, kept: Subscriptions) -> bool:
         """Pause the file subscriptions that no live process lists, and resume those that one lists again.
@@ -144,7 +154,8 @@ class FileSubscriptions:
         """Register those of the file that are not registered; returns whether there were some."""
         origins = {name: one.origin for name, _ in self.file if (one := kept.registered.get(name)) is not None}
         if len(origins) < len(self.file):
-            for name in await self._registry.add_missing(self.file, self._clock.now(), self._before):
+            ends = await self.ends()
+            for name in await self._registry.add_missing(self.file, self._clock.now(), self._before, ends=ends):
                 _log.info("subscription registered", subscription=name, reason="it is in the configuration file")
             return True
         if "run" not in origins.values():
@@ -178,6 +189,7 @@ async def restore(
     *,
     now: datetime,
     announce: Callable[[OperationalEvent], Awaitable[None]],
+    ends: Mapping[str, str] = NO_ENDS,
 ) -> Subscriptions:
     """Restore what can be restored, and announce the rest. Returns what there is then.
 
@@ -187,13 +199,14 @@ async def restore(
         before: what was there when it was looked at last.
         now: UTC.
         announce: publishes an operational event.
+        ends: the last entries of the feeds, for those of the file that are new.
 
     Raises:
         StoreError: nothing was announced yet.
     """
     pauses = await registry.restore(before, health_resumed)
     paused, resumed = pauses.paused, pauses.resumed
-    paused += await registry.sync(file, now, before)
+    paused += await registry.sync(file, now, before, ends=ends)
     kept = await registry.all()
     filing = file_differences(kept, dict(file), before)
     for name, conflict in filing.conflicts.items():
@@ -496,7 +509,8 @@ class DeliverRole:
         shared, self._seen = self._shared, None
         self._filing.lost(before)
         publish = partial(announce, shared.store.client, shared.settings.redis.prefix)
-        return await restore(self._registry, self._filing.file, before, now=shared.clock.now(), announce=publish)
+        ends, now = await self._filing.ends(), shared.clock.now()
+        return await restore(self._registry, self._filing.file, before, now=now, announce=publish, ends=ends)
 
     def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
         if isinstance(error, StoreUnavailable):

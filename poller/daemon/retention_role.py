@@ -257,9 +257,9 @@ def watched(
     """
     outlines = {name: outline_of(text) for name, text in file}
     outlines |= {name: one.outline for name, one in kept.registered.items()}
-    asked = {name: one.asked_for(feed) for name, one in kept.registered.items()}
+    after = {name: one.new_after(feed) for name, one in kept.registered.items()}
     return {
-        name: WatchedConsumer(ConsumerKeys.of(prefix, feed, name), one.is_from_earliest, asked.get(name, 0))
+        name: WatchedConsumer(ConsumerKeys.of(prefix, feed, name), one.is_from_earliest, after.get(name, ""))
         for name, one in outlines.items()
         if one.wants(feed)
     }

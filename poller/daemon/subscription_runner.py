@@ -383,6 +383,7 @@ class SubscriptionRunner:
             feed_state=keys.state,
             since=known.since,
             asked=known.asked_for(feed),
+            new_after=known.new_after(feed),
             subscription=self._name,
             nonce=nonce_of(shared.member, shared.clock),
             lease=shared.settings.lease.ttl,

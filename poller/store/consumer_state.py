@@ -104,6 +104,7 @@ class ConsumerStore:
         feed_state: str = "",
         since: datetime | None = None,
         asked: int = 0,
+        new_after: str = "",
         clock: Clock,
     ) -> None:
         """Take what the store works with.
@@ -120,6 +121,7 @@ class ConsumerStore:
             feed_state: the key of the feed's state, where a reset of the feed matters.
             since: when the subscription was first known, UTC; None: it is new.
             asked: since when it wants this feed, in milliseconds of the store's clock; 0: since now.
+            new_after: the entry after which all of this feed is new to it; empty: what comes from now on.
             clock: of this process; its seconds go forward while the process is stopped, too.
         """
         self.keys = keys
@@ -129,7 +131,7 @@ class ConsumerStore:
         self._subscription = subscription
         self._group = group_of(subscription)
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, witness=keys.state, clock=clock)
-        self._beginning = StartPosition(client, keys, events, feed_state, since, asked)
+        self._beginning = StartPosition(client, keys, events, feed_state, since, asked, new_after)
         self._serial = 0
         self._clock = clock
 

@@ -47,7 +47,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.clock import Clock, milliseconds_of, moment_of, rfc3339
-from poller.errors import StoreError
+from poller.errors import StoreError, StoreRefused
 from poller.redis.errors import translated
 from poller.store.feed_state import (
     ANEW_AT,
@@ -65,9 +65,9 @@ from poller.store.feed_state import (
     FeedState,
     Loss,
 )
-from poller.store.keys import ConsumerKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, remembered_key
 from poller.store.scripts import lua
-from poller.store.stream import EARLIEST, EntryId, before, last_id
+from poller.store.stream import EARLIEST, EntryId, before, last_id, last_ids
 
 ORDER: Final = "order"
 STREAM: Final = "stream"
@@ -347,6 +347,36 @@ async def known_feeds(client: Redis, key: str) -> list[str]:
     return sorted(name.decode("utf-8", "replace") for name in found)
 
 
+async def last_entries(client: Redis, prefix: str, feeds: Iterable[str]) -> dict[str, str]:
+    """The last entry of the stream of each of these feeds, and of each that has a note, by ``SOURCE/NAME``.
+
+    Empty where the stream cannot be read. Streams without entries are left out; under the empty name is the entry that
+    counts for them, and for every feed that is not known yet: all that they will publish comes after it. It is empty
+    where the notes cannot be read, for then other feeds may have entries.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`; a key of another type is no error.
+    """
+    others, noted = {"": EARLIEST}, list[str]()
+    try:
+        noted = await known_feeds(client, remembered_key(prefix))
+    except StoreRefused:
+        others = {"": ""}
+    names = dict.fromkeys((*feeds, *noted))
+    keys = {name: FeedKeys.of(prefix, name).events for name in names}
+    try:
+        ends = await last_ids(client, list(keys.values()))
+    except StoreRefused:
+        ends = {key: await _end(client, key) for key in keys.values()}
+    return others | {name: ends[key] for name, key in keys.items() if ends[key] != others[""]}
+
+
+async def _end(client: Redis, key: str) -> str:
+    with suppress(StoreRefused):
+        return (await last_ids(client, [key]))[key]
+    return ""
+
+
 async def store_unread(client: Redis, key: str, feed: str) -> None:
     """Write an empty note for a feed without one that another version has stored.
 
@@ -483,6 +513,8 @@ class StartPosition(msgspec.Struct):
         feed_state: the key of the feed's state; empty where resets do not matter.
         since: when the subscription was first known, UTC; None: that does not matter.
         asked: since when it wants this feed, in milliseconds of the store's clock; 0: since it is known.
+        new_after: the entry after which all is new to it, see
+            :meth:`~poller.store.subscriptions.Registered.new_after`; empty: not known, so what comes from now on.
     """
 
     client: Redis
@@ -491,6 +523,7 @@ class StartPosition(msgspec.Struct):
     feed_state: str = ""
     since: datetime | None = None
     asked: int = 0
+    new_after: str = ""
     _seen: _FeedStart | None = None
     _opened_with: str | None = None
 
@@ -548,8 +581,8 @@ class StartPosition(msgspec.Struct):
 
     def _new(self, last: str) -> str:
         """The last entry before the subscription wanted the feed, however late delivery begins."""
-        # If the server's clock was set back since, the last entry counts: a moment in the future would skip events.
-        return before(f"{self.asked}-0") if 0 < self.asked <= EntryId.parse(last).ms else last
+        # A stream that went back ends before that entry: what comes next may have lower ids.
+        return min(self.new_after or last, last, key=EntryId.parse)
 
     async def _was_lost_with(self, feed: _FeedStart) -> bool:
         """Whether the consumer was lost when its feed was reset."""

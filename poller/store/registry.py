@@ -19,7 +19,7 @@ script only while nothing else has changed since the reading that it was planned
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeVar, cast
 
@@ -31,9 +31,11 @@ from poller.errors import StoreError
 from poller.redis.errors import translated
 from poller.store.keys import SubscriptionKeys
 from poller.store.members import ListedSubscriptions
+from poller.store.recovery import last_entries
 from poller.store.scripts import SHEBANG, ScriptBatch, ScriptCall, ScriptSender, in_any_case, lua
 from poller.store.subscriptions import (
     LONGEST_PAUSE,
+    NO_ENDS,
     PARTS,
     WHOLE,
     FilePauses,
@@ -166,8 +168,17 @@ class Registry:
         hashes = [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
         return subscriptions_of(version or None, hashes, at, changes)
 
+    async def last_entries(self, prefix: str, feeds: Iterable[str]) -> dict[str, str]:
+        """See :func:`poller.store.recovery.last_entries`; to be read before what is asked for is written."""
+        return await last_entries(self._client, prefix, feeds)
+
     async def sync(
-        self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions | None = None
+        self,
+        file: Sequence[tuple[str, bytes]],
+        now: datetime,
+        before: Subscriptions | None = None,
+        *,
+        ends: Mapping[str, str] = NO_ENDS,
     ) -> tuple[str, ...]:
         """Register the subscriptions of a file with its settings. Which of them rest says :meth:`reconcile`.
 
@@ -175,6 +186,7 @@ class Registry:
             file: id and settings in JSON, for each; equal settings are equal bytes.
             now: UTC.
             before: what was there, where the store has lost it; an id that one of run time has is left out then.
+            ends: :meth:`last_entries` of all feeds.
 
         Returns:
             The ids of those that are paused as they were before.
@@ -185,13 +197,18 @@ class Registry:
         """
 
         def plan(kept: Subscriptions) -> tuple[list[Write], tuple[str, ...]]:
-            writes = plan_file(kept, dict(file), now, before)
+            writes = plan_file(kept, dict(file), now, before, ends)
             return writes, paused_by(writes)
 
         return await self._change(plan)
 
     async def add_missing(
-        self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions
+        self,
+        file: Sequence[tuple[str, bytes]],
+        now: datetime,
+        before: Subscriptions,
+        *,
+        ends: Mapping[str, str] = NO_ENDS,
     ) -> tuple[str, ...]:
         """Register those subscriptions of a file that are not registered.
 
@@ -199,13 +216,14 @@ class Registry:
             file: as of :meth:`sync`.
             now: UTC.
             before: those that are here come back as they are here, pauses included.
+            ends: :meth:`last_entries` of all feeds.
 
         Returns:
             The ids of those that this has registered.
         """
 
         def plan(kept: Subscriptions) -> tuple[list[Write], tuple[str, ...]]:
-            writes = plan_missing(kept, dict(file), now, before)
+            writes = plan_missing(kept, dict(file), now, before, ends)
             return writes, tuple(name for part, name, _ in writes if part == "registry")
 
         return await self._change(plan)
@@ -237,6 +255,7 @@ class Registry:
         now: datetime,
         *,
         credential: bytes | None = None,
+        ends: Mapping[str, str] = NO_ENDS,
     ) -> None:
         """Add one at run time; see :func:`~poller.store.subscriptions.plan_addition`.
 
@@ -244,12 +263,20 @@ class Registry:
             SubscriptionTaken: there is one of this id.
         """
         await self._change(
-            lambda kept: (plan_addition(kept, subscription, settings, secrets, now, credential=credential), None),
+            lambda kept: (
+                plan_addition(kept, subscription, settings, secrets, now, credential=credential, ends=ends),
+                None,
+            ),
             adds=True,
         )
 
     async def change(
-        self, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
+        self,
+        subscription: str,
+        settings: bytes,
+        following: Following = lambda _, credential: credential,
+        *,
+        ends: Mapping[str, str] = NO_ENDS,
     ) -> None:
         """Change its settings; its secrets, its pause and its health stay.
 
@@ -257,11 +284,12 @@ class Registry:
             subscription: its id.
             settings: in JSON.
             following: says what becomes of its credential; may be asked more than once.
+            ends: :meth:`last_entries` of its feeds.
 
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        await self._change(lambda kept: (plan_change(kept, subscription, settings, following), None))
+        await self._change(lambda kept: (plan_change(kept, subscription, settings, following, ends), None))
 
     async def remove(self, subscription: str, since: datetime | None = None) -> None:
         """Delete all that is kept of one here; what it has at its feeds: :func:`forget`.

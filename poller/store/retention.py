@@ -44,7 +44,7 @@ from poller.redis.errors import translated
 from poller.store.consumer_state import forget_unbegun
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.scripts import in_any_case, lua
-from poller.store.stream import EARLIEST, EntryId, before, consumer_groups
+from poller.store.stream import EARLIEST, EntryId, consumer_groups
 
 FENCED: Final = b"FENCED"
 REPLAY: Final = "replay:"
@@ -142,19 +142,17 @@ class WatchedConsumer(msgspec.Struct, frozen=True):
     Attributes:
         keys: of the pair.
         earliest: whether it wants all there is, where it has not begun.
-        asked: since when it wants the feed, in milliseconds of the store's clock; 0: not known.
+        new_after: the entry after which all is new to it; empty: not known.
     """
 
     keys: ConsumerKeys
     earliest: bool = False
-    asked: int = 0
+    new_after: str = ""
 
     @property
     def start(self) -> str:
         """The entry after which it begins, where it has not; empty: it needs nothing yet."""
-        if self.earliest:
-            return EARLIEST
-        return before(f"{self.asked}-0") if self.asked else ""
+        return EARLIEST if self.earliest else self.new_after
 
 
 Groups = Mapping[str, Mapping[str, Any]]

@@ -98,6 +98,11 @@ def before(entry: str) -> str:
     return str(EntryId.parse(entry).before)
 
 
+def before_moment(moment: int) -> str:
+    """The text of the id just before those of a moment, in milliseconds; empty for 0, which is not known."""
+    return before(f"{moment}-0") if moment else ""
+
+
 LOOK_BACK: Final = timedelta(seconds=10)
 """How often to look whether a stream has lost its last entries, as one does in a failover."""
 _ENTRIES: Final = 200

@@ -28,6 +28,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ import msgspec
 from poller.clock import milliseconds_of, moment_of
 from poller.errors import ConfigurationError, SubscriptionResumed, SubscriptionTaken, SubscriptionUnknown
 from poller.store.members import ListedSubscriptions
+from poller.store.stream import before_moment
 
 T = TypeVar("T")
 
@@ -97,10 +99,11 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         origin: ``file``: the configuration's; ``run``: it was added while the program ran.
         settings: a JSON object with the keys that a ``[[subscriptions]]`` table has.
         since: when it was first known, UTC.
-        asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
-            published from then on is new to it, however late its delivery begins.
+        asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known.
         asked_before: the same for each feed that it wanted before its feeds were changed last, whether or not they list
             it now; under :data:`WHOLE` for every other one, where it wanted all.
+        asked_after: the last entry that each feed's stream had when it was asked for; under :data:`WHOLE` that of every
+            other one. Absent or empty where that is not known: an earlier version has written it.
         signed: whether a signing secret was made for it here, which the store has to have.
         rests: whether it was paused by anything but the files, so that the store has to have its pause.
     """
@@ -110,6 +113,7 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
     since: datetime
     asked: int = 0
     asked_before: Mapping[str, int] = {}
+    asked_after: Mapping[str, str] = {}
     signed: bool = False
     rests: bool = False
 
@@ -122,6 +126,17 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         """Since when it wants this one of its feeds, in milliseconds of the store's clock; 0: not known."""
         others = self.asked_before.get(WHOLE, self.asked) if self.outline.feeds is None else self.asked
         return self.asked_before.get(feed, others)
+
+    def new_after(self, feed: str) -> str:
+        """The entry after which all of one of its feeds is new to it, however late its delivery begins; empty: unknown.
+
+        It is the last one of the stream, read right before the subscription was written, whose entries get higher ids
+        whatever the store's clock. What comes between that reading and that writing is delivered, too: registry and
+        streams may be on different servers. Only where no entry is known the moment counts, and then a clock that is
+        set back makes the subscription miss what is published until it is past that moment again.
+        """
+        known = self.asked_after.get(feed, self.asked_after.get(WHOLE, ""))
+        return known or before_moment(self.asked_for(feed))
 
 
 class Paused(msgspec.Struct, frozen=True):
@@ -373,6 +388,7 @@ Following = Callable[[bytes, bytes | None], bytes | None]
 """Makes of a subscription's settings and credential, as they are kept, the credential that is kept from now on."""
 
 NO_SUBSCRIPTIONS: Final = Subscriptions()
+NO_ENDS: Final[Mapping[str, str]] = MappingProxyType({})
 _json: Final = msgspec.json.Encoder().encode
 
 
@@ -388,7 +404,11 @@ def change_of(kept: Subscriptions, writes: Sequence[Write]) -> str:
 
 
 def plan_file(
-    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions | None = None
+    kept: Subscriptions,
+    file: Mapping[str, bytes],
+    now: datetime,
+    before: Subscriptions | None = None,
+    ends: Mapping[str, str] = NO_ENDS,
 ) -> list[Write]:
     """The writes that register the subscriptions of a file with its settings. None is paused.
 
@@ -399,6 +419,7 @@ def plan_file(
         before: what was there before the store lost it: file subscriptions are as they were, whatever the file says of
             them, for another process may have a newer one; the file counts for those that were not there, and what
             :func:`file_differences` calls a conflict is left out. None: nothing was lost.
+        ends: the last entries of the streams, see :func:`poller.store.recovery.last_entries`.
 
     Raises:
         ConfigurationError: nothing was lost, and one of them has the id of a subscription that was added at run time.
@@ -411,14 +432,14 @@ def plan_file(
     there = {name: one for name, one in kept.registered.items() if one is not _UNREADABLE}
     had = {name: one for name, one in before.registered.items() if name in file and _is_filed(one)}
     added = {
-        name: had.get(name) or Registered("file", msgspec.Raw(settings), now, kept.at)
+        name: had.get(name) or _new("file", settings, now, kept.at, ends)
         for name, settings in file.items()
         if name not in there
     }
     writes = _file_additions(kept, added, before)
     for name in (name for name in file if name not in added):
         if name not in had:
-            one = _with_settings(there[name], file[name], kept.at)
+            one = _with_settings(there[name], file[name], kept.at, ends)
         elif kept.continues(before):  # then whatever differs was changed since
             continue
         else:
@@ -428,9 +449,15 @@ def plan_file(
     return writes
 
 
-def plan_missing(kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions) -> list[Write]:
+def plan_missing(
+    kept: Subscriptions,
+    file: Mapping[str, bytes],
+    now: datetime,
+    before: Subscriptions,
+    ends: Mapping[str, str] = NO_ENDS,
+) -> list[Write]:
     """The writes that register those subscriptions of a file that are not registered; see :func:`plan_file`."""
-    return plan_file(kept, {name: file[name] for name in file if name not in kept.registered}, now, before)
+    return plan_file(kept, {name: file[name] for name in file if name not in kept.registered}, now, before, ends)
 
 
 class FileDifferences(msgspec.Struct, frozen=True):
@@ -586,6 +613,7 @@ def plan_addition(
     now: datetime,
     *,
     credential: bytes | None = None,
+    ends: Mapping[str, str] = NO_ENDS,
 ) -> list[Write]:
     """The writes that add a subscription at run time.
 
@@ -596,20 +624,25 @@ def plan_addition(
         secrets: those that were made for it.
         now: UTC.
         credential: that was brought for it.
+        ends: as of :func:`plan_file`.
 
     Raises:
         SubscriptionTaken: there is one of this id.
     """
     if subscription in kept.registered:
         raise SubscriptionTaken(f'there is a subscription "{subscription}" already')
-    one = Registered("run", msgspec.Raw(settings), now, kept.at, signed=bool(secrets))
+    one = msgspec.structs.replace(_new("run", settings, now, kept.at, ends), signed=bool(secrets))
     writes = [_registration(subscription, one)]
     writes += [("secrets", subscription, _json(tuple(secrets)))] if secrets else []
     return writes + _credential_change(kept, subscription, credential)
 
 
 def plan_change(
-    kept: Subscriptions, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
+    kept: Subscriptions,
+    subscription: str,
+    settings: bytes,
+    following: Following = lambda _, credential: credential,
+    ends: Mapping[str, str] = NO_ENDS,
 ) -> list[Write]:
     """The writes that change the settings of a subscription and nothing else.
 
@@ -618,6 +651,7 @@ def plan_change(
         subscription: its id.
         settings: in JSON.
         following: says what becomes of its credential.
+        ends: as of :func:`plan_file`.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
@@ -625,7 +659,7 @@ def plan_change(
     before = require_registered(kept, subscription)
     has = following(bytes(before.settings), kept.credentials.get(subscription))
     same = bytes(before.settings) == settings
-    writes = [] if same else [_registration(subscription, _with_settings(before, settings, kept.at))]
+    writes = [] if same else [_registration(subscription, _with_settings(before, settings, kept.at, ends))]
     writes += _sink_changes(kept, subscription, settings)
     return writes + _credential_change(kept, subscription, has)
 
@@ -747,10 +781,16 @@ def _as_before(one: Registered, before: Registered) -> Registered:
     Feeds that it wants since later than before come from a process that has registered its file since.
     """
     settings = one.settings if one.asked > before.asked else before.settings
-    return msgspec.structs.replace(_with_settings(before, bytes(settings), one.asked), rests=one.rests)
+    return msgspec.structs.replace(_with_settings(before, bytes(settings), one.asked, one.asked_after), rests=one.rests)
 
 
-def _with_settings(one: Registered, settings: bytes, at: int) -> Registered:
+def _new(origin: Origin, settings: bytes, now: datetime, at: int, ends: Mapping[str, str]) -> Registered:
+    outline = outline_of(settings)
+    after = {feed: entry for feed, entry in ends.items() if feed == WHOLE or outline.wants(feed)}
+    return Registered(origin, msgspec.Raw(settings), now, at, asked_after=after)
+
+
+def _with_settings(one: Registered, settings: bytes, at: int, ends: Mapping[str, str]) -> Registered:
     if bytes(one.settings) == settings:
         return one
     before, after = one.outline, outline_of(settings)
@@ -765,7 +805,15 @@ def _with_settings(one: Registered, settings: bytes, at: int) -> Registered:
             asked.setdefault(feed, moment)
     if WHOLE in asked:
         asked = dict.fromkeys(after.feeds or (), asked[WHOLE]) | asked
-    return msgspec.structs.replace(changed, asked=at, asked_before=asked)
+    return msgspec.structs.replace(changed, asked=at, asked_before=asked, asked_after=_asked_after(one, after, ends))
+
+
+def _asked_after(one: Registered, now: SubscriptionOutline, ends: Mapping[str, str]) -> Mapping[str, str]:
+    """The last entries before each feed was asked for, of a subscription that lists other feeds now."""
+    if one.outline.feeds is None or WHOLE in one.asked_before:
+        return one.asked_after  # it has wanted all
+    before = {feed: one.new_after(feed) for feed in (*one.outline.feeds, *one.asked_before)}
+    return {feed: entry for feed, entry in ends.items() if feed == WHOLE or now.wants(feed)} | before
 
 
 def _sink_changes(kept: Subscriptions, name: str, settings: bytes) -> list[Write]:

@@ -113,6 +113,8 @@ async def test_something_is_left_until_all_is_settled(client: Redis, settings: S
         ({"start": "earliest", "feeds": list(FEEDS)}, None, False),
         ({"asked": 3}, None, True),
         ({"asked": 4}, None, False),
+        ({"asked": 4, "asked_after": {OLD: "2-0"}}, None, True),
+        ({"asked": 2, "asked_after": {OLD: "3-0"}}, None, False),
         ({}, None, False),
         ({"feeds": list(FEEDS)}, "2-0", True),
         ({}, "3-0", False),
@@ -123,8 +125,9 @@ async def test_one_that_has_no_group_there(
 ) -> None:
     """Law: a consumer without a group waits for the events from its start position on."""
     kept = await registry_of(settings, client).all()
+    asked = {name: table[name] for name in ("asked", "asked_after") if name in table}
     one = msgspec.structs.replace(
-        kept.registered["a"], settings=msgspec.Raw(msgspec.json.encode(table)), asked=table.get("asked", 0)
+        kept.registered["a"], **{"settings": msgspec.Raw(msgspec.json.encode(table)), "asked": 0} | asked
     )
     if place:
         await client.hset(A.state, "place", place)

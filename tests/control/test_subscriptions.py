@@ -433,3 +433,20 @@ async def test_attempts_that_wait_are_counted_with_the_first_moment(client: Fake
 async def _announced(client: FakeAsyncRedis) -> list[dict[str, Any]]:
     entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(operations_key("poller")))
     return [msgspec.json.decode(fields[b"data"]) for _, fields in entries]
+
+
+async def test_a_feed_that_is_listed_later_is_new_after_its_last_entry_then(
+    client: FakeAsyncRedis, tmp_path: Path
+) -> None:
+    """Law: a change notes where the stream of each feed that it adds ends, and leaves what was noted of the others."""
+    settings, streams = configured(tmp_path), [FeedKeys.of("poller", feed).events for feed in FEEDS]
+    registry = registry_of(settings, client)
+    for number in (1, 2):
+        for stream in streams:
+            await client.xadd(stream, {"data": "{}"}, id=f"{number}-0")
+        if number == 1:
+            await added(client, settings, "a")
+    wanted = subscription_of({"id": "a", "sink": SINK, "feeds": FEEDS}, settings, where="x")
+    await subscribing.change(registry, settings, wanted)
+    one = (await registry.all()).registered["a"]
+    assert [one.new_after(feed) for feed in FEEDS] == ["1-0", "2-0"]

@@ -21,6 +21,7 @@ from structlog.typing import EventDict
 from poller.clock import Clock, milliseconds_of, moment_of
 from poller.config.load import load
 from poller.config.settings import Settings
+from poller.control import subscriptions as subscribing
 from poller.control.orphans import stated
 from poller.control.status import subscription_statuses
 from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, remove, resume
@@ -73,10 +74,10 @@ class Scene:
     def client(self) -> Redis:
         return self.store.client
 
-    def settings(self, *ids: str, more: str = "", url: str | None = None) -> Settings:
+    def settings(self, *ids: str, more: str = "", url: str | None = None, start: str = "earliest") -> Settings:
         tables = [
             f'[[subscriptions]]\nid = "{one}"\nsink = "{url or self.sink.url}/{one}"\nallow_private = true\n'
-            f'start = "earliest"\n{more}\n'
+            f'start = "{start}"\n{more}\n'
             for one in ids
         ]
         file = self.directory / "poller.toml"
@@ -277,6 +278,32 @@ async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene:
     await scene.arrives("file", "before", "between")
     await scene.add("after")
     await scene.arrives("run", "between", "after")
+
+
+@pytest.mark.parametrize("there", [(), ("e1",)], ids=["a new stream", "one that exists"])
+@pytest.mark.parametrize("source", ["file", "run"])
+async def test_what_comes_after_the_stores_clock_was_set_back_is_delivered(
+    scene: Scene, source: str, there: tuple[str, ...]
+) -> None:
+    """Law: all that is published after a subscription was asked for is new to it, however low its entry ids are."""
+    for number, one in enumerate(there, 1):
+        await scene.client.xadd(EVENTS, {"data": spelled(id=one, partitionkey=one)}, id=f"{number}000-0")
+    settings = scene.settings("a", start="now")
+    without = scene.settings()
+    if source == "run":
+        await subscribing.add(scene.registry, without, settings.subscriptions[0], secrets=(), now=now())
+    else:
+        seen = Membership(
+            Members(scene.client, MemberKeys.of("poller"), name="m", ttl=timedelta(minutes=1), clock=store_clock()),
+            ttl=timedelta(minutes=1),
+            watch=StoreMonitor("warn", clock=Clock()),
+            clock=Clock(),
+        )
+        await FileSubscriptions(settings, scene.registry, scene.client, seen, clock=Clock()).register()
+    for number, one in ((5000, "e5"), (6000, "e6")):  # as a clock that shows 1970 makes them
+        await scene.client.xadd(EVENTS, {"data": spelled(id=one, partitionkey=one)}, id=f"{number}-0")
+    scene.deliver(settings if source == "file" else without)
+    await scene.arrives("a", "e5", "e6")
 
 
 async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> None:

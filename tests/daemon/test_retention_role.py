@@ -184,13 +184,13 @@ async def test_whom_a_feed_has(valkey: Redis, tmp_path: Path) -> None:
     settings = configured(tmp_path, "file")
     await added(valkey, settings, "run")
     kept = await registry_of(settings, valkey).all()
-    assert kept.registered["run"].asked
+    assert kept.registered["run"].new_after(FEED) == "0-0"
     unreadable = Registered("run", msgspec.Raw(b'{"start": "never"}'), NOW - timedelta(days=1))
     kept = Subscriptions(registered={**kept.registered, "odd": unreadable}, paused=kept.paused)
     found = watched(FEED, kept, filed(settings), "poller")
     assert found == {
         "file": WatchedConsumer(ConsumerKeys.of("poller", FEED, "file")),
-        "run": WatchedConsumer(ConsumerKeys.of("poller", FEED, "run"), asked=kept.registered["run"].asked),
+        "run": WatchedConsumer(ConsumerKeys.of("poller", FEED, "run"), new_after="0-0"),
         "odd": WatchedConsumer(ConsumerKeys.of("poller", FEED, "odd"), earliest=True),
     }
     assert set(watched(FEEDS[1], kept, filed(settings), "poller")) == {"file", "odd"}

@@ -18,7 +18,7 @@ from poller.redis.client import commands
 from poller.store.commands import RoundRequest, request_round
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.feed_state import ANEW_AT, DELTA_TOKEN, LOST, LOST_AT, READ_AT, FeedState
-from poller.store.keys import ConsumerKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, remembered_key
 from poller.store.recovery import (
     BEGINNING,
     ORDER,
@@ -29,11 +29,12 @@ from poller.store.recovery import (
     high_water_marks,
     is_announced,
     known_feeds,
+    last_entries,
     loss_marks,
     loss_of,
     overhear,
 )
-from poller.store.stream import EntryId
+from poller.store.stream import EntryId, before_moment
 from tests.harness.clock import StubClock
 from tests.store.test_feed import KEYS, begun
 from tests.store.test_lost_parts import FEED, Process, gone
@@ -153,7 +154,7 @@ async def real(any_store: str) -> AsyncIterator[Redis]:
 
 
 def beginning(client: Redis, *, subscribed: int, asked: int = 0) -> StartPosition:
-    return StartPosition(client, PAIR, KEYS.events, KEYS.state, moment(subscribed), asked)
+    return StartPosition(client, PAIR, KEYS.events, KEYS.state, moment(subscribed), asked, before_moment(asked))
 
 
 def moment(milliseconds: int) -> datetime:
@@ -172,6 +173,7 @@ def pair(client: Redis, *, subscribed: int, asked: int = 0) -> ConsumerStore:
         feed_state=KEYS.state,
         since=moment(subscribed),
         asked=asked,
+        new_after=before_moment(asked),
         clock=Clock(),
     )
 
@@ -462,9 +464,25 @@ async def test_what_was_published_since_it_was_asked_for_is_new(store_client: Re
     """Law: a consumer starts with the events after its subscription, however late its delivery begins."""
     for entry in ("1000-0", "2000-0"):
         await store_client.xadd(KEYS.events, {"data": "{}"}, id=entry)
-    place, _ = await StartPosition(store_client, PAIR, KEYS.events, KEYS.state, asked=asked).place("now")
+    after = before_moment(asked)
+    place, _ = await StartPosition(store_client, PAIR, KEYS.events, KEYS.state, new_after=after).place("now")
     assert place == (expected if "-" in expected else f"{expected}-18446744073709551615")
-    assert (await StartPosition(store_client, PAIR, KEYS.events, asked=asked).place("earliest"))[0] == "0-0"
+    assert (await StartPosition(store_client, PAIR, KEYS.events, new_after=after).place("earliest"))[0] == "0-0"
+
+
+async def test_the_last_entries_of_the_feeds(real: Redis) -> None:
+    """Law: each known stream with entries has its last one, also a deleted one; an unusable stream stops nothing."""
+    there = {name: FeedKeys.of("poller", name).events for name in ("a/noted", "a/named", "a/odd", "a/new")}
+    for name in ("a/noted", "a/named"):
+        await real.xadd(there[name], {"data": "{}"}, id="4-1")
+    await real.xdel(there["a/named"], "4-1")
+    await real.set(there["a/odd"], "x")
+    await real.hset(remembered_key("poller"), "a/noted", "{}")
+    found = await last_entries(real, "poller", ("a/named", "a/odd", "a/new"))
+    assert found == {"": "0-0", "a/noted": "4-1", "a/named": "4-1", "a/odd": ""}
+    await real.set(remembered_key("poller"), "x")
+    found = await last_entries(real, "poller", ("a/named", "a/odd", "a/new"))
+    assert found == {"": "", "a/named": "4-1", "a/new": "0-0"}
 
 
 class Meanwhile(FakeAsyncRedis):

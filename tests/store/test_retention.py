@@ -30,7 +30,7 @@ from poller.store.retention import (
     next_step,
     pressing,
 )
-from poller.store.stream import EntryId
+from poller.store.stream import EntryId, before_moment
 from tests.stores import all_keys
 
 FEED = "acme/contractTypes"
@@ -153,8 +153,8 @@ async def test_a_replay_keeps_what_it_has_not_done(client: Redis) -> None:
     ("one", "place", "stays"),
     [
         (WatchedConsumer(KEYS, earliest=True), None, 9),
-        (WatchedConsumer(KEYS, asked=7), None, 3),
-        (WatchedConsumer(KEYS, asked=7), "8-0", 1),
+        (WatchedConsumer(KEYS, new_after=before_moment(7)), None, 3),
+        (WatchedConsumer(KEYS, new_after=before_moment(7)), "8-0", 1),
         (WatchedConsumer(KEYS), None, 0),
         (WatchedConsumer(KEYS), "3-0", 6),
         (WatchedConsumer(KEYS, earliest=True), "8-0", 1),

@@ -19,6 +19,7 @@ from poller.store.consumer_state import forget
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.members import ListedSubscriptions
 from poller.store.registry import Registry
+from poller.store.stream import before_moment
 from poller.store.subscriptions import (
     PARTS,
     UNREADABLE,
@@ -141,13 +142,31 @@ def test_a_feed_that_is_listed_again_is_wanted_since_it_was(
     kept = Subscriptions()
     for at, names in enumerate(feeds, 1):
         now, settings = msgspec.structs.replace(kept, at=at), msgspec.json.encode({"feeds": names})
+        ends = {"": "0-0"} | {f"s/{feed}": f"{at}-7" for feed in ("one", "two", "three", "four")}
         if by == "file":
-            kept = applied(kept, registering.plan_file(now, {"a": settings}, NOW))
+            kept = applied(kept, registering.plan_file(now, {"a": settings}, NOW, ends=ends))
         elif at == 1:
-            kept = applied(kept, registering.plan_addition(now, "a", settings, (), NOW))
+            kept = applied(kept, registering.plan_addition(now, "a", settings, (), NOW, ends=ends))
         else:
-            kept = applied(kept, registering.plan_change(now, "a", settings))
-    assert {feed: kept.registered["a"].asked_for(feed) for feed in expected} == expected
+            kept = applied(kept, registering.plan_change(now, "a", settings, ends=ends))
+    one = kept.registered["a"]
+    assert {feed: one.asked_for(feed) for feed in expected} == expected
+    wanted = {feed: f"{at}-7" for feed, at in expected.items() if one.outline.wants(feed)}
+    assert {feed: one.new_after(feed) for feed in wanted} == wanted
+
+
+def test_where_one_begins_that_an_earlier_version_has_written() -> None:
+    """Law: where no last entry is known the moment counts, also once other feeds are listed; an unknown feed is new."""
+    old = b'{"origin":"run","settings":{"feeds":["s/one"]},"since":"2026-03-02T08:15:00Z","asked":5}'
+    kept = subscriptions_of(b"1", [{b"a": old}, *({} for _ in PARTS[1:])])
+    assert kept.registered["a"].new_after("s/one") == before_moment(5)
+    ends = {"": "0-0", "s/one": "9-7", "s/two": "9-8", "s/unusable": ""}
+    for feeds in (["s/one", "s/two", "s/unusable"], None):
+        now, settings = msgspec.structs.replace(kept, at=9), msgspec.json.encode({"feeds": feeds})
+        kept = applied(kept, registering.plan_change(now, "a", settings, ends=ends))
+    one = kept.registered["a"]
+    found = [one.new_after(feed) for feed in ("s/one", "s/two", "s/unusable", "s/unknown")]
+    assert found == [before_moment(5), "9-8", before_moment(9), "0-0"]
 
 
 @pytest.mark.parametrize("by", ["file", "request"])
