@@ -26,7 +26,7 @@ from poller.source.paging import capabilities_of
 from poller.store.feed_state import FeedState
 from poller.store.retention import RetentionRule, StreamExtent, held_by
 from poller.store.session import OpenStore
-from poller.store.stats import Backlog, FeedStats, backlogs, feed_stats
+from poller.store.stats import Backlog, FeedStats, Pair, backlogs, feed_stats
 from poller.store.subscriptions import WHOLE, Origin, Pauser, SubscriptionOutline, Subscriptions, outline_of
 from poller.text import ago, short_number, size
 
@@ -431,11 +431,16 @@ async def subscription_statuses(
         for feed in (*(one.feeds or settings.feed_ids), *sorted(unlisted[name]))
     ]
     prefix = settings.redis.prefix
-    found = await backlogs(client, prefix, pairs, now=now, lenient=True)
+    begins = {
+        (name, feed): kept.registered[name].start(feed)
+        for name, feed in pairs
+        if name in kept.registered and feed not in unlisted[name]
+    }
+    found = await backlogs(client, prefix, pairs, now=now, begins=begins, lenient=True)
     own: defaultdict[str, list[Backlog]] = defaultdict(list)
     unreadable: dict[str, str] = {}
     for name, feed in pairs:
-        backlog = found.get((name, feed)) or await _backlog_or_error(client, prefix, name, feed, now=now)
+        backlog = found.get((name, feed)) or await _backlog_or_error(client, prefix, (name, feed), begins, now=now)
         if isinstance(backlog, str):
             unreadable.setdefault(name, f"{feed}: {backlog}")
         elif feed not in unlisted[name] or backlog.entries or backlog.parked:
@@ -447,9 +452,11 @@ async def subscription_statuses(
     return [_failing_with(one, unreadable.get(one.subscription)) for one in statuses]
 
 
-async def _backlog_or_error(client: Redis, prefix: str, name: str, feed: str, *, now: datetime) -> Backlog | str:
+async def _backlog_or_error(
+    client: Redis, prefix: str, pair: Pair, begins: Mapping[Pair, str], *, now: datetime
+) -> Backlog | str:
     try:
-        return (await backlogs(client, prefix, [(name, feed)], now=now))[name, feed]
+        return (await backlogs(client, prefix, [pair], now=now, begins=begins))[pair]
     except StoreUnavailable:
         raise
     except (StoreError, ValueError) as error:

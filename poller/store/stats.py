@@ -5,16 +5,18 @@
 - One script answers for a feed, or for some subscriptions to one, and a handful of them goes with each request: neither
   the store nor this process is busy for longer than some milliseconds at a time.
 - Nothing is written. What cannot be read is an error, or with ``lenient`` is left out.
-- A group that does not exist has an unknown lag, which is not a lag of 0. The server counts entries where it can; where
-  it cannot (a group made in the middle of a stream, an old server) the events' sequence numbers tell, without gaps.
+- A group that does not exist has an unknown lag, which is not a lag of 0, unless the caller says where it will begin
+  and events wait there. The server counts entries where it can; where it cannot (a group made in the middle of a stream
+  or not yet, an old server) the events' sequence numbers tell, without gaps: two of them, however many events wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from hashlib import sha1
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -99,9 +101,10 @@ class Backlog(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         feed: ``SOURCE/NAME``.
-        entries: how many the group has not delivered; None where there is no group yet, or it is unknown.
+        entries: how many the group has not delivered; None where there is no group yet and none is known to wait for
+            it, or it is unknown.
         seconds: age of the oldest event that is not delivered, one that waits for its next attempt included; 0 where
-            there is none; None where there is no group.
+            there is none; None where there is no group and none is known to wait.
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
         lost: how many went before they were delivered, ever, for the stream outgrew ``retention.max_bytes``.
@@ -169,7 +172,13 @@ def _last_round(text: str | None) -> LastRound | None:
 
 
 async def backlogs(
-    client: Redis, prefix: str, pairs: Sequence[Pair], *, now: datetime, lenient: bool = False
+    client: Redis,
+    prefix: str,
+    pairs: Sequence[Pair],
+    *,
+    now: datetime,
+    begins: Mapping[Pair, str] = MappingProxyType({}),
+    lenient: bool = False,
 ) -> dict[Pair, Backlog]:
     """The backlog of each pair, in their order.
 
@@ -178,6 +187,7 @@ async def backlogs(
         prefix: of the keys.
         pairs: which.
         now: UTC.
+        begins: the entry after which a pair begins, where it has not. Without it, what waits for that is not counted.
         lenient: leave out what cannot be read.
 
     Raises:
@@ -191,7 +201,7 @@ async def backlogs(
         for feed, of_feed in names.items()
         for first in range(0, len(of_feed), _CONSUMERS_AT_ONCE)
     ]
-    calls = [_backlogs_call(prefix, *part) for part in parts]
+    calls = [_backlogs_call(prefix, feed, of_feed, begins) for feed, of_feed in parts]
     found: dict[Pair, Backlog] = {}
     async for at, (sequence, *flat) in _answers(client, _BACKLOGS, calls, at_once=1, lenient=lenient):
         feed, some = parts[at]
@@ -201,11 +211,12 @@ async def backlogs(
     return {pair: found[pair] for pair in pairs if pair in found}
 
 
-def _backlogs_call(prefix: str, feed: str, names: Sequence[str]) -> _Call:
+def _backlogs_call(prefix: str, feed: str, names: Sequence[str], begins: Mapping[Pair, str]) -> _Call:
     keys = FeedKeys.of(prefix, feed)
     own = (ConsumerKeys.of(prefix, feed, name) for name in names)
     each = [key for one in own for key in (one.parked, one.letters, one.state, one.lease)]
-    return [keys.events, keys.state, *each], [group_of(name) for name in names]
+    groups = [group_of(name) for name in names]
+    return [keys.events, keys.state, *each], groups + [begins.get((name, feed), "") for name in names]
 
 
 def _backlog(feed: str, sequence: int, answer: Sequence[Any], now: datetime) -> Backlog:

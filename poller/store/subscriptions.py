@@ -36,7 +36,7 @@ import msgspec
 from poller.clock import milliseconds_of, moment_of
 from poller.errors import ConfigurationError, SubscriptionResumed, SubscriptionTaken, SubscriptionUnknown
 from poller.store.members import ListedSubscriptions
-from poller.store.stream import before_moment
+from poller.store.stream import EARLIEST, before_moment
 
 T = TypeVar("T")
 
@@ -137,6 +137,13 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         """
         known = self.asked_after.get(feed, self.asked_after.get(WHOLE, ""))
         return known or before_moment(self.asked_for(feed))
+
+    def start(self, feed: str) -> str:
+        """The entry after which it begins at one of its feeds, where it has not; empty: with what comes then.
+
+        One that was lost with its feed begins where that does, see :class:`poller.store.recovery.StartPosition`.
+        """
+        return EARLIEST if self.outline.is_from_earliest else self.new_after(feed)
 
 
 class Paused(msgspec.Struct, frozen=True):

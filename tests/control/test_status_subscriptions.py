@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from fakeredis import FakeAsyncRedis
 
+from poller.clock import milliseconds_of
 from poller.config.validation import encode_subscription, subscription_of
 from poller.control.problems import subscription_problems, unlisted_text
 from poller.control.status import SubscriptionStatus, feed_statuses, is_ungranted, subscription_statuses
@@ -115,6 +116,19 @@ async def test_one_of_the_file_is_shown_before_anybody_knows_it(client: FakeAsyn
     assert (found[1].lag_entries, found[1].lag_seconds) == (None, None)
     await registry_of(settings, client).sync(filed(settings), NOW)
     assert (await subscription_statuses(client, settings, now=NOW))[1].state == "active"
+
+
+async def test_what_waits_where_delivery_has_not_begun_is_in_the_lag(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Law: before any process delivers, the lag has what came since the subscription was added, and its age."""
+    settings, keys = configured(tmp_path), FeedKeys.of("poller", FEEDS[0])
+    for number in (1, 2, 3):
+        await client.hset(keys.state, "sequence", str(number))
+        moment = milliseconds_of(NOW - timedelta(seconds=10 - number))
+        await client.xadd(keys.events, {"data": b'{"sequence":"%020d"}' % number}, id=f"{moment}-0")
+        if number == 1:
+            await added(client, settings, "a")
+    (one,) = await subscription_statuses(client, settings, now=NOW)
+    assert (one.lag_entries, one.lag_seconds) == (2, 8.0)
 
 
 async def test_what_another_version_wrote_is_shown_as_far_as_it_can_be(client: FakeAsyncRedis, tmp_path: Path) -> None:

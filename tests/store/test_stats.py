@@ -184,6 +184,31 @@ async def test_from_no_group_to_nothing_left(store_client: Redis) -> None:
     assert await backlog(store_client) == Backlog(FEED, 0, 0.0, 0, 1)
 
 
+@pytest.mark.parametrize(
+    ("begins", "place", "expected"),
+    [
+        ("0-0", None, (4, 90.0)),
+        ("19999-18446744073709551615", None, (3, 80.0)),
+        ("20000-0", None, (2, 70.0)),
+        ("0-0", "30000-0", (1, 60.0)),
+        ("40000-0", None, (None, None)),
+        ("", None, (None, None)),
+        ("", "30000-0", (None, None)),
+    ],
+    ids=["earliest", "since a moment", "after an entry", "a place", "nothing waits", "not known", "not asked for"],
+)
+async def test_what_waits_where_a_consumer_has_not_begun(
+    store_client: Redis, begins: str, place: str | None, expected: tuple[int | None, float | None]
+) -> None:
+    """Law: without a group, the events after the start position are counted, as far as that is known."""
+    await publish(store_client, 10, 20, 30, 40)
+    if place:
+        await store_client.hset(PAIR.state, "place", place)
+    pairs = [("a", FEED), ("b", FEED)]
+    found = await backlogs(store_client, "poller", pairs, now=BACKLOG_AT, begins={("a", FEED): begins})
+    assert [found["a", FEED], found["b", FEED]] == [Backlog(FEED, *expected, 0, 0), Backlog(FEED, None, None, 0, 0)]
+
+
 @pytest.mark.parametrize("trimmed", [False, True])
 async def test_a_group_in_the_middle(store_client: Redis, *, trimmed: bool) -> None:
     """Where the server cannot count, the sequence numbers are used; entries deleted before change nothing."""

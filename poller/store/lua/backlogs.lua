@@ -1,8 +1,9 @@
 -- Reads what some subscriptions have not delivered of one feed.
 -- KEYS: events, the feed's state, then for each subscription its parked deliveries, letters, state and lease.
--- ARGV: the groups.
--- Answers the sequence, then for each: whether there is a group, its lag as the server counts it, its pending
---   entries, the sequence of the first entry that it has not read ('' where there is none, '?' where that is
+-- ARGV: the groups, then for each the entry after which it begins where it has neither a group nor a place yet ('' where
+--   what waits for it is not to be counted then).
+-- Answers the sequence, then for each: whether there is a group or something that waits for it to begin, its lag as
+--   the server counts it, its pending entries, the sequence of the first entry that it has not read ('' where there is none, '?' where that is
 --   not known), when the first that is not delivered was published ('' none), the numbers of parked
 --   deliveries, letters and lost events, and the lease (false: free).
 local known, groups = {}, redis.pcall('XINFO', 'GROUPS', KEYS[1])
@@ -21,7 +22,8 @@ local function seen(entry)
   if ms < oldest then oldest = ms end
 end
 local answer = {redis.call('HGET', KEYS[2], 'sequence') or '0'}
-for at, name in ipairs(ARGV) do
+for at = 1, #ARGV / 2 do
+  local name, after = ARGV[at], ARGV[#ARGV / 2 + at]
   local parked, letters, state, lease = KEYS[4 * at - 1], KEYS[4 * at], KEYS[4 * at + 1], KEYS[4 * at + 2]
   local group, count = known[name], redis.call('HLEN', parked)
   oldest = math.huge
@@ -29,19 +31,23 @@ for at, name in ipairs(ARGV) do
     for _, entry in ipairs(redis.call('HKEYS', parked)) do seen(entry) end
   end
   local lag, pending, first = '', 0, ''
+  if not group and after ~= '' then after = redis.call('HGET', state, 'place') or after end
   if group then
+    after = group['last-delivered-id']
     lag = group['lag'] or ''
     local held = redis.call('XPENDING', KEYS[1], name)
     pending = held[1]
     if held[2] then seen(held[2]) end
-    local following = redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+', 'COUNT', 1)[1]
+  end
+  if after ~= '' then
+    local following = redis.call('XRANGE', KEYS[1], '(' .. after, '+', 'COUNT', 1)[1]
     if following then
       seen(following[1])
       first = string.match(table.concat(following[2], ' '), '"sequence":"(%d+)"') or '?'
     end
   end
   local since = oldest < math.huge and string.format('%.0f', oldest) or ''
-  local rest = {group and 1 or 0, lag, pending, first, since, count, redis.call('HLEN', letters),
+  local rest = {(group or first ~= '') and 1 or 0, lag, pending, first, since, count, redis.call('HLEN', letters),
     redis.call('HGET', state, 'lost') or '0', redis.call('GET', lease)}
   for _, value in ipairs(rest) do answer[#answer + 1] = value end
 end
