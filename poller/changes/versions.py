@@ -15,6 +15,8 @@ reading brings it again.
 
 **Invariants**
 
+- A delta that was broken off is read again from its token. What of it was published does not count as changes then,
+  whichever process reads it: the stream has it.
 - Of versions that a delta shows on several pages the latest counts, in whatever order they are shown. If they are
   undated, the one that is shown last counts.
 - What a delta shows is remembered up to a number of versions. A delta with more is not read again, for what it showed
@@ -81,6 +83,20 @@ class DeltaVersions:
     def is_full(self) -> bool:
         """Whether it has shown more than is remembered, on several pages; one page holds each record once."""
         return self._lacks_some and self._pages > 1
+
+    def resume(self, published: Record) -> bool:
+        """Add a version that was published since the delta was first requested, for it was broken off then.
+
+        Args:
+            published: the latest first. A full reading may have published it.
+
+        Returns:
+            Whether more are remembered.
+        """
+        key, version = _version(published)
+        self._last_before.setdefault(key, version)
+        self._shown_before.add((key, version))
+        return len(self._shown_before) < _MOST_SHOWN
 
     def repeat(self) -> None:
         """Start to read the same delta again: only what it did not show before is new."""

@@ -177,7 +177,7 @@ class ListingDrain:
             SourceError: as :meth:`read`.
             StoreError: likewise.
         """
-        self._writer.begin_delta(since)
+        await self._writer.begin_delta(since)
         reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
         for _ in range(_CONFIRMING if reader.filled > 1 else 0):
             changes = self._writer.tally.changes

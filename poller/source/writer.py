@@ -36,7 +36,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from datetime import timedelta
 from hashlib import blake2b
 from types import MappingProxyType
@@ -73,11 +73,13 @@ from poller.store.commands import FeedPause
 from poller.store.feed import MissingRecords
 from poller.store.feed_state import (
     BACKWARDS,
+    DELTA_TOKEN,
     HELD_VERSIONS,
     MISSING_AT,
     ROTATION,
     SECOND_LOOK,
     TAKEN_OVER,
+    TOKEN_SEQUENCE,
     TOMBSTONES,
     FeedState,
 )
@@ -126,6 +128,10 @@ class RoundStore(Protocol):
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> Collection[str]:
         """Read the subjects of the latest events, or of those of one cause."""
+        ...
+
+    def published_since(self, sequence: int) -> AsyncGenerator[bytes]:
+        """Read the records of the events after this one, the latest first."""
         ...
 
     async def page_digests(self) -> bytes | None:
@@ -195,6 +201,9 @@ class RoundWriter:
         self._generation = state.generation
         self._sequence = self._delta_start = self._round_start = state.sequence
         self._read = record_reader(feed.id_field)
+        self._token, self._token_sequence = state.delta_token, state.token_sequence
+        self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
+        self._has_ended = False  # a delta, and that is not committed yet
         self._fields_before = state.fields
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
         self._versions = DeltaVersions()  # which the delta has shown that is being read
@@ -292,11 +301,28 @@ class RoundWriter:
         """Read records with these fields from now on; empty: all."""
         self._rules = msgspec.structs.replace(self._rules, shape=shape_of(self._fields_before, fields))
 
-    def begin_delta(self, token: str | None) -> None:
-        """Start another delta, from a token: what it shows is newer than what this round has published before."""
-        self._delta_start = self._sequence
-        self._versions = DeltaVersions()
+    async def begin_delta(self, token: str | None) -> None:
+        """Start another delta, from a token: what it shows is newer than what was published before.
+
+        If it was begun before and broken off, it goes on.
+
+        Raises:
+            StoreError: what was published of it could not be read.
+        """
+        self._versions, start = DeltaVersions(), self._token_sequence
+        self._delta_start = self._sequence if start is None else start
+        self._open_token, self._has_ended = token, False
+        if start is not None and start < self._round_start:
+            await self._resume_delta(start)
         self._store.deltas.start(token)
+
+    async def _resume_delta(self, start: int) -> None:
+        read = record_reader(self._feed.id_field)
+        async with aclosing(self._store.published_since(start)) as published:
+            async for raw in published:
+                record = read(raw)
+                if isinstance(record, Record) and not self._versions.resume(record):
+                    break
 
     def repeat_delta(self) -> bool:
         """Start to read the same delta again: only what it did not show before counts.
@@ -312,6 +338,7 @@ class RoundWriter:
     def end_delta(self, token: str | None) -> None:
         """A delta was read to its end, and this is the token for the next one."""
         self._count_returned()
+        self._open_token, self._has_ended = None, True
         self._store.deltas.finish(token)
 
     def keep_doubts(self) -> None:
@@ -659,7 +686,20 @@ class RoundWriter:
 
     async def marks(self, marks: Mapping[str, str | None], *, page_digests: bytes | None = None) -> None:
         """Commit marks of the feed's state, and the digests of the pages of this reading, if there are any."""
+        marks = {**marks, **self._token_marks(marks)}
         await self._store.commit(Commit(self._generation, self._sequence, marks=marks, page_digests=page_digests))
+
+    def _token_marks(self, marks: Mapping[str, str | None]) -> Mapping[str, str | None]:
+        """Up to which event all deltas have been read to their ends, if that has changed with these marks."""
+        token = marks.get(DELTA_TOKEN, self._token)
+        is_broken_off = self._open_token is not None and token == self._open_token
+        if is_broken_off or not (self._has_ended or DELTA_TOKEN in marks):
+            return {}
+        before, self._token, self._has_ended = self._token_sequence, token, False
+        self._token_sequence = None if token is None else self._sequence
+        if self._token_sequence == before:
+            return {}
+        return {TOKEN_SEQUENCE: None if token is None else str(self._sequence)}
 
     def _store_ms(self) -> int:
         """The server's clock: its time at the lease plus the time since."""

@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
-from contextlib import suppress
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping
+from contextlib import aclosing, suppress
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from itertools import chain
 from math import exp, log, log1p
@@ -43,6 +43,7 @@ from poller.store.lease import RELEASE_SECONDS, HeldElsewhere, Lease, LeaseScrip
 from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, lua
 from poller.store.snapshots import UNPACKED, PackedSnapshots, SnapshotCodec, UnknownDictionary, kept_versions
+from poller.store.stream import EntryId
 from poller.telemetry import metrics as costs
 from poller.telemetry import tracing
 from poller.telemetry.metrics import CommitResult, committed
@@ -57,6 +58,7 @@ _BELOW_ONE: Final = 1 - 1e-12
 _GENERATION_BYTES: Final = 8
 _SUBMITTED_MS: Final = 10_000  # how long a pause may take from its moment until the store has it
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
+_LATEST_AT_ONCE: Final = 100  # events
 
 
 _log = structlog.get_logger("poller.store")
@@ -331,20 +333,47 @@ class FeedStore:
             age: by the store's clock.
             cause: of these events; None: any.
         """
-        brought = self.deltas.since(age, first=cause is not None)
-        subjects, start = set(map(subject_of, brought)), f"{milliseconds_of(self._clock.now() - age)}"
+        subjects, now = set(map(subject_of, self.deltas.since(age, first=cause is not None))), self._clock.now()
+        first, last = milliseconds_of(now - age), milliseconds_of(now + age)
+        async with aclosing(self._latest_events()) as events:
+            async for entry, event in events:
+                moment = entry.ms if entry.ms <= last else event.recorded_ms
+                if not first <= moment <= last:
+                    break  # one from before the clock was set back is as old as that at least
+                if cause in (None, event.data.cause):
+                    subjects.add(text_key(event.subject))
+        return frozenset(subjects)
+
+    async def published_since(self, sequence: int) -> AsyncGenerator[bytes]:
+        """The records of the events after this one, as received; the latest first.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        async with aclosing(self._latest_events()) as events:
+            async for _, event in events:
+                if event.number <= sequence:
+                    return
+                if event.data.record:
+                    yield bytes(event.data.record)
+
+    async def _latest_events(self) -> AsyncGenerator[tuple[EntryId, _Event]]:
+        """The events in the stream, the latest first; entries of foreign clients are left out.
+
+        Where the server's clock was set back, entries have ids of the future, and so has all that follows them until
+        the clock has reached them. When their records were read, events themselves say.
+        """
+        end = "+"
         while True:
             with translated(self._client):
-                found = await self._client.xrange(self.keys.events, start, "+", count=_READ_AT_ONCE)
+                found = await self._client.xrevrange(self.keys.events, end, "-", count=_LATEST_AT_ONCE)
             entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", found)
-            for _, fields in entries:
-                with suppress(msgspec.MsgspecError):  # an entry of a foreign client
-                    event = _decode_event(fields.get(b"data", b""))
-                    if cause in (None, event.data.cause):
-                        subjects.add(text_key(event.subject))
-            if len(entries) < _READ_AT_ONCE:
-                return frozenset(subjects)
-            start = f"({entries[-1][0].decode()}"
+            for name, fields in entries:
+                with suppress(msgspec.MsgspecError, ValueError):
+                    yield EntryId.parse(name), _decode_event(fields.get(b"data", b""))
+            if len(entries) < _LATEST_AT_ONCE:
+                return
+            end = f"({entries[-1][0].decode()}"
 
     async def _checked(self, stored: Mapping[str, bytes]) -> Mapping[str, Snapshot]:
         """The snapshots, also those marked as unreadable whose records are no JSON."""
@@ -474,11 +503,24 @@ class FeedStore:
 
 class _EventData(msgspec.Struct):
     cause: str
+    record: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Event(msgspec.Struct):
     subject: str
     data: _EventData
+    sequence: str
+    recordedtime: datetime
+
+    @property
+    def number(self) -> int:
+        """Of the event within its feed."""
+        return int(self.sequence)
+
+    @property
+    def recorded_ms(self) -> int:
+        """When its record was read, milliseconds of the server's clock."""
+        return milliseconds_of(self.recordedtime)
 
 
 _decode_event: Final = msgspec.json.Decoder(_Event).decode

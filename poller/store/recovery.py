@@ -62,6 +62,7 @@ from poller.store.feed_state import (
     READ_AT,
     RESETS,
     ROTATION,
+    TOKEN_SEQUENCE,
     FeedState,
     Loss,
 )
@@ -159,7 +160,7 @@ def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
     """
     marks: dict[str, str | None] = {LOST: loss.text, LOST_AT: rfc3339(moment_of(now_ms))}
     if loss.kind == "replaced":
-        marks |= {READ_AT: None, DELTA_TOKEN: None, ROTATION: None, ANEW_AT: str(now_ms)}
+        marks |= {READ_AT: None, DELTA_TOKEN: None, TOKEN_SEQUENCE: None, ROTATION: None, ANEW_AT: str(now_ms)}
     return marks
 
 

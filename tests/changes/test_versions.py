@@ -61,3 +61,10 @@ def test_what_a_delta_shows_beyond_what_is_remembered_takes_no_memory() -> None:
         versions.add([one])
     full.append(versions.is_full)
     assert (full, len(versions.shown)) == ([False, True], 10_000)
+
+
+def test_of_a_delta_that_was_broken_off_so_many_versions_are_remembered() -> None:
+    """Ten thousand, the latest ones."""
+    versions = DeltaVersions()
+    more = [versions.resume(Record(f"r{number}", "r", b"1", None, None)) for number in range(10_000)]
+    assert more == [True] * 9_999 + [False]

@@ -33,7 +33,7 @@ from poller.store.snapshots import SnapshotCodec
 from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import AsyncGenerator, Container, Mapping
     from datetime import timedelta
 
     from poller.changes.diff import Snapshot
@@ -76,6 +76,10 @@ class NaiveStore:
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:  # noqa: ARG002 -- likewise
         return frozenset()
+
+    async def published_since(self, sequence: int) -> AsyncGenerator[bytes]:
+        if sequence < 0:
+            yield b""
 
     async def page_digests(self) -> None:
         return None

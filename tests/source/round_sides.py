@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -59,6 +59,15 @@ class _OfWall(Clock):
         return self._wall.now().timestamp()
 
 
+class _PublishedData(msgspec.Struct):
+    record: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Published(msgspec.Struct):
+    sequence: str
+    data: _PublishedData
+
+
 class MemoryStore:
     """A feed's store in memory: a commit is written whole, on the state it was planned on, or not at all."""
 
@@ -71,6 +80,7 @@ class MemoryStore:
         self.digests: bytes | None = None
         self.deltas = DeltaMemory(_OfWall(clock or Clock()))
         self.events: list[dict[str, Any]] = []
+        self.texts: list[bytes] = []  # of these
         self.quarantine: list[tuple[bytes, str]] = []
         self.commits: list[Commit] = []
         self.held_elsewhere: HeldElsewhere | None = None
@@ -117,6 +127,14 @@ class MemoryStore:
         brought = set(map(subject_of, self.deltas.since(age, first=cause is not None)))
         return brought.union(text_key(one["subject"]) for one in recent if cause in (None, one["data"]["cause"]))
 
+    async def published_since(self, sequence: int) -> AsyncGenerator[bytes]:
+        for text in reversed(self.texts):
+            event = msgspec.json.decode(text, type=_Published)
+            if int(event.sequence) <= sequence:
+                return
+            if event.data.record:
+                yield bytes(event.data.record)
+
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)
 
@@ -143,6 +161,7 @@ class MemoryStore:
             if held is not None:
                 self.held[key] = held
         self.events += [json.loads(event, parse_int=_integer) for event in commit.events]
+        self.texts += commit.events
         self.quarantine += [(rejected.raw, rejected.reason) for rejected in commit.rejected]
         for name, value in commit.marks.items():
             if value is None:

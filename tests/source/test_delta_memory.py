@@ -12,7 +12,7 @@ from poller.changes.full_readings import MOST, DeltaMemory, confirmation_of
 from poller.errors import SourceRefused, SourceUnavailable
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
-from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECKED, SECOND_LOOK
+from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECKED, SECOND_LOOK, TOKEN_SEQUENCE
 from tests.source.round_sides import Round, Script, records
 from tests.source.test_absence import LAG, LAGGING, MINUTE, Moving
 from tests.source.test_rechecks import PARTIAL, SOON, due_in, full, settled, version
@@ -516,3 +516,109 @@ async def test_ids_that_are_numbers_in_listings_and_text_in_deltas_are_one_recor
     assert (created, set(others)) == ("created", {"modified"})
     assert shown(read, "7")[-1] == 4
     assert len([key for key, one in read.store.snapshots.items() if key.endswith("7") and not one.removed]) == 1
+
+
+class Breaking(Script):
+    """The third page of its delta fails so often.
+
+    Attributes:
+        failures: that number.
+    """
+
+    failures = 0
+
+    async def get(self, path: str, params: Params) -> bytes:
+        if dict(params).get("pageToken") == "q" and self.failures:
+            self.failures -= 1
+            raise SourceUnavailable("503")
+        return await super().get(path, params)
+
+
+def undated(name: str, n: int) -> dict[str, Any]:
+    """A version that does not say when it was made."""
+    return {"id": name, "n": n}
+
+
+def broken_off(make: Any, *versions: list[int], times: int = 1, since: str = "d1") -> Breaking:
+    """A delta of three pages, with these versions of n on them; it is broken off at the third one."""
+    api = Breaking()
+    api.failures = times
+    first, second, third = ([make("n", one) for one in some] for some in versions)
+    api.on(first, since=since, further="p").on(second, since=since, page="p", further="q")
+    api.on(third, since=since, page="q", delta="d2").on([], since="d2", delta="d2")
+    return api
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["the same process", "another process"])
+@pytest.mark.parametrize("make", [version, undated], ids=["with times", "without times"])
+async def test_a_delta_that_was_broken_off_publishes_nothing_twice(make: Any, forgets: bool) -> None:
+    """Law: it lists all versions, and goes on where it was; older versions do not come back, however often it fails."""
+    read, clock = await settled(IN_TURNS, "a")
+    api = broken_off(make, [1], [2], [3], times=3)
+    for _ in range(3):
+        assert not (await read(api)).ok
+        await pass_by(read, clock)
+        if forgets:
+            read.store.deltas = DeltaMemory(clock)
+    assert (await read(api)).ok
+    assert shown(read) == [1, 2, 3]
+    assert read.store.state.token_sequence == read.store.state.sequence
+    await read(api)
+    assert TOKEN_SEQUENCE not in read.store.commits[-1].marks  # nothing has changed
+
+
+async def test_a_record_that_goes_back_after_a_delta_was_broken_off_is_looked_for() -> None:
+    """It was at another version then; that the delta ends with one that it had shown before is a doubt."""
+    read, clock = await settled(IN_TURNS, "a")
+    api = broken_off(undated, [1], [2], [1])
+    assert not (await read(api)).ok
+    await pass_by(read, clock)
+    assert (await read(api)).ok
+    assert due_in(read) == SOON
+
+
+async def test_what_a_full_reading_has_published_since_is_not_given_up_for_a_version_of_a_broken_delta() -> None:
+    """Law: it is known in another version than the delta showed last; that is a doubt, and no change back."""
+    read, clock = await settled(IN_TURNS, "a")
+    assert not (await read(broken_off(undated, [1], [2], [3]))).ok
+    await pass_by(read, clock)
+    full(read)
+    api = broken_off(undated, [1], [2], [2], times=9)
+    api.on([*records("a"), undated("n", 4)], delta="d9")
+    await read(api)
+    assert shown(read) == [1, 2, 4]
+    await pass_by(read, clock)
+    api.failures = 0
+    assert (await read(api)).ok
+    assert (shown(read), due_in(read)) == ([1, 2, 4], SOON)
+
+
+async def test_a_delta_that_gives_no_token_is_read_to_its_end_all_the_same() -> None:
+    """Law: the next one from the same token is another one; a version that both show counts in both."""
+    read, clock = await settled(IN_TURNS, "a")
+    for n in (1, 2, 1):
+        assert (await read(Script().on([undated("n", n)], since="d1"))).ok
+        await pass_by(read, clock)
+    assert shown(read) == [1, 2, 1]
+
+
+async def test_a_full_reading_whose_delta_fails_leaves_it_broken_off() -> None:
+    """Law: what was published of it does not count as changes in the next one, though the reading has ended."""
+    read, clock = await settled(IN_TURNS, "a")
+    full(read)
+    api = broken_off(undated, [1], [2], [3]).on(records("a"), further="p", delta="d9").on([], page="p", delta="d9")
+    assert (await read(api)).mode is RoundMode.RECONCILE
+    await pass_by(read, clock)
+    await read(api)
+    assert shown(read) == [1, 2, 3]
+
+
+async def test_a_state_that_an_earlier_version_has_left_says_nothing_of_a_broken_delta() -> None:
+    """It has no number of the last event before the delta: all counts as before."""
+    read, clock = await settled(IN_TURNS, "a")
+    read.store.unmark(TOKEN_SEQUENCE)
+    api = broken_off(version, [1], [2], [3])
+    await read(api)
+    await pass_by(read, clock)
+    assert (await read(api)).ok
+    assert shown(read)[-1] == 3

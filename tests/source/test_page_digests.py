@@ -270,7 +270,8 @@ async def _between(what: str, read: Round) -> None:
             other = (
                 {"missing": True} if what == "mark" else {"raw": b'{"id":"a","n":7}', "sequence": state.sequence + 1}
             )
-            event = json.dumps({"subject": key, "type": "x.created.v1", "data": {"cause": "full"}}).encode()
+            told = {"subject": key, "type": "x.created.v1", "sequence": f"{state.sequence + 1:020d}"}
+            event = json.dumps({**told, "data": {"cause": "full"}}).encode()
             written = {key: msgspec.structs.replace(known, **other)}
             events = (event,) if what == "write" else ()
             marks = {MISSING_AT: str(store.now_ms)} if what == "mark" else {}

@@ -23,7 +23,7 @@ from poller.changes.events import Cause, EventFrame
 from poller.changes.plan import Commit, PublishRules, SeenKeys, SubstreamSnapshot, packed, plan
 from poller.changes.records import Rejected, record_reader
 from poller.changes.versions import HeldVersion
-from poller.clock import Clock, moment_of
+from poller.clock import Clock, moment_of, rfc3339
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
 from poller.store.feed import (
@@ -416,13 +416,39 @@ async def test_subjects_of_recent_events_of_one_cause(opened: Open, store_client
     found = [str(event["subject"]) for event in await events(store_client)]
     await store_client.xadd(KEYS.events, {"data": b"not JSON"})
     await store_client.xadd(KEYS.events, {"other": b"{}"})
-    assert await store.subjects_since(timedelta(seconds=1), cause="delta") == frozenset(found)
-    assert await store.subjects_since(timedelta(seconds=1), cause="full") == frozenset()
     last = cast("list[tuple[bytes, dict[bytes, bytes]]]", await store_client.xrevrange(KEYS.events, count=1))[0][0]
-    minute_later = moment_of(int(last.split(b"-")[0]) + 60_000)
-    later = opened_by(store_client, StubClock(now=lambda: minute_later))("a")
+    now = int(last.split(b"-")[0])
+    at_once = opened_by(store_client, StubClock(now=lambda: moment_of(now)))("a")
+    assert await at_once.subjects_since(timedelta(seconds=30), cause="delta") == frozenset(found)
+    assert await at_once.subjects_since(timedelta(seconds=30), cause="full") == frozenset()
+    later = opened_by(store_client, StubClock(now=lambda: moment_of(now + 60_000)))("a")
     assert await later.subjects_since(timedelta(seconds=59), cause="delta") == frozenset()
     assert await later.subjects_since(timedelta(hours=1), cause="delta") == frozenset(found)
+
+
+async def test_after_the_clock_was_set_back_events_are_as_old_as_they_say(store_client: Redis) -> None:
+    """Law: entries go on with ids of the future, and are recent no longer than they say; those from before are not."""
+    told = {"x": 7_200_000, "y": 7_201_000, "a": -9_000, "b": -1_000}  # the first two from before it was set back
+    for number, (subject, ms) in enumerate(told.items()):
+        event = {"subject": subject, "sequence": f"{number:020d}", "recordedtime": rfc3339(moment_of(10_000_000 + ms))}
+        data = msgspec.json.encode({**event, "data": {"cause": "delta"}})
+        await store_client.xadd(KEYS.events, {"data": data}, id=f"17200000-{number + 1}")
+    store = opened_by(store_client, StubClock(now=lambda: moment_of(10_000_000)))("a")
+    assert await store.subjects_since(timedelta(seconds=10)) == {"a", "b"}
+    assert await store.subjects_since(timedelta(seconds=5)) == {"b"}
+    slightly = opened_by(store_client, StubClock(now=lambda: moment_of(17_197_000)))("a")  # by three seconds
+    assert await slightly.subjects_since(timedelta(seconds=10)) == {"x", "y", "a", "b"}
+
+
+async def test_what_was_published_since_an_event_is_read_from_the_latest_on(opened: Open, store_client: Redis) -> None:
+    """Law: records as they were received; foreign entries are left out."""
+    store = opened("a")
+    raws = [unavailability(number) for number in range(230)]
+    await write(store, raws)
+    await store_client.xadd(KEYS.events, {"data": b"not JSON"})
+    found = [one async for one in store.published_since(10)]
+    assert found == list(reversed(raws[10:]))
+    assert [one async for one in store.published_since(230)] == []
 
 
 async def test_what_a_delta_has_brought_without_an_event_is_recent_too(store_client: Redis) -> None:
