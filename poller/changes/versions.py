@@ -75,6 +75,8 @@ class DeltaVersions:
         self._lacks_some = False  # versions of a page that is committed are not remembered
         self._shown: set[tuple[str, int]] = set()  # keys and versions (hashes)
         self._shown_before: set[tuple[str, int]] = set()  # when the delta was read before
+        self._is_resumed = False  # what was shown before is what was published when the delta was broken off
+        self._left_out: set[tuple[str, int]] = set()
         self._last: dict[str, int] = {}  # by key, the version that this reading has shown last
         self._last_before: dict[str, int] = {}  # and the reading before
         self._records: dict[str, _Shown] = {}
@@ -96,11 +98,13 @@ class DeltaVersions:
         key, version = _version(published)
         self._last_before.setdefault(key, version)
         self._shown_before.add((key, version))
+        self._is_resumed = True
         return len(self._shown_before) < _MOST_SHOWN
 
     def repeat(self) -> None:
         """Start to read the same delta again: only what it did not show before is new."""
         self._shown_before |= self._shown
+        self._is_resumed = False
         self._last, self._last_before = {}, self._last
 
     @property
@@ -109,11 +113,31 @@ class DeltaVersions:
         return self._shown
 
     def new(self, received: Sequence[Record | Rejected]) -> Sequence[Record | Rejected]:
-        """Those that no reading of the delta before this one has shown."""
+        """Those that no reading of the delta before this one has shown.
+
+        Of a delta that was broken off only what was published is known. So what stands on a page before a version that
+        was published is left out as well, unless it says that it is newer, and is in doubt.
+        """
         before = self._shown_before
         if not before:
             return received
+        if self._is_resumed:
+            return self._after_published(received)
         return [one for one in received if isinstance(one, Rejected) or _version(one) not in before]
+
+    def _after_published(self, received: Sequence[Record | Rejected]) -> Sequence[Record | Rejected]:
+        published: dict[str, Record] = {}  # the next one of each record on what follows of the page
+        after: list[Record | Rejected] = []
+        for one in reversed(received):
+            if isinstance(one, Rejected):
+                after.append(one)
+            elif _version(one) in self._shown_before:
+                published[one.key] = one
+            elif one.key not in published or is_older(published[one.key].modified, one.modified):
+                after.append(one)
+            else:
+                self._left_out.add(_version(one))
+        return after[::-1]
 
     def in_doubt(
         self, new: Iterable[Record | Rejected], known: Callable[[str], tuple[bool, str | None]]
@@ -157,10 +181,13 @@ class DeltaVersions:
     def returned(self) -> set[tuple[str, int]]:
         """Keys and versions of the records that this reading leaves at a version that was shown before another one.
 
-        Such a version is not compared again, but the record may have gone back to it between two readings.
+        Such a version is not compared again, but the record may have gone back to it between two readings. With them
+        come the versions that :meth:`new` has left out without knowing that they were shown.
         """
         before, last = self._last_before, self._last.items()
-        return {one for one in last if one in self._shown_before and before.get(one[0], one[1]) != one[1]}
+        return self._left_out.union(
+            one for one in last if one in self._shown_before and before.get(one[0], one[1]) != one[1]
+        )
 
 
 _DIGEST: Final = (1 << 64) - 1

@@ -567,6 +567,50 @@ async def test_a_delta_that_was_broken_off_publishes_nothing_twice(make: Any, fo
     assert TOKEN_SEQUENCE not in read.store.commits[-1].marks  # nothing has changed
 
 
+@pytest.mark.parametrize("make", [version, undated], ids=["with times", "without times"])
+async def test_of_a_delta_that_was_broken_off_versions_before_a_published_one_do_not_come(make: Any) -> None:
+    """Law: of several versions on one page only the last was published; the others are no changes when it goes on."""
+    read, clock = await settled(IN_TURNS, "a")
+    api = broken_off(make, [1, 2], [3, 4], [5, 6])
+    assert not (await read(api)).ok
+    await pass_by(read, clock)
+    assert (await read(api)).ok
+    assert (shown(read), due_in(read)) == ([2, 4, 6], SOON)
+
+
+async def test_a_newer_version_before_a_published_one_is_published_all_the_same() -> None:
+    """The page lists the newest first now, and says so."""
+    read, clock = await settled(IN_TURNS, "a")
+    assert not (await read(broken_off(version, [1], [2], [3]))).ok
+    await pass_by(read, clock)
+    assert (await read(broken_off(version, [9, 1], [2], [3], times=0))).ok
+    assert shown(read) == [1, 2, 9]
+
+
+async def test_the_second_reading_of_a_delta_that_was_broken_off_knows_all_that_the_first_one_showed() -> None:
+    """What stands before a published version then has come since, and is published."""
+
+    class Growing(Breaking):
+        begun = 0
+
+        async def get(self, path: str, params: Params) -> bytes:
+            if dict(params) == {"sinceDeltaToken": "d1"}:
+                self.begun += 1
+                if self.begun == 3:  # broken off, read on, and read again
+                    self.on([undated("n", 9), undated("n", 1)], since="d1", further="p")
+            return await super().get(path, params)
+
+    read, clock = await settled(IN_TURNS, "a")
+    api = Growing()
+    api.failures = 1
+    api.on([undated("n", 1)], since="d1", further="p").on([undated("n", 2)], since="d1", page="p", further="q")
+    api.on([undated("n", 3)], since="d1", page="q", delta="d2")
+    assert not (await read(api)).ok
+    await pass_by(read, clock)
+    assert (await read(api)).ok
+    assert 9 in shown(read)
+
+
 async def test_a_record_that_goes_back_after_a_delta_was_broken_off_is_looked_for() -> None:
     """It was at another version then; that the delta ends with one that it had shown before is a doubt."""
     read, clock = await settled(IN_TURNS, "a")
