@@ -23,6 +23,7 @@ from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.redis.health import Durability, ServerCheck, check_store, weighed
 from poller.source.feed import REFUSALS, Progress, decode_progress
 from poller.source.paging import capabilities_of
+from poller.store.consumer_state import GracePeriod, grace_periods
 from poller.store.feed_state import FeedState
 from poller.store.retention import RetentionRule, StreamExtent, held_by
 from poller.store.session import OpenStore
@@ -424,17 +425,18 @@ async def subscription_statuses(
     found_in = {name: outline_of(text) for name, text in filed(settings)}
     found_in |= {name: one.outline for name, one in kept.registered.items()}
     outlines = {name: one for name, one in sorted(found_in.items()) if only is None or name in only}
-    unlisted = {name: _unlisted(kept, name, one, settings) for name, one in outlines.items()}
+    prefix = settings.redis.prefix
+    waiting = await _waiting_unlisted(client, settings, kept)
+    unlisted = {name: _unlisted(kept, name, one, settings, waiting) for name, one in outlines.items()}
     pairs = [
         (name, feed)
         for name, one in outlines.items()
         for feed in (*(one.feeds or settings.feed_ids), *sorted(unlisted[name]))
     ]
-    prefix = settings.redis.prefix
     begins = {
         (name, feed): kept.registered[name].start(feed)
         for name, feed in pairs
-        if name in kept.registered and feed not in unlisted[name]
+        if name in kept.registered and (feed not in unlisted[name] or (name, feed) in waiting)
     }
     found = await backlogs(client, prefix, pairs, now=now, begins=begins, lenient=True)
     own: defaultdict[str, list[Backlog]] = defaultdict(list)
@@ -470,11 +472,32 @@ def _failing_with(one: SubscriptionStatus, error: str | None) -> SubscriptionSta
     return msgspec.structs.replace(one, state="paused" if one.state == "paused" else "failing", error=error)
 
 
-def _unlisted(kept: Subscriptions, name: str, outline: SubscriptionOutline, settings: Settings) -> frozenset[str]:
-    """The feeds of the configuration that a subscription was delivered from once and does not list now."""
-    if outline.feeds is None:
-        return frozenset()
-    return frozenset(kept.health.get(name, {})).intersection(settings.feed_ids).difference(outline.feeds)
+def _unlisted(
+    kept: Subscriptions, name: str, outline: SubscriptionOutline, settings: Settings, waiting: Collection[Pair]
+) -> frozenset[str]:
+    """The feeds of the configuration that a subscription does not list now, and at which events may wait."""
+    there = frozenset(settings.feed_ids if outline.feeds is not None else ()).difference(outline.feeds or ())
+    delivered = kept.health.get(name, {})
+    return frozenset(feed for feed in there if feed in delivered or (name, feed) in waiting)
+
+
+async def _waiting_unlisted(client: Redis, settings: Settings, kept: Subscriptions) -> frozenset[Pair]:
+    """The feeds of the configuration that a subscription lists no more, and at which events waited at the last look.
+
+    They count also where its delivery has not begun.
+    """
+    left = {
+        (name, feed): one.unlisted_at(feed)
+        for name, one in kept.registered.items()
+        for feed in settings.feed_ids
+        if one.has_left(feed)
+    }
+    periods = await grace_periods(client, settings.redis.prefix, (feed for _, feed in left))
+    return frozenset(
+        (name, feed)
+        for (name, feed), since in left.items()
+        if periods[feed].get(name) == GracePeriod(since, is_ended=False)
+    )
 
 
 def _subscription_status(

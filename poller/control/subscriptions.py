@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -37,7 +37,16 @@ from poller.errors import (
     SubscriptionUnknown,
 )
 from poller.redis.errors import translated
-from poller.store.consumer_state import Remainder, end_unlisted, forget, forget_unbegun
+from poller.store.consumer_state import (
+    GracePeriods,
+    Remainder,
+    end_unlisted,
+    forget,
+    forget_grace_periods,
+    forget_unbegun,
+    grace_periods,
+    has_ended,
+)
 from poller.store.keys import ConsumerKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.members import members_seen
 from poller.store.recovery import known_feeds
@@ -291,7 +300,7 @@ def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tupl
 
 
 class UnlistedFeed(msgspec.Struct, frozen=True):
-    """A feed that a subscription lists no more, although its consumer group was still there.
+    """A feed that a subscription lists no more, and that it had not left yet.
 
     Attributes:
         subscription: its id.
@@ -307,28 +316,74 @@ class UnlistedFeed(msgspec.Struct, frozen=True):
 
 
 async def end_unlisted_feeds(
-    client: Redis, settings: Settings, kept: Subscriptions, *, now: datetime
+    client: Redis,
+    settings: Settings,
+    kept: Subscriptions,
+    *,
+    now: datetime,
+    counts: timedelta,
+    others: Iterable[str] = (),
 ) -> list[UnlistedFeed]:
-    """End the consumer groups of subscriptions at feeds that they list no more, so that they hold no stream.
+    """End the consumers of subscriptions at feeds that they list no more, so that they hold no stream.
 
-    A group at which events wait that were published while the feed was listed stays for ``retention.age``.
+    A consumer for which events wait that were published while the feed was listed stays for ``retention.age``, whether
+    or not its delivery has begun. That time begins when a process first sees that the feed is not listed, and again
+    when the feed was listed meanwhile. :func:`~poller.store.consumer_state.end_unlisted` says how it is counted. While
+    no process looks, nothing counts.
+
+    Args:
+        client: of the store.
+        settings: the configuration.
+        kept: the registry.
+        now: the store's clock, UTC.
+        counts: how long ago this process looked last, by its monotonic clock; zero: it has not looked yet.
+        others: feeds that are not configured here, ``SOURCE/NAME``.
 
     Raises:
         StoreUnavailable: the store is unavailable.
     """
-    found, selective = [], {name: one for name, one in kept.registered.items() if one.outline.feeds is not None}
-    long_ago = milliseconds_of(now - settings.retention.age)
-    for feed in settings.feed_ids if selective else ():
+    found = list[UnlistedFeed]()
+    feeds = list(dict.fromkeys((*settings.feed_ids, *others)))
+    periods = await grace_periods(client, settings.redis.prefix, feeds)
+    for feed in feeds:
         keys = keys_of(settings, feed)
         with suppress(StoreRefused):  # an unusable stream is reported by those who need it
-            groups = await consumer_groups(client, keys.events)
-            for name, one in selective.items():
-                if group_of(name) not in groups or one.outline.wants(feed):
-                    continue
-                pair, drop = ConsumerKeys.of(settings.redis.prefix, feed, name), 0 < one.asked < long_ago
-                left, events = await end_unlisted(client, keys, pair, name, asked=one.asked, drop=drop)
+            if again := [name for name in periods[feed] if not _is_unlisted(kept, name, feed)]:
+                await forget_grace_periods(client, keys, again)
+            for name in await _left_at(client, keys.events, feed, kept, periods[feed]):
+                one, pair = kept.registered[name], ConsumerKeys.of(settings.redis.prefix, feed, name)
+                left, events = await end_unlisted(
+                    client,
+                    keys,
+                    pair,
+                    name,
+                    since=one.unlisted_at(feed),
+                    start=one.start(feed) if one.has_left(feed) else "",
+                    now=now,
+                    counts=counts,
+                    grace=settings.retention.age,
+                )
                 found.append(UnlistedFeed(name, feed, left, events))
-    return found
+    return [one for one in found if one.left != "none"]
+
+
+def _is_unlisted(kept: Subscriptions, name: str, feed: str) -> bool:
+    return name in kept.registered and not kept.registered[name].outline.wants(feed)
+
+
+async def _left_at(
+    client: Redis, events: str, feed: str, kept: Subscriptions, periods: GracePeriods
+) -> Collection[str]:
+    """The subscriptions that do not list a feed and have a group there, or have listed it and not left it yet."""
+    unlisted = [name for name in kept.registered if _is_unlisted(kept, name, feed)]
+    groups = await consumer_groups(client, events) if unlisted else {}
+    return [name for name in unlisted if group_of(name) in groups or holds_unlisted(kept, name, feed, periods)]
+
+
+def holds_unlisted(kept: Subscriptions, name: str, feed: str, periods: GracePeriods) -> bool:
+    """Whether a registered subscription has listed a feed, does not list it now, and may have events waiting there."""
+    one = kept.registered[name]
+    return one.has_left(feed) and not has_ended(periods.get(name), one.unlisted_at(feed))
 
 
 class ScheduledAttempts(msgspec.Struct, frozen=True):

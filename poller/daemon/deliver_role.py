@@ -262,7 +262,8 @@ def _named(text: str, names: Collection[str]) -> str:
 ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between reads of the registry's version
 _UNLISTED_AGAIN: Final = 1.0  # seconds; deliveries of a feed that is listed no more end soon
-_WAITS_AGAIN: Final = 60.0  # seconds; what waits there goes after days
+_WAITS_AGAIN: Final = timedelta(minutes=1)  # what waits there goes after days
+_PART_OF_GRACE: Final = 4  # between two looks at most: as much as a clock that is set forward can count
 _HALF: Final = Fraction(1, 2)  # of the descriptors for connections
 RELOAD_AGAIN: Final = 60.0  # seconds; a command that was killed did not say what it had scheduled
 _BLOCK: Final = timedelta(seconds=2)
@@ -327,6 +328,8 @@ class DeliverRole:
         self._feeds: dict[str, tuple[str, ...]] = {}
         self._compared = 0
         self._unlisted_at = math.inf
+        self._unlisted_seen = math.inf
+        self._unlisted_others: tuple[str, ...] = ()
         self._reload_seconds = reload_seconds
         self._reload_at = clock.monotonic() + reload_seconds
         self._failure = LogOnce(_log, "the subscriptions cannot be read")
@@ -454,21 +457,33 @@ class DeliverRole:
             for running in self._running.values():
                 running.reload()
         self._seen = marks
-        if registry_changed or self._shared.clock.monotonic() >= self._unlisted_at:
+        others = self._configurations.orphans != self._unlisted_others
+        if registry_changed or others or self._shared.clock.monotonic() >= self._unlisted_at:
             await self._end_unlisted(self._kept)
 
     async def _end_unlisted(self, kept: Subscriptions) -> None:
-        """End the consumer groups at feeds that their subscriptions list no more; look again while some are left."""
-        shared = self._shared
-        self._unlisted_at = shared.clock.monotonic() + _UNLISTED_AGAIN  # also if this fails
-        found = await end_unlisted_feeds(shared.store.client, shared.settings, kept, now=shared.clock.now())
+        """End the consumers at feeds that their subscriptions list no more; look again while some are left."""
+        shared, seen = self._shared, self._shared.clock.monotonic()
+        again = min(_WAITS_AGAIN, shared.settings.retention.age / _PART_OF_GRACE)
+        others = self._configurations.orphans
+        counts = min(timedelta(seconds=max(seen - self._unlisted_seen, 0.0)), again)
+        self._unlisted_at, self._unlisted_seen = seen + _UNLISTED_AGAIN, seen  # also if this fails
+        found = await end_unlisted_feeds(
+            shared.store.client,
+            shared.settings,
+            kept,
+            now=shared.clock.now(),
+            counts=counts,
+            others=others,
+        )
+        self._unlisted_others = others
         for one in found:
             if one.left == "ended":
                 log = _log.warning if one.events else _log.info
                 log("unlisted feed left", subscription=one.subscription, feed=one.feed, dropped=one.events)
         if not any(one.left == "busy" for one in found):
             waits = any(one.left == "waits" for one in found)
-            self._unlisted_at = shared.clock.monotonic() + _WAITS_AGAIN if waits else math.inf
+            self._unlisted_at = seen + again.total_seconds() if waits else math.inf
 
     async def _feeds_changed(self, kept: Subscriptions, *, anyway: bool) -> bool:
         """Update the feeds of each subscription. True: they have changed."""

@@ -23,11 +23,12 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.config.settings import Settings
-from poller.control.subscriptions import filed
+from poller.control.subscriptions import filed, holds_unlisted
 from poller.daemon.cluster.membership import Configurations
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.lifecycle import ended, finished
+from poller.store.consumer_state import GracePeriods, grace_periods
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.lease import RELEASE_SECONDS, Lease, LeaseScripts, nonce_of
 from poller.store.registry import Registry
@@ -190,8 +191,9 @@ class RetentionRole:
             _log.exception("not trimmed", feed=feed.name)
 
     async def _known(self, feed: str) -> dict[str, WatchedConsumer]:
-        kept = await self._registry.all()
-        return watched(feed, kept, filed(self._settings), self._settings.redis.prefix)
+        kept, prefix = await self._registry.all(), self._settings.redis.prefix
+        periods = await grace_periods(self._client, prefix, [feed])
+        return watched(feed, kept, filed(self._settings), prefix, periods[feed])
 
     async def _report_overrun(self, feed: str, overrun: StreamOverrun) -> None:
         details: dict[str, str | int | None] = {
@@ -245,15 +247,18 @@ class _StreamState:
 
 
 def watched(
-    feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], prefix: str
+    feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], prefix: str, periods: GracePeriods
 ) -> dict[str, WatchedConsumer]:
     """The subscriptions to a feed, by id: those that are registered, paused or not, and those of the file.
+
+    Those that list the feed no more are among them until a process that delivers has noted that nothing waits there.
 
     Args:
         feed: ``SOURCE/NAME``.
         kept: the registry.
         file: the subscriptions of the configuration, id and settings in JSON; some may not be registered yet.
         prefix: of the store's keys.
+        periods: of the feed, read after the registry.
     """
     outlines = {name: outline_of(text) for name, text in file}
     outlines |= {name: one.outline for name, one in kept.registered.items()}
@@ -261,5 +266,5 @@ def watched(
     return {
         name: WatchedConsumer(ConsumerKeys.of(prefix, feed, name), one.is_from_earliest, after.get(name, ""))
         for name, one in outlines.items()
-        if one.wants(feed)
+        if one.wants(feed) or (name in kept.registered and holds_unlisted(kept, name, feed, periods))
     }

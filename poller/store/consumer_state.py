@@ -43,7 +43,7 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from poller.clock import Clock
+from poller.clock import Clock, milliseconds_of
 from poller.errors import Fenced, GroupGone
 from poller.redis.client import until_answered
 from poller.redis.errors import translated
@@ -52,13 +52,14 @@ from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, last_read, replay_of
 from poller.store.scripts import in_any_case, lua
-from poller.store.stream import EARLIEST, EntryId
+from poller.store.stream import EARLIEST
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
 _BEHIND: Final = 2
 _DATA: Final = b"data"
 _ONE_FIELD: Final = 2  # its name and its value
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 Entry = tuple[str, bytes | None]
 """An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
@@ -349,9 +350,9 @@ async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
+    keys = [feed.events, feed.unlisted, *msgspec.structs.astuple(pair)]
     with translated(client):
-        await client.eval(FORGET, len(keys), *keys, group_of(subscription))
+        await client.eval(FORGET, len(keys), *keys, group_of(subscription), subscription)
 
 
 async def forget_unbegun(
@@ -377,21 +378,95 @@ async def forget_unbegun(
         await client.eval(FORGET_UNBEGUN, len(keys), *keys, group_of(subscription), nonce or "")
 
 
-async def end_unlisted(
-    client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription: str, *, asked: int, drop: bool
-) -> tuple[Remainder, int]:
-    """End the group of a subscription at a feed that it lists no more, unless events wait there.
+class GracePeriod(msgspec.Struct, frozen=True):
+    """How long what waits is kept for a consumer whose subscription lists the feed no more.
 
-    Its position is kept, should it list the feed again.
+    Attributes:
+        since: since when; see :meth:`~poller.store.subscriptions.Registered.unlisted_at`.
+        is_ended: whether nothing waits there any more; else something did when it was looked at last.
+    """
+
+    since: int
+    is_ended: bool
+
+
+GracePeriods = Mapping[str, GracePeriod]
+"""Those of one feed, by subscription."""
+
+
+async def grace_periods(client: Redis, prefix: str, feeds: Iterable[str]) -> dict[str, GracePeriods]:
+    """The grace periods at each of these feeds; none where they cannot be read.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    names = list(dict.fromkeys(feeds))
+    if not names:
+        return {}
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for name in names:
+            asking.hgetall(FeedKeys.of(prefix, name).unlisted)
+        answers = await asking.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
+                raise answer
+    found = (answer if isinstance(answer, dict) else {} for answer in answers)
+    periods = ({one.decode("utf-8", "replace"): _grace_period(text) for one, text in kept.items()} for kept in found)
+    return dict(zip(names, periods, strict=True))
+
+
+def has_ended(period: GracePeriod | None, since: int) -> bool:
+    """Whether nothing waits any more at a feed that is not listed since then; False: not known."""
+    return period is not None and period.is_ended and period.since == since
+
+
+def _grace_period(text: bytes) -> GracePeriod:
+    """From what the script has written; one that another program has written is of no time."""
+    since, _, rest = text.partition(b" ")
+    return GracePeriod(int(since) if since.isdigit() else -1, rest == b"ended")
+
+
+async def forget_grace_periods(client: Redis, feed: FeedKeys, subscriptions: Sequence[str]) -> None:
+    """Delete the grace periods of subscriptions that list the feed again, or are removed.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        await client.hdel(feed.unlisted, *subscriptions)
+
+
+async def end_unlisted(
+    client: Redis,
+    feed: FeedKeys,
+    pair: ConsumerKeys,
+    subscription: str,
+    *,
+    since: int,
+    start: str,
+    now: datetime,
+    counts: timedelta,
+    grace: timedelta,
+) -> tuple[Remainder, int]:
+    """End a consumer whose subscription lists the feed no more, unless events wait there and the grace has not passed.
+
+    The first look notes the stream's last entry: what comes later does not wait for the subscription, whatever the
+    clock. Each further look, of any process, counts the time since the one before, and the grace has passed when it was
+    counted. A clock that was set back counts nothing; one that was set forward counts ``counts``.
+
+    The position of a consumer that has begun is kept, should the feed be listed again.
 
     Args:
         client: of the store.
         feed: the keys of the feed.
         pair: the keys of the feed consumer.
         subscription: its id.
-        asked: since when it lists other feeds, in milliseconds of the store's clock: later events do not wait for it.
-            0: not known.
-        drop: end it even if events wait, and drop them.
+        since: since when it does not list the feed, as stored; a look with another one is a first look.
+        start: the entry after which it begins, where it has not begun; empty: nothing waits then.
+        now: the store's clock, UTC.
+        counts: how much may count since the last look, by a clock that is not set.
+        grace: how long what waits is kept.
 
     Returns:
         What is left, and how many events wait or were dropped.
@@ -399,9 +474,11 @@ async def end_unlisted(
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    keys = [feed.events, pair.lease, pair.state, pair.parked]
-    latest = str(EntryId(asked, 0).before) if asked else "+"
+    keys = [feed.events, feed.unlisted, pair.lease, pair.state, pair.parked]
+    moments = [milliseconds_of(now), counts // _MILLISECOND, grace // _MILLISECOND]
     with translated(client):
-        answer = await client.eval(END_UNLISTED, 4, *keys, group_of(subscription), latest, "1" if drop else "")
+        answer = await client.eval(
+            END_UNLISTED, len(keys), *keys, group_of(subscription), subscription, since, start, *moments
+        )
     left, count = cast("tuple[bytes, int]", answer)
     return cast("Remainder", left.decode()), count

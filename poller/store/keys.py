@@ -20,6 +20,8 @@ key ends in        type    holds
 ``page_digests``   STRING  digests of the pages of the last full reading (:mod:`poller.changes.full_readings`)
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.retention`)
 ``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.commands`); absent while it is polled
+``unlisted``       HASH    subscription that lists the feed no more to how long what waits was kept so far, or that
+                           nothing waits any more (:mod:`poller.store.consumer_state`)
 =================  ======  ==========================================================================================
 
 A subscription to a feed has keys of its own there, ``sub:ID:…``:
@@ -87,7 +89,7 @@ KEY_TYPES: Final = {
     **dict.fromkeys(("events", "quarantine"), "stream"),
     **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats"), "zset"),
     **dict.fromkeys(("lease", "pause", "version", "changes", "page_digests"), "string"),
-    **dict.fromkeys(("state", "snapshots", "dictionaries", "listings", "overruns", "letters"), "hash"),
+    **dict.fromkeys(("state", "snapshots", "dictionaries", "listings", "overruns", "letters", "unlisted"), "hash"),
     **dict.fromkeys(("registry", "secrets", "credentials", "paused", "health", "until", "handshakes"), "hash"),
     **dict.fromkeys(("roles", "feeds", "orders"), "hash"),
 }
@@ -110,6 +112,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
     overruns: str
     pause: str
     page_digests: str
+    unlisted: str
 
     @classmethod
     def of(cls, prefix: str, feed: str) -> FeedKeys:

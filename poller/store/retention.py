@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 Events go when they are older than ``retention.age`` and no reader needs them: no consumer group that has not read or
 acknowledged them (the daemon's own or another's), no delivery that waits for its next attempt, no replay under way,
-and no subscription that wants them and has not begun: it is paused, or its sink has not granted events.
+and no subscription that wants them and has not begun: it is paused, or its sink has not granted events. One that has
+not begun and lists the feed no more needs them until a process that delivers has noted that nothing waits there.
 
 ``retention.max_bytes`` is the last resort: a stream that is larger loses its oldest events, needed or not, until it
 fits. It is looked at only once no entry may go for its age. What a group loses then is an *overrun*: it lasts until the

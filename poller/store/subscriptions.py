@@ -104,6 +104,8 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
             it now; under :data:`WHOLE` for every other one, where it wanted all.
         asked_after: the last entry that each feed's stream had when it was asked for; under :data:`WHOLE` that of every
             other one. Absent or empty where that is not known: an earlier version has written it.
+        unlisted: since when each feed that it has listed is not listed any more, likewise; under :data:`WHOLE` for
+            every other one. None: not known, an earlier version has written it.
         signed: whether a signing secret was made for it here, which the store has to have.
         rests: whether it was paused by anything but the files, so that the store has to have its pause.
     """
@@ -114,6 +116,7 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
     asked: int = 0
     asked_before: Mapping[str, int] = {}
     asked_after: Mapping[str, str] = {}
+    unlisted: Mapping[str, int] | None = None
     signed: bool = False
     rests: bool = False
 
@@ -123,17 +126,32 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         return outline_of(self.settings)
 
     def asked_for(self, feed: str) -> int:
-        """Since when it wants this one of its feeds, in milliseconds of the store's clock; 0: not known."""
-        others = self.asked_before.get(WHOLE, self.asked) if self.outline.feeds is None else self.asked
-        return self.asked_before.get(feed, others)
+        """Since when it wants a feed that it lists or listed before, in ms of the store's clock; 0: not known."""
+        return self.asked_before.get(feed, self.asked_before.get(WHOLE, self.asked))
+
+    def unlisted_at(self, feed: str) -> int:
+        """Since when it does not list a feed any more, in milliseconds of the store's clock as that was then.
+
+        The clock may have been wrong: the moment only tells apart two times in which the feed was not listed.
+        """
+        known = self.unlisted or {}
+        return known.get(feed, known.get(WHOLE, self.asked))
+
+    def has_left(self, feed: str) -> bool:
+        """Whether it has listed the feed before and does not list it now."""
+        if self.outline.wants(feed):
+            return False
+        known = self.asked_before if self.unlisted is None else self.unlisted
+        return feed in known or WHOLE in known
 
     def new_after(self, feed: str) -> str:
-        """The entry after which all of one of its feeds is new to it, however late its delivery begins; empty: unknown.
+        """The entry after which all of a feed is new to it, however late its delivery begins; empty: unknown.
 
-        It is the last one of the stream, read right before the subscription was written, whose entries get higher ids
-        whatever the store's clock. What comes between that reading and that writing is delivered, too: registry and
-        streams may be on different servers. Only where no entry is known the moment counts, and then a clock that is
-        set back makes the subscription miss what is published until it is past that moment again.
+        The feed is one that it lists or has listed. The entry is the last one of the stream, read right before the
+        subscription was written, whose entries get higher ids whatever the store's clock. What comes between that
+        reading and that writing is delivered, too: registry and streams may be on different servers. Only where no
+        entry is known the moment counts, and then a clock that is set back makes the subscription miss what is
+        published until it is past that moment again.
         """
         known = self.asked_after.get(feed, self.asked_after.get(WHOLE, ""))
         return known or before_moment(self.asked_for(feed))
@@ -787,8 +805,9 @@ def _as_before(one: Registered, before: Registered) -> Registered:
 
     Feeds that it wants since later than before come from a process that has registered its file since.
     """
-    settings = one.settings if one.asked > before.asked else before.settings
-    return msgspec.structs.replace(_with_settings(before, bytes(settings), one.asked, one.asked_after), rests=one.rests)
+    latest = one if one.asked > before.asked else before
+    again = _with_settings(before, bytes(latest.settings), one.asked, one.asked_after)
+    return msgspec.structs.replace(again, rests=one.rests, unlisted=latest.unlisted)
 
 
 def _new(origin: Origin, settings: bytes, now: datetime, at: int, ends: Mapping[str, str]) -> Registered:
@@ -812,7 +831,13 @@ def _with_settings(one: Registered, settings: bytes, at: int, ends: Mapping[str,
             asked.setdefault(feed, moment)
     if WHOLE in asked:
         asked = dict.fromkeys(after.feeds or (), asked[WHOLE]) | asked
-    return msgspec.structs.replace(changed, asked=at, asked_before=asked, asked_after=_asked_after(one, after, ends))
+    return msgspec.structs.replace(
+        changed,
+        asked=at,
+        asked_before=asked,
+        asked_after=_asked_after(one, after, ends),
+        unlisted=_unlisted(one, after, at, ends),
+    )
 
 
 def _asked_after(one: Registered, now: SubscriptionOutline, ends: Mapping[str, str]) -> Mapping[str, str]:
@@ -821,6 +846,20 @@ def _asked_after(one: Registered, now: SubscriptionOutline, ends: Mapping[str, s
         return one.asked_after  # it has wanted all
     before = {feed: one.new_after(feed) for feed in (*one.outline.feeds, *one.asked_before)}
     return {feed: entry for feed, entry in ends.items() if feed == WHOLE or now.wants(feed)} | before
+
+
+def _unlisted(one: Registered, now: SubscriptionOutline, at: int, ends: Mapping[str, str]) -> dict[str, int]:
+    """Since when each feed is not listed any more, of a subscription that lists other feeds now.
+
+    Of one that wanted all, these are the feeds with entries: in the others, and in those that are not known yet,
+    nothing waits for it.
+    """
+    before, known = one.outline.feeds, one.unlisted
+    if known is None:
+        known = dict.fromkeys(one.asked_before, one.asked)
+    others = () if ends.get(WHOLE) else (WHOLE,)
+    left = before if before is not None else (*(feed for feed in ends if feed != WHOLE), *others)
+    return {feed: moment for feed, moment in (dict(known) | dict.fromkeys(left, at)).items() if not now.wants(feed)}
 
 
 def _sink_changes(kept: Subscriptions, name: str, settings: bytes) -> list[Write]:

@@ -12,7 +12,7 @@ from poller.clock import milliseconds_of
 from poller.config.validation import encode_subscription, subscription_of
 from poller.control.problems import subscription_problems, unlisted_text
 from poller.control.status import SubscriptionStatus, feed_statuses, is_ungranted, subscription_statuses
-from poller.control.subscriptions import filed, registry_of
+from poller.control.subscriptions import change, end_unlisted_feeds, filed, registry_of
 from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Awaiting, Granted, HandshakeState, Refused, Unanswered, encoded
 from poller.redis.client import commands
@@ -66,6 +66,30 @@ async def test_what_waits_at_a_feed_that_it_lists_no_more_is_named(client: FakeA
     (problem,) = subscription_problems(one, NOW)
     assert problem.startswith(f"events wait at {dropped}, which its feeds do not list any more: ")
     assert unlisted_text(one) == problem
+
+
+async def test_what_waits_at_a_feed_that_it_left_before_it_began_is_named(
+    client: FakeAsyncRedis, tmp_path: Path
+) -> None:
+    """Law: events at a feed that is no longer listed count where delivery has not begun, until they are dropped."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")  # lists FEEDS[0] alone
+    registry, keys = registry_of(settings, client), FeedKeys.of("poller", FEEDS[0])
+    await client.hset(keys.state, "sequence", "2")
+    for number in (1, 2):
+        await client.xadd(
+            keys.events, {"data": b'{"sequence":"%020d"}' % number}, id=f"{milliseconds_of(NOW) - 3 + number}-0"
+        )
+    one = subscription_of({"id": "a", "sink": SINK, "feeds": FEEDS[1:]}, settings, where="x")
+    await change(registry, settings, one)
+
+    async def seen(after: timedelta) -> tuple[int | None, tuple[str, ...], int]:
+        await end_unlisted_feeds(client, settings, await registry.all(), now=NOW + after, counts=settings.retention.age)
+        (status,) = await subscription_statuses(client, settings, now=NOW)
+        return status.lag_entries, status.unlisted, len(list(subscription_problems(status, NOW)))
+
+    assert await seen(timedelta(0)) == (2, (FEEDS[0],), 1)
+    assert await seen(settings.retention.age) == (None, (), 0)
 
 
 async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
+from random import Random
+from typing import Final, cast
 
 import msgspec
 import pytest
@@ -24,7 +25,7 @@ from poller.config.settings import Settings
 from poller.control import subscriptions as subscribing
 from poller.control.orphans import stated
 from poller.control.status import subscription_statuses
-from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, remove, resume
+from poller.control.subscriptions import UnlistedFeed, end_unlisted_feeds, filed, filed_ends, remove, resume
 from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership
 from poller.daemon.deliver_role import RELOAD_AGAIN, DeliverRole, FileSubscriptions, restore
 from poller.daemon.health import Readiness, StoreMonitor
@@ -32,6 +33,7 @@ from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.delivery.operational_events import OperationalEvent
 from poller.redis.client import commands, servers
+from poller.store.consumer_state import GracePeriod, grace_periods
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, operations_key, remembered_key
 from poller.store.lease import member_name, owner_of
 from poller.store.members import MemberList, Members
@@ -1091,29 +1093,224 @@ async def test_a_feed_that_is_listed_no_more_holds_no_stream(scene: Scene) -> No
     await scene.arrives("run", "e1", "e2")
 
 
+class Unlisting:
+    """The subscription ``run``, which has listed :data:`FEED`, and the looks of the processes that deliver."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.client, self.registry, self.settings = scene.client, scene.registry, scene.settings("file")
+        self.age = self.settings.retention.age
+        self.keys = ConsumerKeys.of("poller", FEED, "run")
+        self._added = msgspec.json.decode(filed(self.settings)[0][1]) | {"id": "run", "start": "now"}
+
+    async def lists(self, *feeds: str) -> None:
+        """Add the subscription, or change the feeds that it lists."""
+        settings, ends = (
+            msgspec.json.encode(self._added | {"feeds": feeds}),
+            await filed_ends(self.registry, self.settings),
+        )
+        if "run" in (await self.registry.all()).registered:
+            await self.registry.change("run", settings, ends=ends)
+        else:
+            await self.registry.add("run", settings, (), now(), ends=ends)
+
+    async def publish(self, *entries: str) -> None:
+        for entry in entries:
+            await self.client.xadd(EVENTS, {"data": spelled()}, id=entry)
+
+    async def look(self, at: timedelta, counts: timedelta = timedelta(0)) -> list[UnlistedFeed]:
+        """One look, at a moment of the store's clock since 1970."""
+        kept, moment = await self.registry.all(), moment_of(0) + at
+        return await end_unlisted_feeds(self.client, self.settings, kept, now=moment, counts=counts)
+
+
+_DAY: Final = timedelta(days=1)
+_START: Final = timedelta(days=20000)
+_WAITS: Final = [UnlistedFeed("run", FEED, "waits", 1)]
+_LEFT: Final = [UnlistedFeed("run", FEED, "ended", 1)]
+
+
 async def test_what_waits_at_a_feed_that_is_listed_no_more_waits_for_the_retention_age(scene: Scene) -> None:
-    """Law: events that wait at an unlisted feed stay for ``retention.age``; then they are dropped, which is logged."""
-    settings, client = scene.settings("file"), scene.client
-    added = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "feeds": [FEED]}
-    await scene.registry.add("run", msgspec.json.encode(added), (), now())
-    for entry in ("1-0", "2-0"):
-        await client.xadd(EVENTS, {"data": spelled()}, id=entry)
+    """Law: events that wait at an unlisted feed stay for ``retention.age``; then they are dropped, and counted."""
+    one, client = Unlisting(scene), scene.client
+    await one.lists(FEED)
+    await one.publish("1-0", "2-0")
     await client.xgroup_create(EVENTS, "sub:run", id="1-0")
-    await scene.registry.change("run", msgspec.json.encode(added | {"feeds": ["acme/other"]}))
-    kept, age = await scene.registry.all(), settings.retention.age
+    await one.lists("acme/other")
+    await client.set(one.keys.lease, "another's")
+    assert await one.look(_START) == [UnlistedFeed("run", FEED, "busy", 0)]
+    await client.delete(one.keys.lease)
+    for day in range(one.age // _DAY):
+        assert await one.look(_START + day * _DAY, _DAY) == _WAITS
+    await client.hset(one.keys.parked, "1-0", b"{}")
+    assert await one.look(_START + one.age, _DAY) == [UnlistedFeed("run", FEED, "ended", 2)]
+    assert (await client.xinfo_groups(EVENTS), await client.exists(one.keys.parked)) == ([], 0)
+    assert await one.look(_START + one.age, _DAY) == []
 
-    async def ended(after: timedelta) -> list[UnlistedFeed]:
-        return await end_unlisted_feeds(client, settings, kept, now=moment_of(kept.at) + after)
 
-    keys = ConsumerKeys.of("poller", FEED, "run")
-    await client.set(keys.lease, "another's")
-    assert await ended(2 * age) == [UnlistedFeed("run", FEED, "busy", 0)]
-    await client.delete(keys.lease)
-    assert await ended(age - timedelta(minutes=1)) == [UnlistedFeed("run", FEED, "waits", 1)]
-    await client.hset(keys.parked, "1-0", b"{}")
-    assert await ended(age + timedelta(minutes=1)) == [UnlistedFeed("run", FEED, "ended", 2)]
-    assert (await client.xinfo_groups(EVENTS), await client.exists(keys.parked)) == ([], 0)
-    assert await ended(age + timedelta(minutes=1)) == []
+async def test_what_waits_where_delivery_has_not_begun_waits_as_long(scene: Scene) -> None:
+    """Law: a subscription without a group keeps what waited for it when the feed was unlisted, for as long."""
+    one = Unlisting(scene)
+    await one.publish("1-0")
+    await one.lists(FEED)
+    await one.publish("2-0")
+    await one.lists("acme/other")
+    for day in range(one.age // _DAY):
+        assert await one.look(_START + day * _DAY, _DAY) == _WAITS
+        await one.publish(f"{day + 3}-0")
+    assert await one.look(_START + one.age, _DAY) == _LEFT
+    assert await one.look(_START + one.age + _DAY, _DAY) == []
+
+
+async def test_a_feed_at_which_nothing_waits_is_left_immediately(scene: Scene) -> None:
+    """Law: what is published after a feed was unlisted does not wait, whether or not delivery has begun there."""
+    one = Unlisting(scene)
+    await one.publish("1-0")
+    await one.lists(FEED)
+    await one.lists("acme/other")
+    assert await one.look(_START) == []
+    await one.publish("2-0")
+    assert await one.look(_START + _DAY, _DAY) == []
+    periods = (await grace_periods(scene.client, "poller", [FEED]))[FEED]
+    assert periods == {
+        "run": GracePeriod((await scene.registry.all()).registered["run"].unlisted_at(FEED), is_ended=True)
+    }
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("off", [-8 * _DAY, -timedelta(hours=2), 8 * _DAY], ids=["8 d back", "2 h back", "8 d ahead"])
+@pytest.mark.parametrize("wrong", ["when it was unlisted", "since"])
+async def test_a_wrong_clock_drops_nothing_early(scene: Scene, off: timedelta, wrong: str, *, begun: bool) -> None:
+    """Law: whatever the store's clock says when a feed is unlisted or later, what waits there stays for its time.
+
+    A moment of the clock may be before those of the ids of all entries, and days before the next one.
+    """
+    one, minute = Unlisting(scene), timedelta(minutes=1)
+    await one.lists(FEED)
+    await one.publish(f"{(_START - timedelta(hours=1)) // timedelta(milliseconds=1)}-0")
+    if begun:
+        await scene.client.xgroup_create(EVENTS, "sub:run", id="0-0")
+    await one.lists("acme/other")
+    first, second = (off, timedelta(0)) if wrong == "when it was unlisted" else (timedelta(0), off)
+    assert await one.look(_START + first) == _WAITS
+    for _ in range(3):  # set back and forth
+        assert await one.look(_START + second, minute) == _WAITS
+        assert await one.look(_START + first, minute) == _WAITS
+    days = one.age // _DAY
+    found = [await one.look(_START + second + day * _DAY, _DAY) for day in range(1, days + 2)]
+    assert found[: days - 1] == [_WAITS] * (days - 1)
+    assert _LEFT in found
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_waits_stays_at_least_for_its_time_and_a_look(scene: Scene, seed: int) -> None:
+    """Law: with any clock of the store, only time that has passed counts; with a right one, all of it does."""
+    one, draw = Unlisting(scene), Random(seed)
+    await one.lists(FEED)
+    await one.publish("1-0")
+    await one.lists("acme/other")
+    passed, at, is_right = timedelta(0), _START, seed % 2 == 0
+    assert await one.look(at) == _WAITS
+    while True:
+        step = draw.random() * one.age / 10
+        passed, at = passed + step, at + step if is_right else _START + draw.uniform(-1, 1) * one.age * 4
+        if (found := await one.look(at, step)) == _LEFT:
+            break
+        assert found == _WAITS
+        assert not is_right or passed < one.age + timedelta(seconds=1)
+    assert passed >= one.age - timedelta(seconds=1)  # parts of milliseconds do not count
+
+
+async def test_time_without_a_look_does_not_count(scene: Scene) -> None:
+    """Law: the first look of a process counts nothing, for it cannot say how much time has passed."""
+    one = Unlisting(scene)
+    await one.lists(FEED)
+    await one.publish("1-0")
+    await one.lists("acme/other")
+    assert [await one.look(_START + restart * 2 * one.age) for restart in range(4)] == [_WAITS] * 4
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_what_waits_at_a_feed_that_was_listed_meanwhile_waits_anew(scene: Scene, *, seen: bool) -> None:
+    """Law: the time begins again when a feed was listed meanwhile, seen or not, and only then."""
+    one = Unlisting(scene)
+    await one.lists(FEED)
+    await one.publish("1-0")
+    await one.lists("acme/other")
+    await one.look(_START)
+    assert await one.look(_START + one.age - _DAY, one.age) == _WAITS
+    await one.lists("acme/more")
+    assert await one.look(_START + one.age - 2 * timedelta(hours=1), one.age) == _WAITS
+    await one.lists(FEED)
+    if seen:
+        assert await one.look(_START + one.age, one.age) == []
+        assert (await grace_periods(scene.client, "poller", [FEED]))[FEED] == {}
+    await one.lists("acme/more")
+    assert await one.look(_START + one.age, one.age) == _WAITS
+    await one.lists("acme/other")
+    assert await one.look(_START + 2 * one.age, one.age) == _LEFT
+    await one.lists("acme/more")
+    assert await one.look(_START + 2 * one.age, one.age) == []
+
+
+async def test_what_waits_stays_when_the_registry_goes_back_to_before_its_feed_was_listed(scene: Scene) -> None:
+    """Law: at a feed that an older registry does not list, the time begins when that is first seen."""
+    one, client = Unlisting(scene), scene.client
+    await one.lists("acme/other")
+    keys = SubscriptionKeys.of("poller")
+    before = await client.hget(keys.registry, "run")
+    assert before is not None
+    await one.lists("acme/other", FEED)
+    await one.publish("1-0")
+    await client.xgroup_create(EVENTS, "sub:run", id="1-0")
+    await client.hset(one.keys.parked, "1-0", b"{}")
+    await client.hset(keys.registry, "run", before)
+    later = timedelta(milliseconds=(await scene.registry.all()).at) + 9 * one.age
+    assert await one.look(later) == _WAITS
+    assert await one.look(later + one.age - _DAY, one.age) == _WAITS
+    assert await one.look(later + one.age, one.age) == _LEFT
+
+
+async def test_an_unlisted_feed_that_an_earlier_version_has_stored(scene: Scene) -> None:
+    """Law: what waits by a registration of an earlier version waits, and what was left before is left."""
+    one, client = Unlisting(scene), scene.client
+    await one.lists(FEED)
+    await one.publish("1-0")
+    await one.lists("acme/other")
+    keys = SubscriptionKeys.of("poller")
+    old = msgspec.json.decode(await client.hget(keys.registry, "run") or b"")
+    assert old.pop("unlisted") is not None
+    await client.hset(keys.registry, "run", msgspec.json.encode(old))
+    assert await one.look(_START) == _WAITS
+    assert await one.look(_START + one.age, one.age) == _LEFT
+    await client.delete(FeedKeys.of("poller", FEED).unlisted)
+    await client.hset(one.keys.state, "place", "0-0")
+    assert await one.look(_START) == []
+
+
+async def test_what_was_noted_of_an_unlisted_feed_goes_with_its_subscription(scene: Scene) -> None:
+    """Law: a subscription that is removed leaves no note of the feeds that it had left."""
+    one = Unlisting(scene)
+    await one.lists(FEED)
+    await one.publish("1-0")
+    await one.lists("acme/other")
+    await one.look(_START)
+    assert await scene.client.exists(FeedKeys.of("poller", FEED).unlisted)
+    await remove(scene.client, one.settings, "run", clock=Clock())
+    assert not await scene.client.exists(FeedKeys.of("poller", FEED).unlisted)
+
+
+async def test_what_waits_at_an_unlisted_feed_that_no_process_has_waits_as_long(scene: Scene) -> None:
+    """Law: an orphaned feed is left like any other."""
+    one, orphan = Unlisting(scene), "acme/evidenceVariants"
+    events = FeedKeys.of("poller", orphan).events
+    await one.lists(orphan)
+    await scene.client.xadd(events, {"data": spelled()}, id="1-0")
+    await one.lists("acme/other")
+    kept = await scene.registry.all()
+    for number, left in enumerate(("waits", "ended")):
+        moment = moment_of(0) + _START + number * one.age
+        looked = end_unlisted_feeds(scene.client, one.settings, kept, now=moment, counts=one.age, others=[orphan])
+        assert [(found.feed, found.left) for found in await looked] == [(orphan, left)]
 
 
 async def test_a_redelivery_is_noticed_although_the_registry_was_lost_meanwhile(scene: Scene) -> None:

@@ -16,14 +16,17 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from poller.config.settings import Settings
+from poller.config.validation import subscription_of
+from poller.control import subscriptions as subscribing
 from poller.control.status import feed_statuses
-from poller.control.subscriptions import filed, registry_of
+from poller.control.subscriptions import end_unlisted_feeds, filed, registry_of
 from poller.daemon.retention_role import RetentionRole, watched
 from poller.redis.client import commands
+from poller.store.consumer_state import GracePeriod
 from poller.store.keys import ConsumerKeys, FeedKeys, operations_key
 from poller.store.retention import WatchedConsumer
 from poller.store.subscriptions import Registered, Subscriptions
-from tests.control.subscribed import FEEDS, NOW, added, configured
+from tests.control.subscribed import FEEDS, NOW, SINK, added, configured
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience
 
@@ -187,10 +190,61 @@ async def test_whom_a_feed_has(valkey: Redis, tmp_path: Path) -> None:
     assert kept.registered["run"].new_after(FEED) == "0-0"
     unreadable = Registered("run", msgspec.Raw(b'{"start": "never"}'), NOW - timedelta(days=1))
     kept = Subscriptions(registered={**kept.registered, "odd": unreadable}, paused=kept.paused)
-    found = watched(FEED, kept, filed(settings), "poller")
+    found = watched(FEED, kept, filed(settings), "poller", {})
     assert found == {
         "file": WatchedConsumer(ConsumerKeys.of("poller", FEED, "file")),
         "run": WatchedConsumer(ConsumerKeys.of("poller", FEED, "run"), new_after="0-0"),
         "odd": WatchedConsumer(ConsumerKeys.of("poller", FEED, "odd"), earliest=True),
     }
-    assert set(watched(FEEDS[1], kept, filed(settings), "poller")) == {"file", "odd"}
+    assert set(watched(FEEDS[1], kept, filed(settings), "poller", {})) == {"file", "odd"}
+
+
+@pytest.mark.parametrize("start", ["now", "earliest"])
+async def test_what_waits_for_one_that_has_not_begun_stays_while_its_feed_is_unlisted(
+    valkey: Redis, tmp_path: Path, start: str
+) -> None:
+    """Law: events that wait where delivery has not begun stay until they waited for ``retention.age`` unlisted."""
+    settings = configured(tmp_path)
+    registry, age = registry_of(settings, valkey), settings.retention.age
+    one = subscription_of({"id": "a", "sink": SINK, "feeds": FEEDS, "start": start}, settings, where="x")
+    await valkey.xadd(KEYS.events, {"data": "{}"}, id="1-0")
+    await subscribing.add(registry, settings, one, secrets=[], now=NOW)
+    await published(valkey, 4, first=2)
+    await subscribing.change(registry, settings, one.model_copy(update={"feeds": FEEDS[1:]}))
+    waiting = 5 if start == "earliest" else 4
+
+    async def looked(after: timedelta) -> list[str]:
+        kept, counts = await registry.all(), age / 2
+        found = await end_unlisted_feeds(valkey, settings, kept, now=NOW + after, counts=counts)
+        return [f"{feed.feed} {feed.left} {feed.events}" for feed in found]
+
+    async def left() -> int:
+        await retaining(settings, valkey, Store(), Clock()).trim_due()
+        return await valkey.xlen(KEYS.events)
+
+    assert await left() == waiting  # also before any process that delivers has looked
+    for look in range(2):
+        assert await looked(look * age / 2) == [f"{FEED} waits {waiting}"]
+        assert await left() == waiting
+    await subscribing.change(registry, settings, one)
+    assert await left() == waiting
+    assert await looked(age) == []
+    assert await left() == waiting
+    await subscribing.change(registry, settings, one.model_copy(update={"feeds": FEEDS[1:]}))
+    assert [(await looked(look * age / 2))[0].split()[1] for look in range(3)] == ["waits", "waits", "ended"]
+    assert await left() == 0
+
+
+async def test_a_subscription_that_never_listed_a_feed_keeps_nothing(valkey: Redis, tmp_path: Path) -> None:
+    """Law: one that wanted all feeds keeps what waited in those that had entries, and nothing of later feeds."""
+    settings = configured(tmp_path)
+    registry = registry_of(settings, valkey)
+    one = subscription_of({"id": "a", "sink": SINK}, settings, where="x")
+    await subscribing.add(registry, settings, one, secrets=[], now=NOW)
+    await published(valkey, 2)
+    await subscribing.change(registry, settings, one.model_copy(update={"feeds": ("acme/other",)}))
+    kept = await registry.all()
+    assert [list(watched(feed, kept, [], "poller", {})) for feed in FEEDS] == [["a"], []]
+    since = kept.registered["a"].unlisted_at(FEED)
+    for mark, expected in ((GracePeriod(since, is_ended=True), []), (GracePeriod(since - 1, is_ended=True), ["a"])):
+        assert list(watched(FEED, kept, [], "poller", {"a": mark})) == expected

@@ -27,6 +27,7 @@ from poller.store.subscriptions import (
     OlderSubscriptions,
     Paused,
     Pauser,
+    Registered,
     RestoredPauses,
     SinkPauses,
     SubscriptionOutline,
@@ -46,6 +47,7 @@ from tests.stores import all_keys
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 TOKEN = b'{"a":"t0ken"}'
+ALL_FEEDS = ("s/one", "s/two", "s/three", "s/four")
 ONE, OTHER = b'{"id":"a","rate":1.0}', b'{"id":"a","rate":1}'
 
 
@@ -153,6 +155,42 @@ def test_a_feed_that_is_listed_again_is_wanted_since_it_was(
     assert {feed: one.asked_for(feed) for feed in expected} == expected
     wanted = {feed: f"{at}-7" for feed, at in expected.items() if one.outline.wants(feed)}
     assert {feed: one.new_after(feed) for feed in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("feeds", "expected"),
+    [
+        ([["s/one", "s/two"], ["s/one"]], {"s/two": 2}),
+        ([["s/one", "s/two"], ["s/one"], ["s/one", "s/three"]], {"s/two": 2}),
+        ([["s/one", "s/two"], ["s/one"], ["s/two"], ["s/one"]], {"s/two": 4}),
+        ([["s/one"], None], {}),
+        ([["s/one"], ["s/two"], None, ["s/two"]], {"s/one": 4, "s/three": 4, "s/four": 4}),
+        ([None, ["s/one"]], {"s/two": 2, "s/three": 2, "s/four": 2}),
+    ],
+    ids=["one of two", "others since", "again", "all", "all for a while", "one of all"],
+)
+@pytest.mark.parametrize("version", ["this", "before"])
+def test_which_feeds_a_subscription_has_left(
+    feeds: list[list[str] | None], expected: dict[str, int], version: str
+) -> None:
+    """Law: a feed was left when it was listed and is not, since the last change that took it from the list.
+
+    Of what an earlier version has written, the last change counts, and all feeds were listed where it wanted all.
+    """
+    kept, changes = Subscriptions(), len(feeds)
+    for at, names in enumerate(feeds, 1):
+        now, settings = msgspec.structs.replace(kept, at=at), msgspec.json.encode({"feeds": names})
+        ends = {"": "0-0"} | {f"s/{feed}": f"{at}-7" for feed in ("one", "two", "three", "four")}
+        kept = applied(kept, registering.plan_file(now, {"a": settings}, NOW, ends=ends))
+    one = kept.registered["a"]
+    found = {feed: one.unlisted_at(feed) for feed in ALL_FEEDS if one.has_left(feed)}
+    assert found == expected
+    if version == "before":
+        old = msgspec.json.decode(msgspec.json.encode(one))
+        old.pop("unlisted")
+        one = msgspec.json.decode(msgspec.json.encode(old), type=Registered)
+        assert {feed for feed in ALL_FEEDS if one.has_left(feed)} >= set(expected)
+        assert {one.unlisted_at(feed) for feed in expected} <= {changes}
 
 
 def test_where_one_begins_that_an_earlier_version_has_written() -> None:
