@@ -805,9 +805,12 @@ def _as_before(one: Registered, before: Registered) -> Registered:
 
     Feeds that it wants since later than before come from a process that has registered its file since.
     """
-    latest = one if one.asked > before.asked else before
-    again = _with_settings(before, bytes(latest.settings), one.asked, one.asked_after)
-    return msgspec.structs.replace(again, rests=one.rests, unlisted=latest.unlisted)
+    is_later = one.asked > before.asked
+    settings = one.settings if is_later else before.settings
+    again = _with_settings(before, bytes(settings), one.asked, one.asked_after)
+    # Which feeds had entries when it was written is not known; where it wanted all before, any may have had some.
+    unlisted = None if is_later and before.outline.feeds is None else again.unlisted
+    return msgspec.structs.replace(again, rests=one.rests, unlisted=unlisted)
 
 
 def _new(origin: Origin, settings: bytes, now: datetime, at: int, ends: Mapping[str, str]) -> Registered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -71,6 +71,7 @@ class Scene:
     stops: list[asyncio.Event] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     roles: list[DeliverRole] = field(default_factory=list)
+    off: timedelta = timedelta(0)  # by how much the store's clock is wrong
 
     @property
     def client(self) -> Redis:
@@ -118,7 +119,7 @@ class Scene:
             configurations,
             shebang="#!lua\n",
             watch=watch,
-            clock=StubClock(now=now),
+            clock=StubClock(now=lambda: now() + self.off),
             reload_seconds=reload_seconds,
         )
         self.roles.append(deliverer)
@@ -1101,6 +1102,7 @@ class Unlisting:
         self.age = self.settings.retention.age
         self.keys = ConsumerKeys.of("poller", FEED, "run")
         self._added = msgspec.json.decode(filed(self.settings)[0][1]) | {"id": "run", "start": "now"}
+        self._added["sink"] = f"{scene.sink.url}/run"
 
     async def lists(self, *feeds: str) -> None:
         """Add the subscription, or change the feeds that it lists."""
@@ -1218,6 +1220,51 @@ async def test_what_waits_stays_at_least_for_its_time_and_a_look(scene: Scene, s
         assert found == _WAITS
         assert not is_right or passed < one.age + timedelta(seconds=1)
     assert passed >= one.age - timedelta(seconds=1)  # parts of milliseconds do not count
+
+
+async def test_a_clock_that_is_set_forward_drops_nothing_in_a_running_process(scene: Scene) -> None:
+    """Law: a process counts what has passed by its monotonic clock: what waits stays and comes when listed again."""
+    one, client = Unlisting(scene), scene.client
+    unlisted = FeedKeys.of("poller", FEED).unlisted
+    await one.lists(FEED)
+    await scene.registry.pause("run", Paused("operator", "not yet", now()))
+    await scene.add("e1")
+    await one.lists("acme/other")
+    scene.deliver(one.settings)
+
+    async def noted() -> int:
+        """When the last look was, by the store's clock; 0: none was."""
+        return int((await client.hget(unlisted, "run") or b"0 0").split()[1])
+
+    async def looked(after: int) -> None:
+        await scene.registry.resume("run")  # any change: then the process looks again
+        await until(lambda: _is_after(noted, after), "a look")
+
+    await looked(0)
+    scene.off = 9 * one.age
+    await scene.registry.pause("run", Paused("operator", "not yet", now()))
+    await looked(milliseconds_of(now()) + 8 * one.age // timedelta(milliseconds=1))
+    await one.lists(FEED)
+    await scene.arrives("run", "e1")
+
+
+async def _is_after(moment: Callable[[], Awaitable[int]], after: int) -> bool:
+    return await moment() > after
+
+
+async def test_a_running_process_looks_at_unlisted_feeds_that_none_has(scene: Scene) -> None:
+    """Law: what waits at an orphaned feed is looked at as soon as the feed is known to be one."""
+    one, keys = Unlisting(scene), FeedKeys.of("poller", "acme/evidenceVariants")
+    await one.lists(FEED, keys.feed)
+    await one.publish("1-0")
+    await scene.client.xadd(keys.events, {"data": spelled()}, id="1-0")
+    await one.lists("acme/other")
+    scene.deliver(one.settings)
+    await until(lambda: _is_after(lambda: scene.client.hlen(FeedKeys.of("poller", FEED).unlisted), 0), "a look")
+    assert not await scene.client.exists(keys.unlisted)
+    await scene.client.hset(keys.state, mapping={"generation": "g", "sequence": "1"})
+    await scene.client.hset(remembered_key("poller"), keys.feed, b"{}")
+    await until(lambda: _is_after(lambda: scene.client.hlen(keys.unlisted), 0), "a look at the orphan")
 
 
 async def test_time_without_a_look_does_not_count(scene: Scene) -> None:

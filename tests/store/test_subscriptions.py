@@ -134,8 +134,9 @@ def test_a_feed_that_stays_is_wanted_since_it_was(
         ([None, ["s/one"], None], {"s/one": 1, "s/two": 1}),
         ([None, ["s/one"], ["s/one", "s/two"], ["s/three"], None], {"s/one": 1, "s/two": 1, "s/three": 1, "s/four": 1}),
         ([["s/one"], None, ["s/two"], ["s/one", "s/three"]], {"s/one": 1, "s/three": 2}),
+        ([None, ["s/one"]], {"s/one": 1, "s/two": 1}),
     ],
-    ids=["one of two", "after other changes", "all", "one of all", "others of all", "all for a while"],
+    ids=["one of two", "after other changes", "all", "one of all", "others of all", "all for a while", "not yet"],
 )
 def test_a_feed_that_is_listed_again_is_wanted_since_it_was(
     feeds: list[list[str] | None], expected: dict[str, int], by: str
@@ -838,6 +839,22 @@ def test_a_file_that_is_registered_after_the_loss_counts(
     one = applied(kept, registering.plan_file(kept, {"a": OLDER}, LATER, before)).registered["a"]
     assert bytes(one.settings) == file
     assert ({feed: one.asked_for(feed) for feed in moments}, one.since) == (moments, NOW)
+
+
+@pytest.mark.parametrize("before", [["s/one", "s/two"], None])
+@pytest.mark.parametrize("is_gone", [False, True], ids=["older", "gone"])
+def test_a_feed_that_a_file_left_after_the_loss_was_left(before: list[str] | None, *, is_gone: bool) -> None:
+    """Law: the feeds listed before the loss are left where a process that starts after it lists others."""
+    copy, _ = history()
+    settings, file = msgspec.json.encode({"feeds": before}), {"a": wanting("z", "s/three")}
+    ends = {"": "0-0", "s/one": "9-7"}
+    there = applied(copy, registering.plan_file(msgspec.structs.replace(copy, at=9), {"a": settings}, NOW, ends=ends))
+    there = msgspec.structs.replace(there, version=9)
+    kept = msgspec.structs.replace(Subscriptions() if is_gone else copy, at=15)
+    kept = msgspec.structs.replace(applied(kept, registering.plan_file(kept, file, LATER, ends=ends)), at=20)
+    one = applied(kept, registering.plan_file(kept, file, LATER, there)).registered["a"]
+    assert [feed for feed in ALL_FEEDS[:3] if one.has_left(feed)] == ["s/one", "s/two"]
+    assert one.unlisted_at("s/two") == 15
 
 
 def test_a_registry_that_has_lost_a_part_keeps_what_was_changed_since() -> None:
