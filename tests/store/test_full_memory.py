@@ -13,7 +13,7 @@ from poller.changes.plan import Commit
 from poller.clock import Clock
 from poller.errors import StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Remainder, Settlement, end_unlisted
 from poller.store.feed import FeedScripts, FeedStore
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.registry import Registry
@@ -147,3 +147,28 @@ async def test_a_changed_file_is_taken_over(client: Redis) -> None:
     assert [(name, bytes(kept[name].settings)) for name in ("s", "new")] == file
     with pytest.raises(StoreUnavailable, match="maxmemory"):
         await registry.add("run", b'{"sink":"https://run.example"}', [], NOW)
+
+
+@pytest.mark.parametrize(("has_group", "then"), [(True, "ended"), (False, "waits")])
+async def test_what_waits_at_an_unlisted_feed_stays_while_it_cannot_be_counted(
+    client: Redis, then: Remainder, *, has_group: bool
+) -> None:
+    """Without memory time does not count; a group whose time has passed goes, for that frees memory."""
+    await client.xadd(KEYS.events, {"data": "{}"}, id="1-0")
+    if has_group:
+        await client.xgroup_create(KEYS.events, "sub:s", id="0-0")
+
+    async def look(after: timedelta) -> Remainder:
+        moment, age = NOW + after, timedelta(days=7)
+        left, events = await end_unlisted(
+            client, KEYS, CONSUMER, "s", since=1, start="0-0", now=moment, counts=age, grace=age
+        )
+        assert events == 1
+        return left
+
+    assert await look(timedelta(0)) == "waits"
+    await client.config_set("maxmemory", 1)
+    assert [await look(timedelta(days=days)) for days in (6, 6, 6)] == ["waits"] * 3
+    assert await look(timedelta(days=7)) == then
+    await client.config_set("maxmemory", 0)
+    assert has_group or await look(timedelta(days=7)) == "ended"
