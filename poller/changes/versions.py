@@ -40,7 +40,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.records import Record, Rejected, is_older
+from poller.changes.records import Record, Rejected, is_older, text_key
 
 _MOST_SHOWN: Final = 10_000  # versions; some megabytes
 
@@ -76,6 +76,7 @@ class DeltaVersions:
         self._shown: set[tuple[str, int]] = set()  # keys and versions (hashes)
         self._shown_before: set[tuple[str, int]] = set()  # when the delta was read before
         self._is_resumed = False  # what was shown before is what was published when the delta was broken off
+        self._removed: set[str] = set()  # since it was broken off; subjects
         self._left_out: set[tuple[str, int]] = set()
         self._last: dict[str, int] = {}  # by key, the version that this reading has shown last
         self._last_before: dict[str, int] = {}  # and the reading before
@@ -86,18 +87,24 @@ class DeltaVersions:
         """Whether it has shown more than is remembered, on several pages; one page holds each record once."""
         return self._lacks_some and self._pages > 1
 
-    def resume(self, published: Record) -> bool:
+    def resume(self, subject: str, published: Record | None) -> bool:
         """Add a version that was published since the delta was first requested, for it was broken off then.
 
+        What was published before a removal does not count: the record may come back as it was.
+
         Args:
-            published: the latest first. A full reading may have published it.
+            subject: the record's id.
+            published: the latest first; None: the record was removed. A full reading may have published it.
 
         Returns:
             Whether more are remembered.
         """
-        key, version = _version(published)
-        self._last_before.setdefault(key, version)
-        self._shown_before.add((key, version))
+        if published is None:
+            self._removed.add(text_key(subject))
+        elif not {published.key, text_key(subject)} & self._removed:
+            key, version = _version(published)
+            self._last_before.setdefault(key, version)
+            self._shown_before.add((key, version))
         self._is_resumed = True
         return len(self._shown_before) < _MOST_SHOWN
 

@@ -178,6 +178,15 @@ class ListingDrain:
             StoreError: likewise.
         """
         await self._writer.begin_delta(since)
+        try:
+            reader = await self._read_repeatedly(path, since, seen)
+        except SourceError:
+            await self._writer.break_off_delta()
+            raise
+        self._writer.end_delta(reader.delta_token or since)
+        return reader
+
+    async def _read_repeatedly(self, path: str, since: str | None, seen: SeenKeysObserver | None) -> ListingReader:
         reader = await self.read(path, mode=RoundMode.DELTA, since=since, seen=seen)
         for _ in range(_CONFIRMING if reader.filled > 1 else 0):
             changes = self._writer.tally.changes
@@ -190,7 +199,6 @@ class ListingDrain:
             reader = again if again.delta_token else reader
             if self._writer.tally.changes == changes or again.filled <= 1:
                 break
-        self._writer.end_delta(reader.delta_token or since)
         return reader
 
     async def _read_pages(

@@ -70,7 +70,7 @@ from poller.lifecycle import finished, in_turns
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_BYTES, SLICE_RECORDS, Get, Page, slices
 from poller.store.commands import FeedPause
-from poller.store.feed import MissingRecords
+from poller.store.feed import MissingRecords, PublishedVersion
 from poller.store.feed_state import (
     BACKWARDS,
     DELTA_TOKEN,
@@ -130,8 +130,8 @@ class RoundStore(Protocol):
         """Read the subjects of the latest events, or of those of one cause."""
         ...
 
-    def published_since(self, sequence: int) -> AsyncGenerator[bytes]:
-        """Read the records of the events after this one, the latest first."""
+    def published_since(self, sequence: int) -> AsyncGenerator[PublishedVersion]:
+        """Read what was published after this event, the latest first."""
         ...
 
     async def page_digests(self) -> bytes | None:
@@ -201,7 +201,7 @@ class RoundWriter:
         self._generation = state.generation
         self._sequence = self._delta_start = self._round_start = state.sequence
         self._read = record_reader(feed.id_field)
-        self._token, self._token_sequence = state.delta_token, state.token_sequence
+        self._token, self._token_sequence = state.delta_token, _sequence_of(state.token_sequence, state.delta_token)
         self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
         self._has_ended = False  # a delta, and that is not committed yet
         self._fields_before = state.fields
@@ -319,9 +319,11 @@ class RoundWriter:
     async def _resume_delta(self, start: int) -> None:
         read = record_reader(self._feed.id_field)
         async with aclosing(self._store.published_since(start)) as published:
-            async for raw in published:
-                record = read(raw)
-                if isinstance(record, Record) and not self._versions.resume(record):
+            async for one in published:
+                record = None if one.raw is None else read(one.raw)
+                if isinstance(record, Rejected):
+                    continue
+                if not self._versions.resume(one.subject, record):
                     break
 
     def repeat_delta(self) -> bool:
@@ -340,6 +342,16 @@ class RoundWriter:
         self._count_returned()
         self._open_token, self._has_ended = None, True
         self._store.deltas.finish(token)
+
+    async def break_off_delta(self) -> None:
+        """A delta could not be read to its end. What it leaves in doubt is looked for although it has no end.
+
+        Raises:
+            StoreError: that this is due could not be written.
+        """
+        self._count_returned()
+        if self.doubts:
+            await self.marks(self._marks_of_parts())
 
     def keep_doubts(self) -> None:
         """Note what deltas have left in doubt, once it is committed that a full reading follows."""
@@ -699,7 +711,7 @@ class RoundWriter:
         self._token_sequence = None if token is None else self._sequence
         if self._token_sequence == before:
             return {}
-        return {TOKEN_SEQUENCE: None if token is None else str(self._sequence)}
+        return {TOKEN_SEQUENCE: None if token is None else _token_sequence(self._sequence, token)}
 
     def _store_ms(self) -> int:
         """The server's clock: its time at the lease plus the time since."""
@@ -784,6 +796,19 @@ def _differs(record: Record, snapshot: Snapshot | None, rules: PublishRules) -> 
         return compare(record, snapshot, rules.strip, rules.shape) is not None
     except ValueError:  # it is unusable: the next reading that compares it says so
         return True
+
+
+def _token_sequence(sequence: int, token: str) -> str:
+    """The mark of a token: up to which event all deltas before it have been read to their ends."""
+    return f"{sequence} {blake2b(token.encode(), digest_size=8).hexdigest()}"
+
+
+def _sequence_of(mark: str | None, token: str | None) -> int | None:
+    """The number in a mark; None: it is not of this token, for another version has taken that."""
+    number = (mark or "").partition(" ")[0]
+    if token is None or not number.isdecimal() or mark != _token_sequence(int(number), token):
+        return None
+    return int(number)
 
 
 def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:

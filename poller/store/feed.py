@@ -97,6 +97,18 @@ class MissingRecords(msgspec.Struct, frozen=True):
     listed: Mapping[str, Snapshot] = {}
 
 
+class PublishedVersion(msgspec.Struct, frozen=True):
+    """A version of a record that was published, or its removal.
+
+    Attributes:
+        subject: the record's id.
+        raw: as received; None: it was removed.
+    """
+
+    subject: str
+    raw: bytes | None
+
+
 class RandomSample(Generic[T]):
     """A few of any number of values, each drawn with the same probability (Li's algorithm L: most are passed over).
 
@@ -344,8 +356,8 @@ class FeedStore:
                     subjects.add(text_key(event.subject))
         return frozenset(subjects)
 
-    async def published_since(self, sequence: int) -> AsyncGenerator[bytes]:
-        """The records of the events after this one, as received; the latest first.
+    async def published_since(self, sequence: int) -> AsyncGenerator[PublishedVersion]:
+        """What was published after this event; the latest first.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -354,8 +366,7 @@ class FeedStore:
             async for _, event in events:
                 if event.number <= sequence:
                     return
-                if event.data.record:
-                    yield bytes(event.data.record)
+                yield PublishedVersion(event.subject, bytes(event.data.record) or None)
 
     async def _latest_events(self) -> AsyncGenerator[tuple[EntryId, _Event]]:
         """The events in the stream, the latest first; entries of foreign clients are left out.

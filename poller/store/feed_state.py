@@ -119,8 +119,8 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         round: the last round's result as JSON, as ``poller once --json`` prints it.
         round_at: when that round ended.
         delta_token_at: when the delta token was taken.
-        token_sequence: of the last event when a delta had last been read to its end, or the token was taken: later ones
-            may be of a delta that was broken off. None where that is not known.
+        token_sequence: of the last event when a delta had last been read to its end, or the token was taken, and a
+            digest of the token: later events may be of a delta that was broken off. None where that is not known.
         missing_at: when records were last marked as missing, milliseconds of the server's clock; None for never.
         unidentified: how many records of the last full reading had no id that can be read.
         backwards: how many versions were older than the known one, ever.
@@ -168,7 +168,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     round: str | None = None
     round_at: datetime | None = None
     delta_token_at: datetime | None = None
-    token_sequence: int | None = None
+    token_sequence: str | None = None
     next_at: datetime | None = None
     missing_at: int | None = None
     unidentified: int = 0

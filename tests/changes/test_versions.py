@@ -66,5 +66,6 @@ def test_what_a_delta_shows_beyond_what_is_remembered_takes_no_memory() -> None:
 def test_of_a_delta_that_was_broken_off_so_many_versions_are_remembered() -> None:
     """Ten thousand, the latest ones."""
     versions = DeltaVersions()
-    more = [versions.resume(Record(f"r{number}", "r", b"1", None, None)) for number in range(10_000)]
+    records = [Record(f"r{number}", "r", b"1", None, None) for number in range(10_000)]
+    more = [versions.resume(one.key, one) for one in records]
     assert more == [True] * 9_999 + [False]

@@ -27,7 +27,7 @@ from poller.config.load import load
 from poller.control.factories import client_of, feed_of, keys_of
 from poller.failpoints import arm, reach
 from poller.source.round import run_round
-from poller.store.feed import MissingRecords, named_qualifications
+from poller.store.feed import MissingRecords, PublishedVersion, named_qualifications
 from poller.store.feed_state import FeedState, state_of
 from poller.store.snapshots import SnapshotCodec
 from tests.harness.waiting import unless
@@ -77,9 +77,9 @@ class NaiveStore:
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:  # noqa: ARG002 -- likewise
         return frozenset()
 
-    async def published_since(self, sequence: int) -> AsyncGenerator[bytes]:
+    async def published_since(self, sequence: int) -> AsyncGenerator[PublishedVersion]:
         if sequence < 0:
-            yield b""
+            yield PublishedVersion("", None)
 
     async def page_digests(self) -> None:
         return None

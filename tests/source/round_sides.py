@@ -22,7 +22,7 @@ from poller.resources import RESOURCES
 from poller.source.feed import Feed, RoundResult
 from poller.source.paging import ListQuery, Params
 from poller.source.round import run_round
-from poller.store.feed import LISTED, MissingRecords
+from poller.store.feed import LISTED, MissingRecords, PublishedVersion
 from poller.store.feed_state import FeedState, state_of
 from poller.store.lease import HeldElsewhere
 
@@ -64,6 +64,7 @@ class _PublishedData(msgspec.Struct):
 
 
 class _Published(msgspec.Struct):
+    subject: str
     sequence: str
     data: _PublishedData
 
@@ -127,13 +128,12 @@ class MemoryStore:
         brought = set(map(subject_of, self.deltas.since(age, first=cause is not None)))
         return brought.union(text_key(one["subject"]) for one in recent if cause in (None, one["data"]["cause"]))
 
-    async def published_since(self, sequence: int) -> AsyncGenerator[bytes]:
+    async def published_since(self, sequence: int) -> AsyncGenerator[PublishedVersion]:
         for text in reversed(self.texts):
             event = msgspec.json.decode(text, type=_Published)
             if int(event.sequence) <= sequence:
                 return
-            if event.data.record:
-                yield bytes(event.data.record)
+            yield PublishedVersion(event.subject, bytes(event.data.record) or None)
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)
