@@ -56,10 +56,10 @@ _MARKED: Final = (*_OPEN, b",", b":")
 _TOKENS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"|[^\s\[\]{},:"]++', re.DOTALL)
 _COLON: Final = re.compile(rb"\s*+:\s*+")
 _VALUE: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++)\s*+[,}]', re.DOTALL)
-_RFC3339: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
-    re.ASCII,  # other digits than these count in fractions of a second for Python, but not in RFC 3339
-).fullmatch
+_RFC3339_TEXT: Final = r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+# Other digits than those of ASCII count in fractions of a second for Python, but not in RFC 3339.
+_RFC3339: Final = re.compile(_RFC3339_TEXT, re.ASCII).fullmatch
+_RFC3339S: Final = re.compile(rf"{_RFC3339_TEXT}(?:\n{_RFC3339_TEXT})*+", re.ASCII).fullmatch  # a line each
 
 
 class _Beside(
@@ -104,8 +104,8 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 
 
 @cache
-def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
-    """A function that reads the identity out of one record's bytes."""
+def _head(id_field: str) -> tuple[type[msgspec.Struct], Callable[[Any], Any], Callable[[Any], Any]]:
+    """A struct of what identifies a record; what gives its modification time, and what its qualification."""
     # A struct names each key once: an id field that is one of the others is read for both.
     wanted = {"id": id_field, "modified": "lastModifiedAt", "qualification": "qualificationID"}
     fields = {name: key for name, key in wanted.items() if name == "id" or key != id_field}
@@ -114,6 +114,13 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
     )
     modified_of = attrgetter("modified" if "modified" in fields else "id")
     qualification_of = attrgetter("qualification" if "qualification" in fields else "id")
+    return head, modified_of, qualification_of
+
+
+@cache
+def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
+    """A function that reads the identity out of one record's bytes."""
+    head, modified_of, qualification_of = _head(id_field)
     decode = msgspec.json.Decoder(head).decode
 
     def read(raw: bytes) -> Record | Rejected:  # noqa: PLR0911 -- one for each way not to be usable
@@ -139,6 +146,68 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
         return Record(key, subject, raw, _moment(modified_of(found)), _reference(qualification_of(found)))
 
     return read
+
+
+@cache
+def records_reader(id_field: str) -> Callable[[Sequence[bytes]], Sequence[Record | Rejected]]:
+    """A function that reads several records as :func:`record_reader` reads each, in less than half of the time.
+
+    It reads them together: nearly all ids and references of an API are UUIDs, and nearly all records are usable.
+    """
+    head, modified_of, qualification_of = _head(id_field)
+    decode: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[head]).decode  # type: ignore[valid-type]
+    read = record_reader(id_field)
+
+    def read_together(raws: Sequence[bytes]) -> Sequence[Record | Rejected]:
+        if sum(map(len, raws)) > MAX_RECORD_BYTES:  # one of them may be too large
+            return list(map(read, raws))
+        try:
+            heads = decode(b"[%b]" % b",".join(raws))
+            subjects = [one.id for one in heads]
+            ids = "\n".join(subjects)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
+            return list(map(read, raws))
+        keys = ids.lower().split("\n")
+        if not (_UUIDS(ids) and len(keys) == len(raws) == len(heads)):
+            return list(map(read, raws))
+        modified = _together(list(map(modified_of, heads)), _moments, _moment)
+        qualifications = _together(list(map(qualification_of, heads)), _references, _reference)
+        return list(map(Record, keys, subjects, raws, modified, qualifications))
+
+    return read_together
+
+
+def _together(
+    values: Sequence[Any], read: Callable[[str], Sequence[str | None] | None], read_one: Callable[[Any], str | None]
+) -> Sequence[str | None]:
+    """What is read of these values, at once if they are all as most are: text, and usable.
+
+    Args:
+        values: one of each record.
+        read: reads their lines; None: not all are usable.
+        read_one: reads a single one.
+    """
+    try:
+        found = read("\n".join(values))
+    except TypeError:
+        found = None
+    return found if found is not None and len(found) == len(values) else list(map(read_one, values))
+
+
+def _moments(lines: str) -> Sequence[str] | None:
+    moments = lines.split("\n")
+    if not _RFC3339S(lines):
+        return None
+    try:
+        for moment in moments:
+            datetime.fromisoformat(moment)
+    except ValueError:
+        return None
+    return moments
+
+
+def _references(lines: str) -> Sequence[str] | None:
+    return lines.lower().split("\n") if _UUIDS(lines) else None
 
 
 def identities(raw: bytes, id_field: str) -> frozenset[str] | None:

@@ -26,6 +26,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, cast
 
+import hiredis
 from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.connection import AbstractConnection
@@ -52,6 +53,7 @@ CONNECTIONS: Final = 64
 _WRONG_TYPE: Final = re.compile(r"(?:^|\s-)WRONGTYPE Operation")
 _NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
 _SUBCOMMANDED: Final = frozenset({"MEMORY", "XINFO", "XGROUP", "OBJECT"})
+_SCRIPTED: Final = frozenset({"EVAL", "EVALSHA"})
 _NO_PRIMARY: Final = (ReadOnlyError, MasterDownError)
 _WITHIN: Final = re.compile(r"(?:^|\s-)(?:READONLY|UNBLOCKED)\b")  # a script of Redis 6; a read that was waiting
 
@@ -186,6 +188,9 @@ class OurConnection(AbstractConnection):
 
     def pack_command(self, *args: EncodableT) -> list[bytes]:
         """By hiredis, as the blocking client does: packing in Python costs more than all the rest of a commit."""
+        if args[0] in _SCRIPTED:  # a commit has hundreds of arguments, and redis-py looks at each first
+            with suppress(TypeError):
+                return [hiredis.pack_command(args)]  # type: ignore[arg-type]  # it says by TypeError what it cannot pack
         return self._pack(*args)
 
     async def _connect(self) -> None:

@@ -59,6 +59,7 @@ from poller.changes.records import (
     merged,
     modified_of,
     record_reader,
+    records_reader,
     shape_of,
     twin_of,
     usable_keys,
@@ -200,7 +201,7 @@ class RoundWriter:
         self._get = get
         self._generation = state.generation
         self._sequence = self._delta_start = self._round_start = state.sequence
-        self._read = record_reader(feed.id_field)
+        self._read = records_reader(feed.id_field)
         self._token, self._token_sequence = state.delta_token, _sequence_of(state.token_sequence, state.delta_token)
         self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
         self._has_ended = False  # a delta, and that is not committed yet
@@ -421,7 +422,7 @@ class RoundWriter:
         partial = rules.partial
         received: list[Record | Rejected] = []
         for some in _batched(page.records):
-            received += map(self._read, some)
+            received += self._read(some)
             await asyncio.sleep(0)
         found = self._versions.new(received) if mode is RoundMode.DELTA else received
         records = await in_turns(latest_versions(found, partial=partial))
