@@ -187,6 +187,8 @@ def _together(
         read: reads their lines; None: not all are usable.
         read_one: reads a single one.
     """
+    if values.count(msgspec.UNSET) == len(values):  # records of other kinds have no such member
+        return [None] * len(values)
     try:
         found = read("\n".join(values))
     except TypeError:

@@ -87,8 +87,8 @@ class ListingDrain:
 
     @property
     def pages(self) -> int:
-        """How many pages were committed."""
-        return self._writer.tally.pages
+        """How many pages were read and planned, and committed where no listing is being read."""
+        return self._writer.pages
 
     def is_expired(self, status: int) -> bool:
         """Whether an answer may mean that a token is not valid any more."""
@@ -213,7 +213,7 @@ class ListingDrain:
         digests: PageDigests | None,
     ) -> ListingReader:
         reader = ListingReader(first.query, since)
-        async with aclosing(read_pages(first.get, path, reader)) as pages:
+        async with self._writer.commits_in_order(), aclosing(read_pages(first.get, path, reader)) as pages:
             async for page in pages:
                 reach("page.fetched")
                 newer = await beside.newer_than_page() if beside else ()

@@ -2,8 +2,9 @@
 
 Theory of operation
 -------------------
-Commits are written one after the other, in order, and none after one that failed. The next one is planned while the
-last one is being written; planning is at most two commits ahead.
+Commits are written one after the other, in order, and none after one that failed. While one is being written, the next
+ones are planned, also those of the next page; planning is at most three commits ahead. The snapshots of a page are read
+when all commits are written that hold one of its keys. Everything else that is written waits until all commits are.
 
 A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to
 merge it with, and that of a removed record may hold what is not true of one that returns, so the whole record is
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from codecs import BOM_UTF8
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -36,11 +38,11 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from datetime import timedelta
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Final, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -66,7 +68,7 @@ from poller.changes.records import (
 )
 from poller.changes.versions import DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
 from poller.clock import Clock, rfc3339
-from poller.errors import SourceRefused
+from poller.errors import SourceError, SourceRefused
 from poller.lifecycle import finished, in_turns
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_BYTES, SLICE_RECORDS, Get, Page, slices
@@ -157,6 +159,7 @@ class RoundWriter:
 
     Attributes:
         tally: the counters of what is committed.
+        pages: how many were planned; all are committed where a block of :meth:`commits_in_order` has ended.
         backwards: how many versions were older than the known one.
         unidentified: how many records had no id that can be read.
         jumbled: how many of these may be several records in one.
@@ -194,6 +197,7 @@ class RoundWriter:
         self._age = age
         self._follows_others = follows_others
         self.tally = RoundCounts()
+        self.pages = 0
         self.unidentified = self.jumbled = self.fragments = self.backwards = self.passed_over = self.unsettled = 0
         self.has_listed = False
         self._feed = feed
@@ -206,6 +210,8 @@ class RoundWriter:
         self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
         self._has_ended = False  # a delta, and that is not committed yet
         self._fields_before = state.fields
+        self._commits: CommitsInOrder[tuple[Commit, RoundCounts]] = CommitsInOrder(self._write)
+        self._depth = 0  # of blocks within each other
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
         self._versions = DeltaVersions()  # which the delta has shown that is being read
         self._doubted: set[str] = set()  # names of what this delta has left in doubt
@@ -275,7 +281,7 @@ class RoundWriter:
         gone = {key: None for key in self._held if key not in seen}
         self._not_before = self._store_ms() + int(self._feed.second_look.total_seconds() * 1000)
         if gone or self._held or self._waits_for_second_look:
-            await self._store.commit(self._with_marks(Commit(self._generation, self._sequence, held=gone)))
+            await self._commit(self._with_marks(Commit(self._generation, self._sequence, held=gone)))
 
     @property
     def _second_look_ms(self) -> int | None:
@@ -395,7 +401,9 @@ class RoundWriter:
         self.has_listed = self.has_listed or (bool(page.records) and mode is not RoundMode.DELTA)
         if page.records and not (is_known and self._pass_over(page, seen)):  # most deltas have none
             is_stored = await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
-        self.tally.pages += 1
+        counted = self._commits.unwritten[-1][1] if self._commits.unwritten else self.tally  # once it is committed
+        counted.pages += 1
+        self.pages += 1
         return is_stored
 
     def _pass_over(self, page: Page, seen: SeenKeysObserver | None) -> bool:
@@ -444,7 +452,7 @@ class RoundWriter:
             records, rules, marks = await self._completed(records, known, rules)
         rejected: list[Rejected] = []
         is_stored = not passed_over
-        async with commits_in_order(self._commit) as put:
+        async with nullcontext() if self._depth else self.commits_in_order():
             for part, before in _with_snapshots(records, known):
                 await asyncio.sleep(0)
                 commit, tally = plan(
@@ -466,7 +474,7 @@ class RoundWriter:
                     self.tally += tally
                     continue
                 back = sum(_is_back(key, before) for key in commit.snapshots) if before else 0
-                await put((self._with_tombstones(commit, -back), tally))
+                await self._put(self._with_tombstones(commit, -back), tally)
                 self._note_published(commit, mode, changed)
                 self._sequence = commit.next_sequence
         if rejected:
@@ -577,6 +585,8 @@ class RoundWriter:
 
     async def _known(self, keys: list[str], seen: SeenKeysObserver | None) -> Mapping[str, Snapshot]:
         """The snapshots of a page's records."""
+        if not all(commit.snapshots.keys().isdisjoint(keys) for commit, _ in self._commits.unwritten):
+            await self._commits.settle()
         known = await self._store.known(keys)
         if self._may_know and await self._take_over(keys, known, seen):
             return await self._store.known(keys)
@@ -594,6 +604,8 @@ class RoundWriter:
         free = [key for key in keys if key not in known or (not packed and known[key].removed)]
         listed = frozenset(keys) if free else frozenset()
         twins = {twin: key for key in free if (twin := twin_of(key)) and twin not in listed}
+        if twins:
+            await self._commits.settle()
         found = await self._store.known(list(twins)) if twins else {}
         has_moved = False
         for some in batches((twin, checked(before)) for twin, before in found.items()):
@@ -610,7 +622,7 @@ class RoundWriter:
                 self._taken_over += 1
                 marks = {TAKEN_OVER: str(self._taken_over)}
                 commit = Commit(self._generation, self._sequence, moved, marks=marks)
-                await self._store.commit(self._with_tombstones(commit, tombstones))
+                await self._commit(self._with_tombstones(commit, tombstones))
                 if self._written is not None:
                     self._written.update(moved)
                 has_moved = True
@@ -638,7 +650,7 @@ class RoundWriter:
             known = await self._store.known(list(asked))
             for missing in batches((key, one) for key, one in known.items() if one.missing):
                 back = {key: msgspec.structs.replace(one, missing=False) for key, one in missing.items()}
-                await self._store.commit(Commit(self._generation, self._sequence, back))
+                await self._commit(Commit(self._generation, self._sequence, back))
 
     async def _readable(self, known: Mapping[str, Snapshot]) -> frozenset[str]:
         """The keys of records that a part can be merged with: those that are there and can be read."""
@@ -666,7 +678,8 @@ class RoundWriter:
             sequence=self._sequence,
             recorded=rfc3339(self._clock.now()),
         )
-        await self._commit((self._with_tombstones(planned[0], len(gone)), planned[1]))
+        async with self.commits_in_order():
+            await self._put(self._with_tombstones(planned[0], len(gone)), planned[1])
         self._sequence = planned[0].next_sequence
 
     def _with_tombstones(self, commit: Commit, more: int) -> Commit:
@@ -684,7 +697,7 @@ class RoundWriter:
         if missing:
             marked = {key: msgspec.structs.replace(snapshot, missing=True) for key, snapshot in missing.items()}
             marks = {MISSING_AT: str(self._store_ms()), ROTATION: None}
-            await self._store.commit(Commit(self._generation, self._sequence, marked, marks=marks))
+            await self._commit(Commit(self._generation, self._sequence, marked, marks=marks))
 
     async def is_outdated(self, listing: SubstreamSnapshot) -> bool:
         """Whether an event of one of its records was published since it was read: another listing has shown it."""
@@ -695,12 +708,12 @@ class RoundWriter:
 
     async def listings(self, listings: Mapping[str, SubstreamSnapshot]) -> None:
         """Commit snapshots of listings."""
-        await self._store.commit(Commit(self._generation, self._sequence, listings=listings))
+        await self._commit(Commit(self._generation, self._sequence, listings=listings))
 
     async def marks(self, marks: Mapping[str, str | None], *, page_digests: bytes | None = None) -> None:
         """Commit marks of the feed's state, and the digests of the pages of this reading, if there are any."""
         marks = {**marks, **self._token_marks(marks)}
-        await self._store.commit(Commit(self._generation, self._sequence, marks=marks, page_digests=page_digests))
+        await self._commit(Commit(self._generation, self._sequence, marks=marks, page_digests=page_digests))
 
     def _token_marks(self, marks: Mapping[str, str | None]) -> Mapping[str, str | None]:
         """Up to which event all deltas have been read to their ends, if that has changed with these marks."""
@@ -721,21 +734,53 @@ class RoundWriter:
     def _frame(self, mode: RoundMode, path: str) -> EventFrame:
         return event_frame(self._feed, generation=self._generation, mode=mode, path=path, extensions=self._carried)
 
-    async def _commit(self, planned: tuple[Commit, RoundCounts]) -> None:
-        commit, tally = planned
+    @asynccontextmanager
+    async def commits_in_order(self) -> AsyncGenerator[None]:
+        """Go on to the next page while commits are written; when the block ends, all are.
+
+        If it ends with an error of the API, they are written as well. If it is cancelled, or the store has failed,
+        those that wait are dropped. Blocks may be within each other.
+
+        Raises:
+            StoreError: a commit was not written.
+        """
+        self._depth += 1
+        try:
+            try:
+                yield
+            except SourceError:
+                await self._commits.settle()
+                raise
+            await self._commits.settle()
+        except BaseException:
+            await self._commits.stop()
+            raise
+        finally:
+            self._depth -= 1
+
+    async def _put(self, commit: Commit, tally: RoundCounts) -> None:
         if self._first_marks:
             commit = msgspec.structs.replace(commit, marks={**commit.marks, **self._first_marks})
             self._first_marks = {}
         if listings := self._with_records():
             commit = msgspec.structs.replace(commit, listings=listings)
-        await self._store.commit(commit)
-        self.tally += tally
-        self.backwards += commit.backwards
+        await self._commits.put((commit, tally))
         if self._written is not None:
             self._written.update(commit.snapshots)
             self._written.update(commit.held)
             if len(self._written) > _MOST_WRITTEN:
                 self._written = None
+
+    async def _write(self, planned: tuple[Commit, RoundCounts]) -> None:
+        commit, tally = planned
+        await self._store.commit(commit)
+        self.tally += tally
+        self.backwards += commit.backwards
+
+    async def _commit(self, commit: Commit) -> None:
+        """Write a commit after all that were planned before."""
+        await self._commits.settle()
+        await self._store.commit(commit)
 
 
 def _batched(several: Sequence[T], size: int = _AT_ONCE) -> Iterator[Sequence[T]]:
@@ -818,40 +863,66 @@ def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:
 
 
 _LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
+_MOST_COMMITS: Final = 3
 
 
-@asynccontextmanager
-async def commits_in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGenerator[Callable[[T], Awaitable[None]]]:
-    """Give a function that queues a commit; leaving the block waits until all are written.
+class CommitsInOrder(Generic[T]):
+    """Writes commits one after the other while the next ones are planned, and none after one that failed.
 
-    An error of ``commit`` is raised by the next call of that function or at the end of the block. If the block ends
-    with an error or is cancelled, waiting commits are dropped and the one in flight is cancelled (which finishes it,
-    see :meth:`poller.store.feed.FeedStore.commit`).
+    Attributes:
+        unwritten: those that were put and are not written yet, in their order.
     """
-    waiting: asyncio.Queue[T | None] = asyncio.Queue(maxsize=1)
 
-    async def write() -> None:
-        while (planned := await waiting.get()) is not None:
-            await commit(planned)
+    def __init__(self, write: Callable[[T], Awaitable[None]]) -> None:
+        """``write`` writes one."""
+        self.unwritten: deque[T] = deque()
+        self._write = write
+        self._writing: deque[asyncio.Task[None]] = deque()  # a task for each of them
 
-    writing = asyncio.create_task(write())
+    async def put(self, planned: T) -> None:
+        """Write this one after those before; waits while too many are not written.
 
-    async def put(planned: T | None) -> None:
-        putting = asyncio.create_task(waiting.put(planned))
-        try:
-            await asyncio.wait({putting, writing}, return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                writing.result()
-        finally:
-            putting.cancel()
+        Raises:
+            StoreError: one of those before was not written.
+        """
+        while len(self._writing) >= _MOST_COMMITS:
+            await self._first()
+        self.unwritten.append(planned)
+        before = self._writing[-1] if self._writing else None
+        self._writing.append(asyncio.create_task(self._write_after(before, planned)))
 
-    try:
-        yield put
-        await put(None)
-        await writing
-    finally:
-        writing.cancel()  # reaches the commit in flight, which is finished, or the wait for the next
-        await finished(writing, within=_LAST_WAIT)
+    async def settle(self) -> None:
+        """Wait until all are written.
+
+        Raises:
+            StoreError: one was not.
+        """
+        while self._writing:
+            await self._first()
+
+    async def stop(self) -> None:
+        """Drop those that wait, and cancel the one on its way, which finishes it (as the store's ``commit`` does).
+
+        Nothing can be written any more.
+        """
+        for task in reversed(self._writing):
+            task.cancel()
+        for task in self._writing:
+            await finished(task, within=_LAST_WAIT)
+            if task.done() and not task.cancelled():
+                task.exception()  # it was raised, or follows from one that was
+
+    async def _first(self) -> None:
+        await asyncio.wait({self._writing[0]})
+        self._writing[0].result()  # one that failed stays: nothing is written after it
+        self._writing.popleft()
+
+    async def _write_after(self, before: asyncio.Task[None] | None, planned: T) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+            before.result()
+        await self._write(planned)
+        self.unwritten.popleft()
 
 
 _DETAILS_AT_ONCE: Final = 32

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -185,6 +185,7 @@ class FeedStore:
         self._sequence = 0
         self._asked = 0
         self._codec: SnapshotCodec | None = None
+        self._commits = 0  # how many have come to an end
 
     async def open_round(self) -> FeedState | HeldElsewhere | FeedPause:
         """Acquire or renew the lease and read the feed's state; create the state where a part of it is missing.
@@ -479,13 +480,29 @@ class FeedStore:
     async def _write(self, commit: Commit) -> None:
         codec = await self._loaded()
         dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
-        now_ms = milliseconds_of(self._clock.now())
-        arguments = commit_arguments(commit, codec, dictionary, nonce=self.lease.token, now_ms=now_ms)
+        known, now_ms = codec.dictionaries, milliseconds_of(self._clock.now())
+        if dictionary:
+            codec.add(*dictionary)
+        try:
+            stored = await codec.encode_all(commit.snapshots.values())
+            arguments = commit_arguments(commit, stored, dictionary, known=known, nonce=self.lease.token, now_ms=now_ms)
+            await self._send(commit, arguments)
+        except BaseException:
+            self._codec = None  # whatever has happened, only a commit that is known to be written leaves it in use
+            raise
+        finally:
+            self._commits += 1
+        self._codec = codec
+        self.appended += sum(map(len, commit.events))
+        self._sequence = commit.next_sequence
+        self.memory.moved(commit.next_sequence, at_ms=milliseconds_of(self._clock.now()))
+        reach("commit.done")
+
+    async def _send(self, commit: Commit, arguments: list[Argument]) -> None:
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
         names += [keys.qualifications, keys.dictionaries, keys.listings, keys.held_versions, keys.page_digests]
         reach("commit.planned")
-        self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
         answer = until_answered(
             self._client, lambda: self._scripts.commit(names, arguments), within=self.lease.ttl, clock=self._clock
         )
@@ -495,20 +512,20 @@ class FeedStore:
             raise await self.lease.fenced("commit rejected, nothing written")
         if outcome == b"STALE":
             raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
-        self._codec = codec
-        self.appended += sum(map(len, commit.events))
-        self._sequence = commit.next_sequence
-        self.memory.moved(commit.next_sequence, at_ms=milliseconds_of(self._clock.now()))
-        reach("commit.done")
 
     async def _loaded(self) -> SnapshotCodec:
+        """The codec with all dictionaries, but for one that a commit on its way may write."""
         if self._codec is None:
+            commits = self._commits
             with translated(self._client):
                 kept = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.dictionaries))
             try:
-                self._codec = SnapshotCodec({int(number): dictionary for number, dictionary in kept.items()})
+                codec = SnapshotCodec({int(number): dictionary for number, dictionary in kept.items()})
             except ValueError as error:
                 raise StoreError(f"{self.keys.dictionaries} holds what this version cannot read: {error}") from None
+            if commits != self._commits:  # what was read may be from before the end of a commit
+                return codec
+            self._codec = codec
         return self._codec
 
 
@@ -643,23 +660,26 @@ Argument = bytes | str | int
 
 
 def commit_arguments(
-    commit: Commit, codec: SnapshotCodec, dictionary: tuple[int, bytes] | None, *, nonce: str, now_ms: int
+    commit: Commit,
+    stored: Sequence[bytes],
+    dictionary: tuple[int, bytes] | None,
+    *,
+    known: int,
+    nonce: str,
+    now_ms: int,
 ) -> list[Argument]:
     """Everything that the script is to check and to write.
 
     Args:
         commit: what was planned.
-        codec: packs its snapshots; is given the new dictionary.
+        stored: the stored forms of its snapshots.
         dictionary: a new one (number, bytes) to be written along, if there is one.
+        known: how many dictionaries there were before it.
         nonce: of this process' lease.
         now_ms: the store's clock in milliseconds: when qualifications and rejected records were seen.
     """
-    known = codec.dictionaries
-    if dictionary:
-        codec.add(*dictionary)
-    encode = codec.encode
     sections: list[list[Argument]] = [
-        list(chain.from_iterable((key, encode(snapshot)) for key, snapshot in commit.snapshots.items())),
+        list(chain.from_iterable(zip(commit.snapshots, stored, strict=True))),
         list(commit.events),
         list(chain.from_iterable(map(_quarantined, commit.rejected))),
         list(commit.qualifications),

@@ -10,10 +10,11 @@ Training is deterministic and done once for a feed, as soon as :data:`SAMPLES` r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 import zstandard
@@ -28,6 +29,8 @@ _SAMPLE_BYTES: Final = 4096  # of one record; longer ones are represented by the
 _DICTIONARY_BYTES: Final = 4096
 _LEVEL: Final = 3
 _WARM: Final = 64
+_ASIDE: Final = 16 * 1024
+"""Bytes of records from which on they are compressed in another thread; that costs about 0.1 ms."""
 
 _REMOVED: Final = 1
 _COMPRESSED: Final = 2
@@ -87,17 +90,29 @@ class SnapshotCodec:
 
     def encode(self, snapshot: Snapshot) -> bytes:
         """The stored form of a snapshot."""
+        return self._stored(snapshot, _compressor(self._dictionary).compress(snapshot.raw))
+
+    async def encode_all(self, snapshots: Collection[Snapshot]) -> list[bytes]:
+        """The stored forms of snapshots. Many bytes are compressed in another thread, while other tasks go on."""
+        raws = [snapshot.raw for snapshot in snapshots]
+        if sum(map(len, raws)) < _ASIDE:
+            return [self.encode(snapshot) for snapshot in snapshots]
+        packed = await asyncio.to_thread(_compressed, raws, self._dictionary)
+        return list(map(self._stored, snapshots, packed))
+
+    @property
+    def _dictionary(self) -> bytes | None:
+        """The one to write with."""
+        return None if self._newest is None else self._dictionaries[self._newest]
+
+    def _stored(self, snapshot: Snapshot, packed: bytes) -> bytes:
         flags = (_REMOVED if snapshot.removed else 0) | (_MISSING if snapshot.missing else 0)
         head = _varint(snapshot.revision) + _varint(snapshot.sequence)
+        if len(packed) >= len(snapshot.raw):
+            return b"%c%b%b" % (flags, head, snapshot.raw)
         if self._newest is None:
-            packed, mark = _compressor(None).compress(snapshot.raw), b""
-        else:
-            packed = _compressor(self._dictionaries[self._newest]).compress(snapshot.raw)
-            mark = bytes((self._newest,))
-            flags |= _DICTIONARY
-        if len(packed) < len(snapshot.raw):
-            return bytes((flags | _COMPRESSED,)) + head + mark + packed
-        return bytes((flags & (_REMOVED | _MISSING),)) + head + snapshot.raw
+            return b"%c%b%b" % (flags | _COMPRESSED, head, packed)
+        return b"%c%b%c%b" % (flags | _COMPRESSED | _DICTIONARY, head, self._newest, packed)
 
     @staticmethod
     def removed(stored: bytes) -> bool:
@@ -193,6 +208,14 @@ def _compressor(dictionary: bytes | None) -> zstandard.ZstdCompressor:
 def _decompressor(dictionary: bytes | None) -> zstandard.ZstdDecompressor:
     known = zstandard.ZstdCompressionDict(dictionary) if dictionary is not None else None
     return zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+
+
+def _compressed(raws: Sequence[bytes], dictionary: bytes | None) -> list[bytes]:
+    """Compress these, by a compressor of this call: one may not be used by two threads. It is made in 20 µs."""
+    known = zstandard.ZstdCompressionDict(dictionary) if dictionary is not None else None
+    compressor = zstandard.ZstdCompressor(dict_data=known, compression_params=_FRAME)
+    together: Any = compressor.multi_compress_to_buffer(cast("Any", raws), threads=1)
+    return [one.tobytes() for one in together]
 
 
 def _varint(number: int) -> bytes:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -67,6 +67,10 @@ class _Published(msgspec.Struct):
     subject: str
     sequence: str
     data: _PublishedData
+
+
+_TURNS: Final = 20
+"""Of the event loop that a commit takes: the round goes on to the next page meanwhile."""
 
 
 class MemoryStore:
@@ -145,6 +149,8 @@ class MemoryStore:
         return dict(self.held)
 
     async def commit(self, commit: Commit) -> None:
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         if self.before_commit:
             await self.before_commit(commit)
         failure = self.failing(commit)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from codecs import BOM_UTF8
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from poller.resources import RESOURCES, Resource
 from poller.source.absence import SettledAbsence, settle_absent
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
-from poller.source.writer import commits_in_order
+from poller.source.writer import CommitsInOrder
 from poller.store.feed import MissingRecords
 from tests.source.round_sides import FEED, MemoryStore, Round, Script, records
 
@@ -49,27 +50,43 @@ class Store:
         self.written.append(number)
 
 
+@asynccontextmanager
+async def in_order(store: Store) -> AsyncIterator[CommitsInOrder[int]]:
+    """Settled at the end, stopped by an error."""
+    commits = CommitsInOrder(store.commit)
+    try:
+        yield commits
+        await commits.settle()
+    finally:
+        await commits.stop()
+
+
 async def test_all_are_written_in_their_order() -> None:
-    """When the block ends, everything is written in the given order."""
+    """When they are settled, everything is written in the given order."""
     store = Store()
     store.gate.set()
-    async with commits_in_order(store.commit) as put:
+    async with in_order(store) as commits:
         for number in range(20):
-            await put(number)
+            await commits.put(number)
     assert store.written == list(range(20))
+    assert not commits.unwritten
 
 
-async def test_the_next_is_planned_while_one_is_on_its_way() -> None:
-    """Planning goes on while one commit is in flight and one waits."""
+async def test_the_next_are_planned_while_one_is_on_its_way() -> None:
+    """Planning goes on while one commit is in flight and two wait."""
     store = Store()
-    async with commits_in_order(store.commit) as put:
-        await put(1)
-        await put(2)
-        assert (store.begun, store.written) == ([1], [])
-        third = asyncio.ensure_future(put(3))
+    async with in_order(store) as commits:
+        for number in (1, 2, 3):
+            await commits.put(number)
+        await store.started.wait()
+        assert (store.begun, store.written, list(commits.unwritten)) == ([1], [], [1, 2, 3])
+        fourth = asyncio.ensure_future(commits.put(4))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not fourth.done()
         store.gate.set()
-        await third
-    assert store.written == [1, 2, 3]
+        await fourth
+    assert store.written == [1, 2, 3, 4]
 
 
 async def test_none_is_written_after_one_that_failed() -> None:
@@ -77,20 +94,20 @@ async def test_none_is_written_after_one_that_failed() -> None:
     store = Store(fails_at=2)
     store.gate.set()
     with pytest.raises(ValueError, match="2 is refused"):
-        async with commits_in_order(store.commit) as put:
+        async with in_order(store) as commits:
             for number in range(1, 9):
-                await put(number)
+                await commits.put(number)
     assert store.written == [1]
     assert store.begun == [1, 2]
 
 
 async def test_a_failure_of_the_last_one_comes_out_too() -> None:
-    """Leaving the block raises what the last commit raised."""
+    """Settling raises what the last commit raised."""
     store = Store(fails_at=1)
     store.gate.set()
     with pytest.raises(ValueError, match="1 is refused"):
-        async with commits_in_order(store.commit) as put:
-            await put(1)
+        async with in_order(store) as commits:
+            await commits.put(1)
 
 
 async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> None:
@@ -98,13 +115,14 @@ async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> 
     store = Store()
 
     async def round_() -> None:
-        async with commits_in_order(store.commit) as put:
+        async with in_order(store) as commits:
             for number in range(1, 9):
-                await put(number)
+                await commits.put(number)
 
     running = asyncio.create_task(round_())
     await store.started.wait()
     running.cancel()
+    asyncio.get_running_loop().call_soon(store.gate.set)
     with pytest.raises(asyncio.CancelledError):
         await running
     assert store.written == [1]
@@ -115,10 +133,42 @@ async def test_an_error_of_the_planner_stops_it_too() -> None:
     """What raises inside the block is raised by the block, with nothing left running."""
     store = Store()
     with pytest.raises(KeyError):
-        async with commits_in_order(store.commit) as put:
-            await put(1)
+        async with in_order(store) as commits:
+            await commits.put(1)
+            await commits.put(2)
             raise KeyError
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_record_that_is_on_two_pages_is_compared_with_the_version_on_the_first() -> None:
+    """Law: the first page is committed before the snapshots of the second are read; nothing is created twice."""
+    read = Round(msgspec.structs.replace(FEED, removals=False))
+    api = Script().on(records("a", "n"), further="p").on(records("n", value=2), page="p", further="q")
+    result = await read(api.on(records("n", value=2), page="q", delta="d1"))
+    assert (result.created, result.modified, result.unchanged) == (2, 1, 1)
+    assert [(event["subject"], event["data"]["revision"]) for event in read.store.events] == [
+        ("a", 1),
+        ("n", 1),
+        ("n", 2),
+    ]
+
+
+async def test_a_record_whose_id_changes_its_type_from_page_to_page_waits_for_its_commit() -> None:
+    """Law: the number on the second page is the text that is known since the first, which a delta has brought."""
+    read = Round()
+    await read(Script().on(records("a"), delta="d1"))
+    api = Script().on([{"id": "7", "n": 1}], since="d1", further="p")
+    await read(api.on([{"id": 7, "n": 2}], since="d1", page="p", delta="d2"))
+    assert [cause[1] for cause in read.causes if cause[0] == "7"] == ["created", "modified"]
+
+
+async def test_what_was_read_before_a_page_fails_is_committed() -> None:
+    """Law: also what was still on its way to the store; the next round does not publish it again."""
+    read = Round()
+    api = Script().on(records("a", "b"), further="p").on(SourceUnavailable("down"), page="p")
+    result = await read(api)
+    assert (result.ok, result.created, result.pages) == (False, 2, 1)
+    assert len(read.store.events) == 2
 
 
 # Parts of records in deltas.

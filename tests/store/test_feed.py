@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -343,6 +343,44 @@ async def test_a_dictionary_is_written_with_the_first_snapshots_that_need_it(ope
     assert {snapshot.raw for snapshot in known.values()} == set(records)
 
 
+class LateAnswer:
+    """A client whose first answer about dictionaries comes late: once the test lets it."""
+
+    def __init__(self, client: Redis) -> None:
+        self.asked, self.let = asyncio.Event(), asyncio.Event()
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def hgetall(self, key: str) -> dict[bytes, bytes]:
+        answer = cast("dict[bytes, bytes]", await self._client.hgetall(key))
+        if not self.asked.is_set():
+            self.asked.set()
+            await self.let.wait()
+        return answer
+
+
+async def test_dictionaries_that_are_read_while_one_is_written_do_not_hide_it(
+    opened: Open, store_client: Redis
+) -> None:
+    """Law: what was read before a commit with a dictionary and comes after it does not count; no commit is refused."""
+    client = LateAnswer(store_client)
+    store = opened_by(cast("Redis", client))("a")
+    state = await begun(store)
+    reading = asyncio.create_task(store.known(["any"]))
+    await client.asked.wait()
+    records = [read(unavailability(number)) for number in range(SAMPLES)]
+    commit, _ = plan(
+        records, {}, frame=FRAME, generation=state.generation, sequence=0, recorded="-", rules=PublishRules()
+    )
+    await store.commit(commit)
+    client.let.set()
+    await reading
+    await write(store, [unavailability(SAMPLES + number) for number in range(SAMPLES)])
+    assert await store_client.hlen(KEYS.dictionaries) == 1
+
+
 async def test_a_dictionary_that_another_process_wrote_is_never_replaced(opened: Open, store_client: Redis) -> None:
     """Law: a commit with a new dictionary is refused if another process has written one meanwhile."""
     first = opened("a")
@@ -352,6 +390,9 @@ async def test_a_dictionary_that_another_process_wrote_is_never_replaced(opened:
     with pytest.raises(Stale):
         await write(first, [unavailability(number) for number in range(SAMPLES)], state)
     assert await store_client.hget(KEYS.dictionaries, "1") == b"written by another"
+    commit = await write(first, [unavailability(number) for number in range(SAMPLES)])
+    known = await opened("a").known(list(commit.snapshots))
+    assert {one.raw for one in known.values()} == {unavailability(number) for number in range(SAMPLES)}
 
 
 async def test_what_another_process_added_is_learnt_with_the_lease(opened: Open, store_client: Redis) -> None:
