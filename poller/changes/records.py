@@ -180,7 +180,7 @@ def records_reader(id_field: str) -> Callable[[Sequence[bytes]], Sequence[Record
 def _together(
     values: Sequence[Any], read: Callable[[str], Sequence[str | None] | None], read_one: Callable[[Any], str | None]
 ) -> Sequence[str | None]:
-    """What is read of these values, at once if they are all as most are: text, and usable.
+    """What is read of these values, together if they are all as most are: text, and usable.
 
     Args:
         values: one of each record.

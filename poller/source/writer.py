@@ -210,7 +210,7 @@ class RoundWriter:
         self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
         self._has_ended = False  # a delta, and that is not committed yet
         self._fields_before = state.fields
-        self._commits: CommitsInOrder[tuple[Commit, RoundCounts]] = CommitsInOrder(self._write)
+        self._commits: CommitQueue[tuple[Commit, RoundCounts]] = CommitQueue(self._write)
         self._depth = 0  # of blocks within each other
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
         self._versions = DeltaVersions()  # which the delta has shown that is being read
@@ -866,7 +866,7 @@ _LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
 _MOST_COMMITS: Final = 3
 
 
-class CommitsInOrder(Generic[T]):
+class CommitQueue(Generic[T]):
     """Writes commits one after the other while the next ones are planned, and none after one that failed.
 
     Attributes:

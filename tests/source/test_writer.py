@@ -22,7 +22,7 @@ from poller.resources import RESOURCES, Resource
 from poller.source.absence import SettledAbsence, settle_absent
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
-from poller.source.writer import CommitsInOrder
+from poller.source.writer import CommitQueue
 from poller.store.feed import MissingRecords
 from tests.source.round_sides import FEED, MemoryStore, Round, Script, records
 
@@ -51,9 +51,9 @@ class Store:
 
 
 @asynccontextmanager
-async def in_order(store: Store) -> AsyncIterator[CommitsInOrder[int]]:
+async def in_order(store: Store) -> AsyncIterator[CommitQueue[int]]:
     """Settled at the end, stopped by an error."""
-    commits = CommitsInOrder(store.commit)
+    commits = CommitQueue(store.commit)
     try:
         yield commits
         await commits.settle()
