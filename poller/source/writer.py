@@ -42,7 +42,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontex
 from datetime import timedelta
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -68,12 +68,12 @@ from poller.changes.records import (
 )
 from poller.changes.versions import DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
 from poller.clock import Clock, rfc3339
-from poller.errors import SourceError, SourceRefused
+from poller.errors import SourceError, SourceRefused, StoreError
 from poller.lifecycle import finished, in_turns
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_BYTES, SLICE_RECORDS, Get, Page, slices
 from poller.store.commands import FeedPause
-from poller.store.feed import MissingRecords, PublishedVersion
+from poller.store.feed import MissingRecords, PackedCommit, PublishedVersion
 from poller.store.feed_state import (
     BACKWARDS,
     DELTA_TOKEN,
@@ -149,9 +149,25 @@ class RoundStore(Protocol):
         """Read the versions that are held back."""
         ...
 
+    def pack(self, commit: Commit) -> PackedCommit | None:
+        """Prepare a commit while others are written."""
+        ...
+
     async def commit(self, commit: Commit) -> None:
         """Write all of it or nothing."""
         ...
+
+    async def write(self, commit: Commit, packed: PackedCommit | None) -> None:
+        """Write all of it or nothing, in a task that is not cancelled."""
+        ...
+
+
+class _PlannedCommit(NamedTuple):
+    """A commit that waits to be written, what it counts, and what was prepared of it."""
+
+    commit: Commit
+    tally: RoundCounts
+    packed: PackedCommit | None
 
 
 class RoundWriter:
@@ -210,7 +226,7 @@ class RoundWriter:
         self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
         self._has_ended = False  # a delta, and that is not committed yet
         self._fields_before = state.fields
-        self._commits: CommitQueue[tuple[Commit, RoundCounts]] = CommitQueue(self._write)
+        self._commits: CommitQueue[_PlannedCommit] = CommitQueue(self._write)
         self._depth = 0  # of blocks within each other
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
         self._versions = DeltaVersions()  # which the delta has shown that is being read
@@ -401,7 +417,7 @@ class RoundWriter:
         self.has_listed = self.has_listed or (bool(page.records) and mode is not RoundMode.DELTA)
         if page.records and not (is_known and self._pass_over(page, seen)):  # most deltas have none
             is_stored = await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
-        counted = self._commits.unwritten[-1][1] if self._commits.unwritten else self.tally  # once it is committed
+        counted = self._commits.unwritten[-1].tally if self._commits.unwritten else self.tally  # once it is committed
         counted.pages += 1
         self.pages += 1
         return is_stored
@@ -585,7 +601,7 @@ class RoundWriter:
 
     async def _known(self, keys: list[str], seen: SeenKeysObserver | None) -> Mapping[str, Snapshot]:
         """The snapshots of a page's records."""
-        if not all(commit.snapshots.keys().isdisjoint(keys) for commit, _ in self._commits.unwritten):
+        if not all(one.commit.snapshots.keys().isdisjoint(keys) for one in self._commits.unwritten):
             await self._commits.settle()
         known = await self._store.known(keys)
         if self._may_know and await self._take_over(keys, known, seen):
@@ -746,15 +762,15 @@ class RoundWriter:
         """
         self._depth += 1
         try:
-            try:
-                yield
-            except SourceError:
-                await self._commits.settle()
-                raise
+            yield
+        except SourceError:
             await self._commits.settle()
+            raise
         except BaseException:
             await self._commits.stop()
             raise
+        else:
+            await self._commits.settle()
         finally:
             self._depth -= 1
 
@@ -764,18 +780,17 @@ class RoundWriter:
             self._first_marks = {}
         if listings := self._with_records():
             commit = msgspec.structs.replace(commit, listings=listings)
-        await self._commits.put((commit, tally))
+        await self._commits.put(_PlannedCommit(commit, tally, self._store.pack(commit)))
         if self._written is not None:
             self._written.update(commit.snapshots)
             self._written.update(commit.held)
             if len(self._written) > _MOST_WRITTEN:
                 self._written = None
 
-    async def _write(self, planned: tuple[Commit, RoundCounts]) -> None:
-        commit, tally = planned
-        await self._store.commit(commit)
-        self.tally += tally
-        self.backwards += commit.backwards
+    async def _write(self, planned: _PlannedCommit) -> None:
+        await self._store.write(planned.commit, planned.packed)
+        self.tally += planned.tally
+        self.backwards += planned.commit.backwards
 
     async def _commit(self, commit: Commit) -> None:
         """Write a commit after all that were planned before."""
@@ -863,11 +878,14 @@ def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:
 
 
 _LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
-_MOST_COMMITS: Final = 3
+_MOST_COMMITS: Final = 4
 
 
 class CommitQueue(Generic[T]):
     """Writes commits one after the other while the next ones are planned, and none after one that failed.
+
+    One task writes them: the answer to one is followed by the next without another turn of the event loop, which would
+    wait until a slice is planned.
 
     Attributes:
         unwritten: those that were put and are not written yet, in their order.
@@ -877,7 +895,9 @@ class CommitQueue(Generic[T]):
         """``write`` writes one."""
         self.unwritten: deque[T] = deque()
         self._write = write
-        self._writing: deque[asyncio.Task[None]] = deque()  # a task for each of them
+        self._writing: asyncio.Task[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None  # for the next one to be written
+        self._is_stopped = False
 
     async def put(self, planned: T) -> None:
         """Write this one after those before; waits while too many are not written.
@@ -885,44 +905,51 @@ class CommitQueue(Generic[T]):
         Raises:
             StoreError: one of those before was not written.
         """
-        while len(self._writing) >= _MOST_COMMITS:
-            await self._first()
+        if self._is_stopped:
+            raise StoreError("nothing is written any more, for an earlier commit was not")
+        while self._writing is not None and len(self.unwritten) >= _MOST_COMMITS:
+            await self._one_more(self._writing)
         self.unwritten.append(planned)
-        before = self._writing[-1] if self._writing else None
-        self._writing.append(asyncio.create_task(self._write_after(before, planned)))
+        if self._writing is not None and self._writing.done():
+            self._writing.result()  # nothing is written after one that failed
+            self._writing = None
+        self._writing = self._writing or asyncio.create_task(self._write_all())
 
     async def settle(self) -> None:
-        """Wait until all are written.
+        """Wait until all are written. Cancelled, it stops.
 
         Raises:
             StoreError: one was not.
         """
-        while self._writing:
-            await self._first()
+        try:
+            while self._writing is not None and self.unwritten:
+                await self._one_more(self._writing)
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
-        """Drop those that wait, and cancel the one on its way, which finishes it (as the store's ``commit`` does).
+        """Drop those that wait; the one on its way is finished. Nothing can be written any more."""
+        self._is_stopped = True
+        if self._writing is not None:
+            await finished(self._writing, within=_LAST_WAIT)
+            if not self._writing.cancelled():
+                self._writing.exception()  # it was raised already
+        self.unwritten.clear()
 
-        Nothing can be written any more.
-        """
-        for task in reversed(self._writing):
-            task.cancel()
-        for task in self._writing:
-            await finished(task, within=_LAST_WAIT)
-            if task.done() and not task.cancelled():
-                task.exception()  # it was raised, or follows from one that was
+    async def _one_more(self, writing: asyncio.Task[None]) -> None:
+        """Wait until one more is written."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await asyncio.wait({writing, self._waiter}, return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+            writing.result()
 
-    async def _first(self) -> None:
-        await asyncio.wait({self._writing[0]})
-        self._writing[0].result()  # one that failed stays: nothing is written after it
-        self._writing.popleft()
-
-    async def _write_after(self, before: asyncio.Task[None] | None, planned: T) -> None:
-        if before is not None:
-            await asyncio.wait({before})
-            before.result()
-        await self._write(planned)
-        self.unwritten.popleft()
+    async def _write_all(self) -> None:
+        while self.unwritten and not self._is_stopped:
+            await self._write(self.unwritten[0])
+            self.unwritten.popleft()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
 
 
 _DETAILS_AT_ONCE: Final = 32

@@ -109,6 +109,13 @@ class PublishedVersion(msgspec.Struct, frozen=True):
     raw: bytes | None
 
 
+class PackedCommit(msgspec.Struct, frozen=True):
+    """The stored forms of a commit's snapshots, and the codec that made them: no other one can use them."""
+
+    codec: SnapshotCodec
+    stored: list[bytes]
+
+
 class RandomSample(Generic[T]):
     """A few of any number of values, each drawn with the same probability (Li's algorithm L: most are passed over).
 
@@ -462,6 +469,13 @@ class FeedStore:
             )
         return snapshots
 
+    def pack(self, commit: Commit) -> PackedCommit | None:
+        """Prepare a commit while another one is written; None: :meth:`write` does it."""
+        codec = self._codec
+        if codec is None or not codec.is_settled:
+            return None
+        return PackedCommit(codec, codec.encode_all(commit.snapshots.values()))
+
     async def commit(self, commit: Commit) -> None:
         """Write it, once. Cancelled, it finishes first (for so long as :data:`LAST_WAIT`) and then stops.
 
@@ -470,22 +484,34 @@ class FeedStore:
             Stale: the feed is not where this was planned; nothing was written.
             StoreUnavailable: no answer for as long as the lease lasts; it may or may not be written.
         """
-        writing = asyncio.create_task(self._write(commit))
+        writing = asyncio.create_task(self.write(commit, None))
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
             await finished(writing, within=LAST_WAIT)
             raise
 
-    async def _write(self, commit: Commit) -> None:
+    async def write(self, commit: Commit, packed: PackedCommit | None) -> None:
+        """As :meth:`commit`, for a task that is not cancelled.
+
+        Args:
+            commit: what is written.
+            packed: what :meth:`pack` has made of it.
+
+        Raises:
+            StoreError: as there.
+        """
         codec = await self._loaded()
         dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
         known, now_ms = codec.dictionaries, milliseconds_of(self._clock.now())
         if dictionary:
             codec.add(*dictionary)
         try:
-            stored = await codec.encode_all(commit.snapshots.values())
-            arguments = commit_arguments(commit, stored, dictionary, known=known, nonce=self.lease.token, now_ms=now_ms)
+            if packed is None or packed.codec is not codec:
+                packed = PackedCommit(codec, codec.encode_all(commit.snapshots.values()))
+            arguments = commit_arguments(
+                commit, packed.stored, dictionary, known=known, nonce=self.lease.token, now_ms=now_ms
+            )
             await self._send(commit, arguments)
         except BaseException:
             self._codec = None  # whatever has happened, only a commit that is known to be written leaves it in use

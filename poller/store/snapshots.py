@@ -10,8 +10,7 @@ Training is deterministic and done once for a feed, as soon as :data:`SAMPLES` r
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, cast
@@ -29,8 +28,7 @@ _SAMPLE_BYTES: Final = 4096  # of one record; longer ones are represented by the
 _DICTIONARY_BYTES: Final = 4096
 _LEVEL: Final = 3
 _WARM: Final = 64
-_ASIDE: Final = 16 * 1024
-"""Bytes of records from which on they are compressed in another thread; that costs about 0.1 ms."""
+_TOGETHER: Final = 8  # snapshots; for fewer it does not pay
 
 _REMOVED: Final = 1
 _COMPRESSED: Final = 2
@@ -72,6 +70,11 @@ class SnapshotCodec:
         self._dictionaries[number] = dictionary
         self._newest = max(self._dictionaries)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it will write with the dictionary that it has, or with none, from now on."""
+        return self._newest is not None or not self._trainable
+
     def train(self, records: Iterable[bytes]) -> tuple[int, bytes] | None:
         """A dictionary (number, bytes) once enough records went by and none exists; it is not added yet."""
         if self._newest is not None or not self._trainable:
@@ -92,13 +95,14 @@ class SnapshotCodec:
         """The stored form of a snapshot."""
         return self._stored(snapshot, _compressor(self._dictionary).compress(snapshot.raw))
 
-    async def encode_all(self, snapshots: Collection[Snapshot]) -> list[bytes]:
-        """The stored forms of snapshots. Many bytes are compressed in another thread, while other tasks go on."""
+    def encode_all(self, snapshots: Collection[Snapshot]) -> list[bytes]:
+        """The stored forms of snapshots, which are compressed together."""
         raws = [snapshot.raw for snapshot in snapshots]
-        if sum(map(len, raws)) < _ASIDE:
+        if len(raws) < _TOGETHER:
             return [self.encode(snapshot) for snapshot in snapshots]
-        packed = await asyncio.to_thread(_compressed, raws, self._dictionary)
-        return list(map(self._stored, snapshots, packed))
+        compressor: Any = _compressor(self._dictionary)  # whose types leave out lists
+        packed = compressor.multi_compress_to_buffer(raws, threads=1)
+        return [self._stored(snapshot, one.tobytes()) for snapshot, one in zip(snapshots, packed, strict=True)]
 
     @property
     def _dictionary(self) -> bytes | None:
@@ -208,14 +212,6 @@ def _compressor(dictionary: bytes | None) -> zstandard.ZstdCompressor:
 def _decompressor(dictionary: bytes | None) -> zstandard.ZstdDecompressor:
     known = zstandard.ZstdCompressionDict(dictionary) if dictionary is not None else None
     return zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
-
-
-def _compressed(raws: Sequence[bytes], dictionary: bytes | None) -> list[bytes]:
-    """Compress these, by a compressor of this call: one may not be used by two threads. It is made in 20 µs."""
-    known = zstandard.ZstdCompressionDict(dictionary) if dictionary is not None else None
-    compressor = zstandard.ZstdCompressor(dict_data=known, compression_params=_FRAME)
-    together: Any = compressor.multi_compress_to_buffer(cast("Any", raws), threads=1)
-    return [one.tobytes() for one in together]
 
 
 def _varint(number: int) -> bytes:

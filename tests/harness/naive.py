@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from poller.changes.plan import Commit, SubstreamSnapshot
     from poller.changes.versions import HeldVersion
     from poller.config.settings import Settings
+    from poller.store.feed import PackedCommit
     from poller.store.keys import FeedKeys
 
     Fields = dict[
@@ -89,6 +90,13 @@ class NaiveStore:
 
     async def held_versions(self) -> dict[str, HeldVersion]:
         return {}
+
+    def pack(self, commit: Commit) -> None:
+        pass
+
+    async def write(self, commit: Commit, packed: PackedCommit | None) -> None:
+        assert packed is None
+        await self.commit(commit)
 
     async def commit(self, commit: Commit) -> None:
         reach("commit.planned")

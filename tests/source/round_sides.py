@@ -22,9 +22,10 @@ from poller.resources import RESOURCES
 from poller.source.feed import Feed, RoundResult
 from poller.source.paging import ListQuery, Params
 from poller.source.round import run_round
-from poller.store.feed import LISTED, MissingRecords, PublishedVersion
+from poller.store.feed import LISTED, MissingRecords, PackedCommit, PublishedVersion
 from poller.store.feed_state import FeedState, state_of
 from poller.store.lease import HeldElsewhere
+from poller.store.snapshots import SnapshotCodec
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -147,6 +148,14 @@ class MemoryStore:
 
     async def held_versions(self) -> dict[str, HeldVersion]:
         return dict(self.held)
+
+    def pack(self, commit: Commit) -> PackedCommit:
+        return PackedCommit(SnapshotCodec(), list(map(str.encode, commit.snapshots)))
+
+    async def write(self, commit: Commit, packed: PackedCommit | None) -> None:
+        assert packed is not None
+        assert packed.stored == list(map(str.encode, commit.snapshots))
+        await self.commit(commit)
 
     async def commit(self, commit: Commit) -> None:
         for _ in range(_TURNS):

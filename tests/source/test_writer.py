@@ -73,20 +73,45 @@ async def test_all_are_written_in_their_order() -> None:
 
 
 async def test_the_next_are_planned_while_one_is_on_its_way() -> None:
-    """Planning goes on while one commit is in flight and two wait."""
+    """Planning goes on while one commit is in flight and three wait."""
     store = Store()
     async with in_order(store) as commits:
-        for number in (1, 2, 3):
+        for number in (1, 2, 3, 4):
             await commits.put(number)
         await store.started.wait()
-        assert (store.begun, store.written, list(commits.unwritten)) == ([1], [], [1, 2, 3])
-        fourth = asyncio.ensure_future(commits.put(4))
+        assert (store.begun, store.written, list(commits.unwritten)) == ([1], [], [1, 2, 3, 4])
+        fifth = asyncio.ensure_future(commits.put(5))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert not fourth.done()
+        assert not fifth.done()
         store.gate.set()
-        await fourth
-    assert store.written == [1, 2, 3, 4]
+        await fifth
+    assert store.written == [1, 2, 3, 4, 5]
+
+
+async def test_after_a_pause_more_are_written() -> None:
+    """When all are written, the next one is written as well."""
+    store = Store()
+    store.gate.set()
+    async with in_order(store) as commits:
+        for number in range(3):
+            await commits.put(number)
+            await commits.settle()
+            assert store.written[-1] == number
+
+
+async def test_nothing_is_put_behind_one_that_failed() -> None:
+    """Law: also if the failure was not noticed yet."""
+    store = Store(fails_at=1)
+    store.gate.set()
+    commits = CommitQueue(store.commit)
+    await commits.put(1)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="1 is refused"):
+        await commits.put(2)
+    await commits.stop()
+    assert store.begun == [1]
 
 
 async def test_none_is_written_after_one_that_failed() -> None:

@@ -95,3 +95,23 @@ def test_damaged_bytes_are_refused() -> None:
     with pytest.raises(ValueError, match="not a snapshot"):
         codec.decode(stored[:-4])
     assert json.loads(codec.decode(stored).raw)
+
+
+@pytest.mark.parametrize("number", [1, 7, 8, 300])
+@pytest.mark.parametrize("trained", [False, True])
+def test_snapshots_that_are_encoded_together_are_those_that_are_encoded_alone(number: int, trained: bool) -> None:
+    """Law: what is stored does not depend on what is stored with it."""
+    codec = SnapshotCodec()
+    assert not codec.is_settled
+    if trained:
+        dictionary = codec.train(unavailability(one) for one in range(SAMPLES))
+        assert dictionary is not None
+        codec.add(*dictionary)
+        assert codec.is_settled
+    snapshots = [
+        Snapshot(one + 1, one * 300, unavailability(one) if one % 3 else b"{}", one % 5 == 0, one % 7 == 0)
+        for one in range(number)
+    ]
+    stored = codec.encode_all(snapshots)
+    assert stored == [codec.encode(one) for one in snapshots]
+    assert [codec.decode(one) for one in stored] == snapshots
