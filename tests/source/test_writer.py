@@ -154,6 +154,21 @@ async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> 
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+async def test_once_stopped_nothing_is_written() -> None:
+    """What waited is dropped, and what comes is refused."""
+    store = Store()
+    commits = CommitQueue(store.commit)
+    for number in (1, 2, 3):
+        await commits.put(number)
+    await store.started.wait()
+    store.gate.set()
+    await commits.stop()
+    await commits.settle()
+    with pytest.raises(StoreError):
+        await commits.put(4)
+    assert (store.written, list(commits.unwritten)) == ([1], [])
+
+
 async def test_an_error_of_the_planner_stops_it_too() -> None:
     """What raises inside the block is raised by the block, with nothing left running."""
     store = Store()

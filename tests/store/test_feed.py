@@ -31,6 +31,7 @@ from poller.store.feed import (
     FeedScripts,
     FeedStore,
     MissingRecords,
+    PackedCommit,
     RandomSample,
     named_qualifications,
     rejected_digest,
@@ -38,7 +39,7 @@ from poller.store.feed import (
 from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere
-from poller.store.snapshots import SAMPLES, UNPACKED
+from poller.store.snapshots import SAMPLES, UNPACKED, SnapshotCodec
 from poller.telemetry import tracing
 from tests.harness.clock import FakeClock, StubClock
 from tests.harness.waiting import patience
@@ -341,6 +342,30 @@ async def test_a_dictionary_is_written_with_the_first_snapshots_that_need_it(ope
     await begun(other)
     known = await other.known(list(commit.snapshots))
     assert {snapshot.raw for snapshot in known.values()} == set(records)
+
+
+async def test_what_another_codec_has_packed_is_packed_again(opened: Open, store_client: Redis) -> None:
+    """Law: snapshots are written with a dictionary of their feed; before there is one, nothing is packed ahead."""
+    raws = [unavailability(number) for number in range(SAMPLES)]
+    store = opened("a")
+    state = await begun(store)
+    await store.known(["any"])
+    planned, _ = plan(
+        [read(raw) for raw in raws],
+        {},
+        frame=FRAME,
+        generation=state.generation,
+        sequence=0,
+        recorded="-",
+        rules=PublishRules(),
+    )
+    assert store.pack(planned) is None
+    foreign = SnapshotCodec({1: b"a dictionary of another feed, of which nothing is known here" * 9})
+    packed = PackedCommit(foreign, foreign.encode_all(planned.snapshots.values()))
+    await store.write(planned, packed)
+    assert store.pack(planned) is not None
+    known = await opened("a").known(list(planned.snapshots))
+    assert {one.raw for one in known.values()} == set(raws)
 
 
 class LateAnswer:
