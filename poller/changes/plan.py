@@ -37,7 +37,7 @@ from poller.changes.records import (
     modified_of,
     overlaid,
 )
-from poller.changes.versions import HeldVersion, VersionPolicy
+from poller.changes.versions import DeltaVersions, HeldVersion, VersionPolicy
 
 
 class PublishRules(msgspec.Struct, frozen=True):
@@ -49,8 +49,8 @@ class PublishRules(msgspec.Struct, frozen=True):
         round_start: the feed's sequence number when the reading started. A version older than one published since then
             is passed over: paging showed the newer one first. Another reading follows, in case it is the restored one,
             or a part that has what the newer one lacks.
-        shown: keys and versions (hashes) that this delta has shown before. A version that is older than a known one
-            which it has shown is passed over, too.
+        shown: the versions that this delta has shown before. A version that is older than a known one which it has
+            shown is passed over, too.
         partial: whether records may carry only some of their keys; they are merged with what is known first.
         whole_keys: the keys of those that are whole all the same, and not merged.
         holding: what becomes of versions older than the known one.
@@ -62,7 +62,7 @@ class PublishRules(msgspec.Struct, frozen=True):
     strip: Callable[[Any], Any] | None = None
     shape: RecordShape | None = None
     round_start: int | None = None
-    shown: Collection[tuple[str, int]] = ()
+    shown: DeltaVersions | None = None
     partial: bool = False
     whole_keys: Container[str] = frozenset()
     holding: VersionPolicy = VersionPolicy()
@@ -257,7 +257,7 @@ def _goes_back(record: Record, change: Change, snapshot: Snapshot) -> bool:
 def _superseded(record: Record, snapshot: Snapshot, rules: PublishRules) -> bool:
     start, shown = rules.round_start, rules.shown
     is_published = start is not None and snapshot.sequence > start
-    if not (is_published or (shown and (record.key, hash(snapshot.raw)) in shown)) or snapshot.raw == record.raw:
+    if snapshot.raw == record.raw or not (is_published or (shown and shown.has_shown(record.key, snapshot.raw))):
         return False
     return is_older(record.modified, modified_of(snapshot.raw))
 

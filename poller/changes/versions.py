@@ -32,7 +32,7 @@ reading brings it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from hashlib import blake2b
 from types import MappingProxyType
@@ -68,8 +68,9 @@ class DeltaVersions:
         digest: of the new versions of all readings, in any order: a number.
     """
 
-    def __init__(self) -> None:
-        """Nothing is shown yet."""
+    def __init__(self, form: Callable[[bytes], bytes] | None = None) -> None:
+        """Nothing is shown yet; ``form`` leaves out of a version what does not count, None: all of its bytes do."""
+        self._form = form
         self.digest = 0
         self._pages = 0
         self._lacks_some = False  # versions of a page that is committed are not remembered
@@ -77,6 +78,7 @@ class DeltaVersions:
         self._shown_before: set[tuple[str, int]] = set()  # when the delta was read before
         self._is_resumed = False  # what was shown before is what was published when the delta was broken off
         self._removed: set[str] = set()  # since it was broken off; subjects
+        self._new: set[str] = set()  # keys of records of which this reading has shown a new version
         self._left_out: set[tuple[str, int]] = set()
         self._last: dict[str, int] = {}  # by key, the version that this reading has shown last
         self._last_before: dict[str, int] = {}  # and the reading before
@@ -102,7 +104,7 @@ class DeltaVersions:
         if published is None:
             self._removed.add(text_key(subject))
         elif not {published.key, text_key(subject)} & self._removed:
-            key, version = _version(published)
+            key, version = self._version(published)
             self._last_before.setdefault(key, version)
             self._shown_before.add((key, version))
         self._is_resumed = True
@@ -112,12 +114,18 @@ class DeltaVersions:
         """Start to read the same delta again: only what it did not show before is new."""
         self._shown_before |= self._shown
         self._is_resumed = False
+        self._new.clear()
         self._last, self._last_before = {}, self._last
 
-    @property
-    def shown(self) -> Collection[tuple[str, int]]:
-        """Keys and versions (hashes of the bytes as received) that the pages so far have shown."""
-        return self._shown
+    def has_shown(self, key: str, raw: bytes) -> bool:
+        """Whether the pages so far have shown this version of a record."""
+        return bool(self._shown) and (key, self._hash(raw)) in self._shown
+
+    def _hash(self, raw: bytes) -> int:
+        return hash(raw if self._form is None else self._form(raw))
+
+    def _version(self, record: Record) -> tuple[str, int]:
+        return record.key, self._hash(record.raw)
 
     def new(self, received: Sequence[Record | Rejected]) -> Sequence[Record | Rejected]:
         """Those that no reading of the delta before this one has shown.
@@ -125,12 +133,24 @@ class DeltaVersions:
         Of a delta that was broken off only what was published is known. So what stands on a page before a version that
         was published is left out as well, unless it says that it is newer, and is in doubt.
         """
-        before = self._shown_before
-        if not before:
+        if not self._shown_before:
             return received
-        if self._is_resumed:
-            return self._after_published(received)
-        return [one for one in received if isinstance(one, Rejected) or _version(one) not in before]
+        new = self._after_published(received) if self._is_resumed else self._not_shown_before(received)
+        for one in received:
+            if isinstance(one, Record):
+                self._look_back(one)
+        return new
+
+    def _not_shown_before(self, received: Sequence[Record | Rejected]) -> Sequence[Record | Rejected]:
+        before = self._shown_before
+        return [one for one in received if isinstance(one, Rejected) or self._version(one) not in before]
+
+    def _look_back(self, one: Record) -> None:
+        """Leave a version in doubt that was shown before, if this reading has brought another one since."""
+        if self._version(one) not in self._shown_before:
+            self._new.add(one.key)
+        elif one.key in self._new:
+            self._left_out.add(self._version(one))
 
     def _after_published(self, received: Sequence[Record | Rejected]) -> Sequence[Record | Rejected]:
         published: dict[str, Record] = {}  # the next one of each record on what follows of the page
@@ -138,12 +158,12 @@ class DeltaVersions:
         for one in reversed(received):
             if isinstance(one, Rejected):
                 after.append(one)
-            elif _version(one) in self._shown_before:
+            elif self._version(one) in self._shown_before:
                 published[one.key] = one
             elif one.key not in published or is_older(published[one.key].modified, one.modified):
                 after.append(one)
             else:
-                self._left_out.add(_version(one))
+                self._left_out.add(self._version(one))
         return after[::-1]
 
     def in_doubt(
@@ -161,7 +181,7 @@ class DeltaVersions:
         return [one for one in new if isinstance(one, Record) and self._is_in_doubt(one, known)]
 
     def _is_in_doubt(self, record: Record, known: Callable[[str], tuple[bool, str | None]]) -> bool:
-        version, shown = hash(record.raw), self._records.get(record.key)
+        version, shown = self._hash(record.raw), self._records.get(record.key)
         self.digest = (self.digest + hash((record.key, version))) & _DIGEST
         if self._lacks_some:  # the delta as a whole is in doubt
             return False
@@ -176,7 +196,7 @@ class DeltaVersions:
 
     def add(self, received: Iterable[Record | Rejected]) -> None:
         """Add all versions of a page that is committed."""
-        versions = [_version(one) for one in received if isinstance(one, Record)]
+        versions = [self._version(one) for one in received if isinstance(one, Record)]
         self._pages += bool(versions)
         for version in versions:
             if version in self._shown or len(self._shown) < _MOST_SHOWN:
@@ -198,10 +218,6 @@ class DeltaVersions:
 
 
 _DIGEST: Final = (1 << 64) - 1
-
-
-def _version(record: Record) -> tuple[str, int]:
-    return record.key, hash(record.raw)
 
 
 def _is_no_newer(modified: str | None, than: str | None) -> bool:

@@ -332,7 +332,8 @@ class RoundWriter:
         Raises:
             StoreError: what was published of it could not be read.
         """
-        self._versions, start = DeltaVersions(), self._token_sequence
+        self._versions = DeltaVersions(self._form if self._rules.strip else None)
+        start = self._token_sequence
         self._delta_start = self._sequence if start is None else start
         self._open_token, self._has_ended = token, False
         if start is not None and start < self._round_start:
@@ -461,7 +462,7 @@ class RoundWriter:
         known = await self._known(keys, None if mode is RoundMode.DELTA else seen)
         await self._count_passed_over(left, known, rules)
         if mode is RoundMode.DELTA:
-            rules = msgspec.structs.replace(rules, shown=self._versions.shown)
+            rules = msgspec.structs.replace(rules, shown=self._versions)
             self._count_doubts(found, known)
         marks: Mapping[str, str | None] = {}
         if partial:

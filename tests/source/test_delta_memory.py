@@ -709,3 +709,36 @@ async def test_a_token_that_another_version_has_taken_does_not_belong_to_what_wa
     read.store.fields[TOKEN_SEQUENCE.encode()] = kept
     await read(Script().on([undated("n", 2)], since="d4", delta="d5"))
     assert shown(read) == [1, 2, 3, 2]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["on two pages", "on one page"])
+async def test_an_older_version_that_a_delta_shows_before_a_published_one_is_looked_for(together: bool) -> None:
+    """Law: a full reading has published 2 while deltas failed; the delta then shows 1 and 2, and 1 does not stay."""
+    read, clock = await settled(IN_TURNS, "a")
+    full(read)
+    down = Script().on(SourceUnavailable("503"), since="d1")
+    await read(down.on([*records("a"), undated("n", 2)], delta="d9"))
+    await pass_by(read, clock)
+    for mark in (RECHECK_AT, RECHECKED, CONFIRMATION):
+        read.store.unmark(mark)
+    pages = [[undated("n", 1), undated("n", 2)], []] if together else [[undated("n", 1)], [undated("n", 2)]]
+    api = Script().on(pages[0], since="d1", further="p").on(pages[1], since="d1", page="p", delta="d2")
+    assert (await read(api)).ok
+    assert shown(read)[-1] == 2 or due_in(read) == SOON
+
+
+async def test_what_is_ignored_does_not_make_versions_of_what_a_delta_shows_again() -> None:
+    """Law: each answer signs a link anew; two versions on two pages are two events."""
+
+    class Signing(Script):
+        answers = 0
+
+        async def get(self, path: str, params: Params) -> bytes:
+            self.answers += 1
+            return (await super().get(path, params)).replace(b'"LINK"', b'"%d"' % self.answers)
+
+    read, _ = await settled(msgspec.structs.replace(IN_TURNS, ignore=("/link",)), "a")
+    first, second = ({"id": "n", "n": n, "link": "LINK"} for n in (1, 2))
+    api = Signing().on([first], since="d1", further="p").on([second], since="d1", page="p", delta="d2")
+    assert (await read(api)).ok
+    assert shown(read) == [1, 2]
