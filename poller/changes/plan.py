@@ -26,7 +26,8 @@ import msgspec
 
 from poller.changes.diff import EVERYTHING, Change, ChangeKind, Snapshot, checked, compare, lost_snapshot
 from poller.changes.events import EventFrame
-from poller.changes.full_readings import Confirmation
+from poller.changes.full_readings import Confirmation, DeltaVersions
+from poller.changes.held_versions import HeldVersion, VersionPolicy
 from poller.changes.records import (
     MAX_RECORD_BYTES,
     Record,
@@ -37,7 +38,6 @@ from poller.changes.records import (
     modified_of,
     overlaid,
 )
-from poller.changes.versions import DeltaVersions, HeldVersion, VersionPolicy
 
 
 class PublishRules(msgspec.Struct, frozen=True):

@@ -49,7 +49,8 @@ import msgspec
 from poller.changes.canonical import canonical, encode, parse_received, without
 from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
-from poller.changes.full_readings import DeltaMemory
+from poller.changes.full_readings import DeltaMemory, DeltaVersions
+from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import (
     Record,
@@ -66,7 +67,6 @@ from poller.changes.records import (
     twin_of,
     usable_keys,
 )
-from poller.changes.versions import DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
 from poller.clock import Clock, rfc3339
 from poller.errors import SourceError, SourceRefused, StoreError
 from poller.lifecycle import finished, in_turns

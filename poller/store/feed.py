@@ -26,9 +26,9 @@ from redis.commands.core import AsyncScript
 
 from poller.changes.diff import Snapshot, checked
 from poller.changes.full_readings import DeltaMemory
+from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import Rejected, subject_of, text_key
-from poller.changes.versions import HeldVersion
 from poller.clock import Clock, milliseconds_of
 from poller.errors import Stale, StoreError
 from poller.failpoints import reach

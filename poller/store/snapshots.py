@@ -20,7 +20,7 @@ import zstandard
 from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
-from poller.changes.versions import HeldVersion
+from poller.changes.held_versions import HeldVersion
 from poller.redis.errors import translated
 
 SAMPLES: Final = 64

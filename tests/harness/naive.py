@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from poller.changes.diff import Snapshot
+    from poller.changes.held_versions import HeldVersion
     from poller.changes.plan import Commit, SubstreamSnapshot
-    from poller.changes.versions import HeldVersion
     from poller.config.settings import Settings
     from poller.store.feed import PackedCommit
     from poller.store.keys import FeedKeys

@@ -13,9 +13,9 @@ import msgspec
 
 from poller.changes.diff import Snapshot
 from poller.changes.full_readings import DeltaMemory
+from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import subject_of, text_key
-from poller.changes.versions import HeldVersion
 from poller.clock import Clock
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
 from poller.resources import RESOURCES

@@ -20,9 +20,9 @@ from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
 from poller.changes.events import Cause, EventFrame
+from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, PublishRules, SeenKeys, SubstreamSnapshot, packed, plan
 from poller.changes.records import Rejected, record_reader
-from poller.changes.versions import HeldVersion
 from poller.clock import Clock, moment_of, rfc3339
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands

@@ -1,11 +1,12 @@
-"""Laws of :mod:`poller.changes.versions`: those that a delta shows, and older ones that are held back."""
+"""Laws of :mod:`poller.changes.held_versions`: those that a delta shows, and older ones that are held back."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+from poller.changes.full_readings import DeltaVersions
+from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.records import Record
-from poller.changes.versions import DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
 
 APART = timedelta(minutes=1)
 OLDER, OTHER = b'{"n":1}', b'{"n":2}'
