@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Commits are written one after the other, in order, and none after one that failed. While one is being written, the next
-ones are planned, also those of the next page; planning is at most three commits ahead. The snapshots of a page are read
+ones are planned, also those of the next page; planning is at most four commits ahead. The snapshots of a page are read
 when all commits are written that hold one of its keys. Everything else that is written waits until all commits are.
 
 A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to

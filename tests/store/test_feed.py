@@ -360,7 +360,7 @@ async def test_what_another_codec_has_packed_is_packed_again(opened: Open, store
         rules=PublishRules(),
     )
     assert store.pack(planned) is None
-    foreign = SnapshotCodec({1: b"a dictionary of another feed, of which nothing is known here" * 9})
+    foreign = SnapshotCodec({1: b"".join(reversed(raws))})
     packed = PackedCommit(foreign, foreign.encode_all(planned.snapshots.values()))
     await store.write(planned, packed)
     assert store.pack(planned) is not None
