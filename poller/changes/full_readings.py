@@ -208,6 +208,7 @@ class DeltaMemory:
 
 
 _MOST_SHOWN: Final = 10_000  # versions; some megabytes
+_MOST_MEMBERS: Final = 500_000  # of published records, which parts are compared with; some ten megabytes
 
 
 class _Shown(msgspec.Struct):
@@ -233,15 +234,30 @@ class DeltaVersions:
         digest: of the new versions of all readings, in any order: a number.
     """
 
-    def __init__(self, form: Callable[[bytes], bytes] | None = None) -> None:
-        """Nothing is shown yet; ``form`` leaves out of a version what does not count, None: all of its bytes do."""
+    def __init__(
+        self,
+        form: Callable[[bytes], bytes] | None = None,
+        *,
+        members: Callable[[bytes], frozenset[int]] | None = None,
+    ) -> None:
+        """Nothing is shown yet.
+
+        Args:
+            form: leaves out of a version what does not count; None: all of its bytes do.
+            members: hashes of a record's members, if the delta shows parts of records; None: it shows whole ones.
+        """
         self._form = form
+        self._members = members
         self.digest = 0
         self._pages = 0
         self._lacks_some = False  # versions of a page that is committed are not remembered
         self._shown: set[tuple[str, int]] = set()  # keys and versions (hashes)
         self._shown_before: set[tuple[str, int]] = set()  # when the delta was read before
         self._is_resumed = False  # what was shown before is what was published when the delta was broken off
+        self._modified: dict[str, str | None] = {}  # by key, the time of the version that was published last
+        self._wholes: dict[str, list[frozenset[int]]] = {}  # by key, what was published, the latest first
+        self._member_count = 0  # of these
+        self._behind: dict[str, tuple[str, int]] = {}  # by key, a part that is shown last and is not what was published
         self._removed: set[str] = set()  # since it was broken off; subjects
         self._new: set[str] = set()  # keys of records of which this reading has shown a new version
         self._left_out: set[tuple[str, int]] = set()
@@ -271,9 +287,13 @@ class DeltaVersions:
         elif not {published.key, text_key(subject)} & self._removed:
             key, version = self._version(published)
             self._last_before.setdefault(key, version)
+            self._modified.setdefault(key, published.modified)
             self._shown_before.add((key, version))
+            if self._members is not None:
+                self._wholes.setdefault(key, []).append(members := self._members(published.raw))
+                self._member_count += len(members)
         self._is_resumed = True
-        return len(self._shown_before) < _MOST_SHOWN
+        return len(self._shown_before) < _MOST_SHOWN and self._member_count < _MOST_MEMBERS
 
     def repeat(self) -> None:
         """Start to read the same delta again: only what it did not show before is new."""
@@ -296,7 +316,8 @@ class DeltaVersions:
         """Those that no reading of the delta before this one has shown.
 
         Of a delta that was broken off only what was published is known. So what stands on a page before a version that
-        was published is left out as well, unless it says that it is newer, and is in doubt.
+        was published is left out as well, unless it says that it is newer, and is in doubt. The same holds for what
+        says that it is older than the version published last.
         """
         if not self._shown_before:
             return received
@@ -312,24 +333,45 @@ class DeltaVersions:
 
     def _look_back(self, one: Record) -> None:
         """Leave a version in doubt that was shown before, if this reading has brought another one since."""
-        if self._version(one) not in self._shown_before:
+        self._behind.pop(one.key, None)
+        if not self._was_shown(one):
             self._new.add(one.key)
         elif one.key in self._new:
             self._left_out.add(self._version(one))
+        elif not self._is_part_of(one, self._wholes.get(one.key, ())[:1]):
+            self._behind[one.key] = self._version(one)
+
+    def _was_shown(self, one: Record) -> bool:
+        if self._version(one) in self._shown_before:
+            return True
+        wholes = self._wholes.get(one.key, ())
+        return bool(wholes) and self._is_part_of(one, wholes)
+
+    def _is_part_of(self, one: Record, wholes: Sequence[frozenset[int]]) -> bool:
+        """Whether a part changes nothing of one of these; whole records have none."""
+        if not wholes or self._members is None:
+            return True
+        members = self._members(one.raw)
+        return any(members <= whole for whole in wholes)
 
     def _after_published(self, received: Sequence[Record | Rejected]) -> Sequence[Record | Rejected]:
-        published: dict[str, Record] = {}  # the next one of each record on what follows of the page
+        following: dict[str, Record] = {}  # by key, the next version on the page that was published
         after: list[Record | Rejected] = []
         for one in reversed(received):
             if isinstance(one, Rejected):
                 after.append(one)
-            elif self._version(one) in self._shown_before:
-                published[one.key] = one
-            elif one.key not in published or is_older(published[one.key].modified, one.modified):
-                after.append(one)
-            else:
+            elif self._was_shown(one):
+                following[one.key] = one
+            elif self._may_be_older(one, following.get(one.key)):
                 self._left_out.add(self._version(one))
+            else:
+                after.append(one)
         return after[::-1]
+
+    def _may_be_older(self, one: Record, following: Record | None) -> bool:
+        if following is not None:
+            return not is_older(following.modified, one.modified)
+        return is_older(one.modified, self._modified.get(one.key))
 
     def in_doubt(
         self, new: Iterable[Record | Rejected], known: Callable[[str], tuple[bool, str | None]]
@@ -378,7 +420,8 @@ class DeltaVersions:
         """
         before, last = self._last_before, self._last.items()
         return self._left_out.union(
-            one for one in last if one in self._shown_before and before.get(one[0], one[1]) != one[1]
+            self._behind.values(),
+            (one for one in last if one in self._shown_before and before.get(one[0], one[1]) != one[1]),
         )
 
 

@@ -870,8 +870,10 @@ def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, st
     soon, later = end.at + feed.lag + feed.apart, end.at + feed.second_look
     number = start.rechecked if start.rechecks or start.confirms else 0
     due: list[datetime] = []
+    # What it has left alone because it was published lately is looked for like what it has passed over.
+    has_removed = end.has_removed and (not start.rechecks or end.result.removed > 0)
     if number < MOST or start.gives_token:
-        if end.gives_token or (end.has_removed and not start.rechecks) or (end.is_old_copy and start.rechecks):
+        if end.gives_token or has_removed or (end.is_old_copy and start.rechecks):
             due.append(later)
         if end.has_passed_over or (end.is_old_copy and not start.rechecks):
             due.append(soon + (feed.lag + feed.apart) * start.rechecks)
@@ -879,7 +881,8 @@ def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, st
     if end.has_doubtful_delta:  # there is an end to these if it ends
         due.append(soon)
     marks: dict[str, str | None] = {RECHECKED: str(number) if number else None}
-    looks_for_more = not start.rechecks or end.gives_token or end.has_passed_over or end.has_doubtful_delta
+    looks_for_more = not start.rechecks or end.gives_token or has_removed or end.has_passed_over
+    looks_for_more = looks_for_more or end.has_doubtful_delta
     if due and not looks_for_more:  # but for a newer copy of what this one was to show
         return marks | {RECHECK_AT: rfc3339(max(due))}
     if due:

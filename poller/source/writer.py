@@ -332,7 +332,9 @@ class RoundWriter:
         Raises:
             StoreError: what was published of it could not be read.
         """
-        self._versions = DeltaVersions(self._form if self._rules.strip else None)
+        self._versions = DeltaVersions(
+            self._form if self._rules.strip else None, members=self._members if self._feed.partial else None
+        )
         start = self._token_sequence
         self._delta_start = self._sequence if start is None else start
         self._open_token, self._has_ended = token, False
@@ -538,6 +540,15 @@ class RoundWriter:
         except ValueError:
             return raw
         return form if self._rules.strip is None else encode(self._rules.strip(value))
+
+    def _members(self, raw: bytes) -> frozenset[int]:
+        """Hashes of the members of a record, without what is ignored; of the whole if it is unusable."""
+        try:
+            value, _ = parse_received(raw)
+        except ValueError:
+            return frozenset([hash(raw)])
+        members = value if self._rules.strip is None else self._rules.strip(value)
+        return frozenset(hash((name, encode(one))) for name, one in members.items())
 
     def _note_shown(self, received: Iterable[Record | Rejected], mode: RoundMode) -> None:
         if mode is RoundMode.DELTA:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from poller.changes.full_readings import Confirmation, confirmation_mark
+from poller.changes.full_readings import MOST, Confirmation, confirmation_mark
 from poller.clock import rfc3339
 from poller.resources import Resource
 from poller.source.client import ConditionalReader, ConditionalResponse, Validators
@@ -255,16 +255,19 @@ async def test_a_full_reading_follows_a_minute_after_a_removal() -> None:
     assert (await read(late)).mode is RoundMode.DELTA
 
 
-async def test_what_that_reading_removes_asks_for_no_further_one() -> None:
-    """Else records that are removed all the time would make every minute's round a full one."""
+async def test_what_those_readings_remove_comes_to_an_end() -> None:
+    """Law: records that are removed all the time do not make every minute's round a full one."""
     read, clock = await brought(LAGGING)
     assert (await read(Copy(clock, shows_after=DAY))).removed == 1
-    clock.pass_by(MINUTE)
-    gone = Script().on(records("b"), delta="d9").on(GONE, path="/contractTypes/a").on([], since="d9", delta="d9")
-    result = await read(gone)
-    assert (result.mode, result.ok, result.removed) == (RoundMode.RECONCILE, True, 1)
-    clock.pass_by(2 * MINUTE)
-    assert (await read(gone)).mode is RoundMode.DELTA
+    modes = []
+    for number in range(MOST + 2):
+        clock.pass_by(MINUTE)
+        new, old = (f"r{at}" for at in (number, number - 1))
+        gone = Script().on(records("b", new), delta="d9").on(GONE, path=f"/contractTypes/{old if number else 'a'}")
+        result = await read(gone.on(records(new), since="d9", delta="d9").on(GONE, path="/contractTypes/n"))
+        modes.append(result.mode)
+        assert result.removed == (result.mode is RoundMode.RECONCILE)
+    assert modes == [RoundMode.RECONCILE] * MOST + [RoundMode.DELTA] * 2
 
 
 @pytest.mark.parametrize("feed", [{"delta": False}, {"removals": False}], ids=["no deltas", "no removals"])

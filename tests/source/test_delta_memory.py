@@ -742,3 +742,87 @@ async def test_what_is_ignored_does_not_make_versions_of_what_a_delta_shows_agai
     api = Signing().on([first], since="d1", further="p").on([second], since="d1", page="p", delta="d2")
     assert (await read(api)).ok
     assert shown(read) == [1, 2]
+
+
+PARTS = msgspec.structs.replace(PARTIAL, slot=timedelta(seconds=30))
+
+
+def part(name: str, n: int) -> dict[str, Any]:
+    """What the API takes for changed of a record that has another member."""
+    return {"id": name, "n": n}
+
+
+def of_parts(*values: list[int], times: int = 1) -> Breaking:
+    """A delta of parts that is broken off; the listing has the whole record."""
+    return broken_off(part, *values, times=times)
+
+
+async def known_whole() -> tuple[Round, Any]:
+    """A feed of parts that knows one whole record."""
+    read, clock = await settled(PARTS)
+    whole = Script().on([{"id": "n", "n": 0, "other": "x"}], since="d1", delta="d1")
+    assert (await read(whole, IN_TURNS)).created == 1
+    return read, clock
+
+
+async def test_parts_of_a_delta_that_was_broken_off_are_published_once() -> None:
+    """Law: a part that adds nothing to what was published of the delta is no change, however often the delta fails."""
+    read, clock = await known_whole()
+    api = of_parts([1], [2], [3], times=3)
+    for _ in range(3):
+        assert not (await read(api)).ok
+        await pass_by(read, clock)
+    assert (await read(api)).ok
+    assert shown(read) == [0, 1, 2, 3]
+    assert read.store.events[-1]["data"]["record"] == {"id": "n", "n": 3, "other": "x"}
+
+
+async def test_a_part_that_ends_a_delta_as_the_record_was_before_is_looked_for() -> None:
+    """Law: the delta was broken off at another version, and ends with an earlier one: a full reading decides."""
+    read, clock = await known_whole()
+    api = of_parts([1], [2], [1])
+    assert not (await read(api)).ok
+    await pass_by(read, clock)
+    read.store.unmark(RECHECK_AT)
+    assert (await read(api)).ok
+    assert (shown(read), due_in(read)) == ([0, 1, 2], SOON)
+
+
+async def test_parts_that_end_with_what_is_known_leave_nothing_in_doubt() -> None:
+    """Law: the record is as the delta shows it last, so no full reading is due."""
+    read, clock = await known_whole()
+    api = of_parts([1], [2], [])
+    assert not (await read(api)).ok
+    await pass_by(read, clock)
+    read.store.unmark(RECHECK_AT)
+    assert (await read(api)).ok
+    assert (shown(read), due_in(read)) == ([0, 1, 2], None)
+
+
+async def test_an_ignored_member_of_a_part_does_not_make_it_a_change() -> None:
+    """Law: parts of a delta that was broken off are compared without what is ignored."""
+    read, clock = await known_whole()
+    feed = msgspec.structs.replace(PARTS, ignore=("/link",))
+
+    def linked(number: int) -> Any:
+        return lambda name, n: part(name, n) | {"link": number}
+
+    assert not (await read(broken_off(linked(1), [1], [2], [3]), feed)).ok
+    await pass_by(read, clock)
+    assert (await read(broken_off(linked(2), [1], [2], [3], times=0), feed)).ok
+    assert shown(read) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("older", [1, 3], ids=["older", "newer"])
+async def test_what_is_older_than_a_full_reading_has_published_since_is_looked_for(older: int) -> None:
+    """Law: a delta that failed shows versions from before, a page each; one that says so is a doubt and no change."""
+    read, clock = await settled(IN_TURNS, "a")
+    full(read)
+    down = Script().on(SourceUnavailable("503"), since="d1")
+    await read(down.on([*records("a"), version("n", 2)], delta="d9"))
+    await pass_by(read, clock)
+    for mark in (RECHECK_AT, RECHECKED, CONFIRMATION):
+        read.store.unmark(mark)
+    api = Script().on([version("n", older)], since="d1", further="p").on([], since="d1", page="p", delta="d2")
+    assert (await read(api)).ok
+    assert (shown(read), due_in(read)) == (([2], SOON) if older == 1 else ([2, 3], None))

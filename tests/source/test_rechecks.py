@@ -18,7 +18,7 @@ from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import round_start, run_round
 from poller.store.feed_state import CONFIRMATION, RECHECK_AT, RECHECK_FROM, RECHECKED
-from tests.source.round_sides import DAY, Round, Script, records
+from tests.source.round_sides import DAY, GONE, Round, Script, records
 from tests.source.test_absence import LAG, LAGGING, MINUTE, Moving, brought
 from tests.source.test_round_failures import jumbled
 
@@ -88,6 +88,20 @@ async def test_what_is_young_and_missing_is_looked_for_again() -> None:
     await read(Script().on(records("n", value=2), since="d1", delta="d1"))
     read.store.mark(RECHECK_AT, clock.now().isoformat())
     assert ((await read(Script().on(records("a"), delta="d9"))).mode, due_in(read)) == (RoundMode.RECONCILE, 2 * SOON)
+
+
+async def test_a_removed_record_that_a_late_delta_brings_back_is_removed_again() -> None:
+    """Law: a reading follows each one that has removed records, also one that follows others."""
+    read, clock = await settled(LAGGING, "a", "n")
+    read.store.mark(RECHECK_AT, clock.now().isoformat())
+    gone = Script().on(records("a"), delta="d9").on(GONE, path="/contractTypes/n").on([], since="d2", delta="d2")
+    await read(gone)
+    assert (read.causes[-1][:2], due_in(read)) == (("n", "removed"), MINUTE)
+    late = Script().on(records("n", value=2), since="d1", delta="d2")
+    assert (await read(late)).created == 1
+    clock.pass_by(MINUTE)
+    assert (await read(gone)).removed == 1
+    assert read.causes[-1][:2] == ("n", "removed")
 
 
 async def test_after_a_doubtful_delta_a_reading_waits_until_the_listing_has_caught_up() -> None:
