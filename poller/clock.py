@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,8 +34,10 @@ class Clock:
         """The wall clock, UTC."""
         return datetime.now(UTC)
 
-    monotonic = staticmethod(time.monotonic)
-    """Seconds that never go back."""
+    monotonic = staticmethod(
+        partial(time.clock_gettime, time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic
+    )
+    """Seconds that never go back, and go on while the machine sleeps: leases end meanwhile."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait for this many seconds."""

@@ -254,7 +254,6 @@ class DeltaVersions:
         self._shown: set[tuple[str, int]] = set()  # keys and versions (hashes)
         self._shown_before: set[tuple[str, int]] = set()  # when the delta was read before
         self._is_resumed = False  # what was shown before is what was published when the delta was broken off
-        self._modified: dict[str, str | None] = {}  # by key, the time of the version that was published last
         self._wholes: dict[str, list[frozenset[int]]] = {}  # by key, what was published, the latest first
         self._member_count = 0  # of these
         self._behind: dict[str, tuple[str, int]] = {}  # by key, a part that is shown last and is not what was published
@@ -287,7 +286,6 @@ class DeltaVersions:
         elif not {published.key, text_key(subject)} & self._removed:
             key, version = self._version(published)
             self._last_before.setdefault(key, version)
-            self._modified.setdefault(key, published.modified)
             self._shown_before.add((key, version))
             if self._members is not None:
                 self._wholes.setdefault(key, []).append(members := self._members(published.raw))
@@ -316,8 +314,7 @@ class DeltaVersions:
         """Those that no reading of the delta before this one has shown.
 
         Of a delta that was broken off only what was published is known. So what stands on a page before a version that
-        was published is left out as well, unless it says that it is newer, and is in doubt. The same holds for what
-        says that it is older than the version published last.
+        was published is left out as well, unless it says that it is newer, and is in doubt.
         """
         if not self._shown_before:
             return received
@@ -362,16 +359,11 @@ class DeltaVersions:
                 after.append(one)
             elif self._was_shown(one):
                 following[one.key] = one
-            elif self._may_be_older(one, following.get(one.key)):
-                self._left_out.add(self._version(one))
-            else:
+            elif one.key not in following or is_older(following[one.key].modified, one.modified):
                 after.append(one)
+            else:
+                self._left_out.add(self._version(one))
         return after[::-1]
-
-    def _may_be_older(self, one: Record, following: Record | None) -> bool:
-        if following is not None:
-            return not is_older(following.modified, one.modified)
-        return is_older(one.modified, self._modified.get(one.key))
 
     def in_doubt(
         self, new: Iterable[Record | Rejected], known: Callable[[str], tuple[bool, str | None]]

@@ -115,12 +115,11 @@ def leases_of(
     return leases
 
 
-def _second_look(result: RoundResult, interval: timedelta | None) -> timedelta | None:
-    """The wait until the round that held records need; None: the next regular round is early enough."""
-    wanted = result.second_look
-    if wanted is None or not result.ok or (interval is not None and interval <= wanted):
-        return None
-    return wanted
+def _next_full_reading(result: RoundResult, interval: timedelta | None) -> timedelta | None:
+    """The wait until a full reading that has to follow this round; None: the next regular round is early enough."""
+    second_look = result.second_look if result.ok else None
+    wanted = min((one for one in (second_look, result.recheck) if one is not None), default=None)
+    return None if wanted is None or (interval is not None and interval <= wanted) else wanted
 
 
 class FeedLease:
@@ -253,7 +252,7 @@ class FeedLease:
             sooner = (
                 self._after(result)
                 or self._siblings.again(self._polled.feed, result)
-                or _second_look(result, self._polled.timing.interval)
+                or _next_full_reading(result, self._polled.timing.interval)
             )
         self._trigger = _ASKED if self._again else _AGAIN if sooner is not None else _TURN
         return timedelta() if self._again else sooner

@@ -204,8 +204,16 @@ def _second_look_is_due(feed: Feed, state: FeedState) -> bool:
 
 def is_recheck_due(feed: Feed, at: datetime | None, now: datetime) -> bool:
     """Whether a full reading has to look once more for what the listing did not show yet."""
+    return at is not None and recheck_wait(feed, at, now) is None
+
+
+def recheck_wait(feed: Feed, at: datetime | None, now: datetime) -> timedelta | None:
+    """How long that reading is to wait; None: it is due, or there is none.
+
+    One that is due and has failed comes with the next regular round.
+    """
     # Longer than it can have been: the server's clock was set back.
-    return at is not None and not timedelta() < at - now <= 2 * feed.second_look
+    return at - now if at is not None and timedelta() < at - now <= 2 * feed.second_look else None
 
 
 class FeedOrigin(msgspec.Struct, frozen=True):
@@ -359,6 +367,8 @@ class RoundResult(RoundCounts, kw_only=True):
         backwards: how many versions were older than the known one.
         held_versions: how many are held back.
         second_look: after how long a full reading is due for these; None where none are.
+        recheck: after how long a full reading looks once more for what the listing did not show; None: none does, or
+            with the next regular round.
         paused: of a skipped round, that the feed is paused, by whom and why; in ``public`` under ``error``.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
     """
@@ -377,6 +387,7 @@ class RoundResult(RoundCounts, kw_only=True):
     backwards: int = 0
     held_versions: int = 0
     second_look: timedelta | None = None
+    recheck: timedelta | None = None
     paused: str | None = None
     wait: timedelta | None = None
 

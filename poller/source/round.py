@@ -24,7 +24,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -74,6 +74,7 @@ from poller.source.feed import (
     is_recheck_due,
     is_to_be_tried_without,
     is_withheld_origin,
+    recheck_wait,
     withheld_origin_reason,
 )
 from poller.source.paging import DetectedCapabilities, Get, capabilities_of
@@ -335,6 +336,9 @@ class _RoundRun:
             marks[CONFIRMATION] = confirmation_mark(self._substreams.confirmation)
         if self._timer.shown or self._state.progress is not None:
             marks[PROGRESS] = None
+        recheck = self._recheck_after(marks)
+        if recheck is not None and next_at is not None:
+            marks[NEXT_AT] = rfc3339(min(next_at, end.at + recheck))
         await self._writer.marks(marks, page_digests=self._page_digests() if result.ok else None)
         if end.complete:
             self._writer.keep_doubts()
@@ -343,9 +347,17 @@ class _RoundRun:
             is_usable = self._settled and not (self._deltas is not None and self._deltas.brought)
             self._unchanged.finish_round(self._position(self._start.begun) if is_usable else None)
         reach("round.done")
+        result = msgspec.structs.replace(result, recheck=recheck)
         if DELTA_TOKEN not in marks:
             return result
         return msgspec.structs.replace(result, token="moved" if marks[DELTA_TOKEN] else "none")
+
+    def _recheck_after(self, marks: Mapping[str, str | None]) -> timedelta | None:
+        """How long the reading that looks once more waits once these marks are committed; see `RoundResult.recheck`."""
+        at, new = self._writer.recheck_at, marks.get(RECHECK_AT)
+        if RECHECK_AT in marks:
+            at = None if new is None else datetime.fromisoformat(new)
+        return recheck_wait(self._feed, at, self._clock.now())
 
     def _position(self, read_at: datetime | None) -> FeedPosition:
         return FeedPosition(*self._writer.position, rfc3339(read_at) if read_at else "")

@@ -39,7 +39,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -79,6 +79,7 @@ from poller.store.feed_state import (
     DELTA_TOKEN,
     HELD_VERSIONS,
     MISSING_AT,
+    RECHECK_AT,
     ROTATION,
     SECOND_LOOK,
     TAKEN_OVER,
@@ -183,6 +184,7 @@ class RoundWriter:
             version was passed over that is older than one before and was not there before that, or a delta has shown
             too much to tell. What deltas repeat counts in the first ones only.
         has_listed: whether a full reading has listed anything.
+        recheck_at: when a full reading looks once more for what the listing did not show; None: none does.
         unsettled: how many listed versions are not what is known: they are held back, or older than one before.
         passed_over: how many records of a full reading differ from what is known and were not compared, because a delta
             has brought them lately.
@@ -231,6 +233,7 @@ class RoundWriter:
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
         self._versions = DeltaVersions()  # which the delta has shown that is being read
         self._doubted: set[str] = set()  # names of what this delta has left in doubt
+        self.recheck_at = state.recheck_at
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
         self._marks_of_parts: Callable[[], Mapping[str, str | None]] = dict
@@ -801,6 +804,7 @@ class RoundWriter:
 
     async def _write(self, planned: _PlannedCommit) -> None:
         await self._store.write(planned.commit, planned.packed)
+        self._note_marks(planned.commit)
         self.tally += planned.tally
         self.backwards += planned.commit.backwards
 
@@ -808,6 +812,12 @@ class RoundWriter:
         """Write a commit after all that were planned before."""
         await self._commits.settle()
         await self._store.commit(commit)
+        self._note_marks(commit)
+
+    def _note_marks(self, commit: Commit) -> None:
+        if RECHECK_AT in commit.marks:
+            at = commit.marks[RECHECK_AT]
+            self.recheck_at = None if at is None else datetime.fromisoformat(at)
 
 
 def _batched(several: Sequence[T], size: int = _AT_ONCE) -> Iterator[Sequence[T]]:

@@ -98,7 +98,7 @@ class SnapshotCodec:
     def encode_all(self, snapshots: Collection[Snapshot]) -> list[bytes]:
         """The stored forms of snapshots, which are compressed together."""
         raws = [snapshot.raw for snapshot in snapshots]
-        if len(raws) < _TOGETHER:
+        if len(raws) < _TOGETHER or not any(raws):  # zstandard refuses to compress nothing
             return [self.encode(snapshot) for snapshot in snapshots]
         compressor: Any = _compressor(self._dictionary)  # whose types leave out lists
         packed = compressor.multi_compress_to_buffer(raws, threads=1)

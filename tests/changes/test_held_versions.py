@@ -65,6 +65,13 @@ def test_what_a_delta_shows_beyond_what_is_remembered_takes_no_memory() -> None:
     assert (full, shown) == ([False, True], 10_000)
 
 
+def test_of_published_records_that_parts_are_compared_with_so_many_members_are_remembered() -> None:
+    """Half a million, however many records they are of."""
+    versions = DeltaVersions(members=lambda _: frozenset(range(100_000)))
+    more = [versions.resume(f"r{number}", Record(f"r{number}", "r", b"1", None, None)) for number in range(5)]
+    assert more == [True] * 4 + [False]
+
+
 def test_of_a_delta_that_was_broken_off_so_many_versions_are_remembered() -> None:
     """Ten thousand, the latest ones."""
     versions = DeltaVersions()

@@ -559,7 +559,7 @@ async def test_resuming_ends_a_pause_of_the_sink_in_all_processes(scene: Scene) 
     assert (await resume(scene.client, settings, "one", now=now())) is None
 
 
-@pytest.mark.parametrize("resumptions", [1, 2])
+@pytest.mark.parametrize("resumptions", [1, pytest.param(2, marks=pytest.mark.thorough)])
 async def test_a_resumption_that_the_store_loses_ends_no_retry_after(scene: Scene, resumptions: int) -> None:
     """Law: a store that goes back to before an operator's resumption, or to an earlier one, ends no sink's pause."""
     settings = scene.settings("one", "two")
@@ -776,6 +776,7 @@ async def test_what_an_older_process_has_paused_is_resumed(scene: Scene) -> None
     await scene.arrives("one", "e1", "e2")
 
 
+@pytest.mark.thorough
 async def test_a_process_that_does_not_say_what_it_lists_keeps_all_going(scene: Scene) -> None:
     """A live process that does not publish its configuration counts as listing every subscription: none is paused."""
     older = Members(scene.client, MemberKeys.of("poller"), name="older", ttl=timedelta(minutes=1), clock=store_clock())

@@ -122,6 +122,7 @@ interval = "1s"
 """
 
 
+@pytest.mark.thorough
 async def test_sources_that_hang_take_no_descriptor_from_the_others(tmp_path: Path, store: str) -> None:
     """With APIs that never answer and few descriptors, every change of another is delivered, and probes answer."""
     connections: set[asyncio.StreamWriter] = set()

@@ -813,6 +813,15 @@ async def test_an_ignored_member_of_a_part_does_not_make_it_a_change() -> None:
     assert shown(read) == [0, 1, 2, 3]
 
 
+async def test_an_unusable_part_of_a_delta_that_was_broken_off_is_quarantined() -> None:
+    """Law: a part that has a member twice adds nothing to what is known, and yet it is shown."""
+    read, clock = await known_whole()
+    assert not (await read(of_parts([1], [2], [3]), PARTS)).ok
+    await pass_by(read, clock)
+    twice = b'{"results":[{"id":"n","n":1,"n":2}],"deltaToken":"d2"}'
+    assert (await read(Script().answer(twice, since="d1"))).quarantined == 1
+
+
 @pytest.mark.parametrize("older", [1, 3], ids=["older", "newer"])
 async def test_what_is_older_than_a_full_reading_has_published_since_is_looked_for(older: int) -> None:
     """Law: a delta that failed shows versions from before, a page each; one that says so is a doubt and no change."""

@@ -97,6 +97,7 @@ async def test_a_removed_record_that_a_late_delta_brings_back_is_removed_again()
     gone = Script().on(records("a"), delta="d9").on(GONE, path="/contractTypes/n").on([], since="d2", delta="d2")
     await read(gone)
     assert (read.causes[-1][:2], due_in(read)) == (("n", "removed"), MINUTE)
+    assert read.store.state.recheck_from == clock.now() + LAG
     late = Script().on(records("n", value=2), since="d1", delta="d2")
     assert (await read(late)).created == 1
     clock.pass_by(MINUTE)
@@ -663,3 +664,37 @@ async def test_validators_are_not_kept_where_a_delta_has_shown_more_than_the_lis
     cached.script.on(SourceRefused("gone", status=404), path="/contractTypes/x")
     clock.pass_by(DAY)
     assert ((await cached()).removed, ("/contractTypes", {"unless": "1"}) in cached.script.asked) == (1, False)
+
+
+async def test_the_result_says_when_the_next_full_reading_is_due() -> None:
+    """Law: it comes when it is due and not at the feed's next turn, which may be an hour later; the state says so."""
+    read, clock = Round(LAGGING), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    turn = clock.now() + timedelta(hours=1)
+
+    async def round_of(api: Script) -> RoundResult:
+        return await run_round(
+            LAGGING, read.store, api.get, clock=clock, qualifications=_none, next_at=lambda: max(turn, clock.now())
+        )
+
+    quiet = Script().on(records("a"), delta="d1").on([], since="d1", delta="d1")
+    first = await round_of(quiet)
+    assert (first.recheck, read.store.state.next_at) == (MINUTE, clock.now() + MINUTE)
+    clock.pass_by(MINUTE / 2)
+    assert (await round_of(quiet)).recheck == MINUTE / 2
+    failed = await round_of(Script().on(SourceUnavailable("503"), since="d1"))
+    assert (failed.ok, failed.recheck) == (False, MINUTE / 2)
+    clock.pass_by(MINUTE / 2)
+    down = Script().on(SourceUnavailable("503")).on(SourceUnavailable("503"), since="d1")
+    assert (await round_of(down)).recheck is None  # it was due and has failed: at the next turn
+    assert read.store.state.next_at == turn
+    last = await round_of(quiet)
+    assert (last.mode, last.recheck, read.store.state.next_at) == (RoundMode.RECONCILE, None, turn)
+
+
+async def test_a_doubt_of_a_failed_delta_says_when_it_is_looked_for() -> None:
+    """Law: the mark was committed within the round, and the round has failed."""
+    read, _ = await settled(PARTIAL, "a")
+    api = Script().on([{"id": "n", "n": 1}], since="d1", further="p").on(SourceUnavailable("503"), since="d1", page="p")
+    result = await read(api)
+    assert (result.ok, result.recheck) == (False, SOON)

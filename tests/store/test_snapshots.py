@@ -115,3 +115,11 @@ def test_snapshots_that_are_encoded_together_are_those_that_are_encoded_alone(nu
     stored = codec.encode_all(snapshots)
     assert stored == [codec.encode(one) for one in snapshots]
     assert [codec.decode(one) for one in stored] == snapshots
+
+
+@pytest.mark.parametrize("empty", [8, 7, 1])
+def test_snapshots_without_a_record_are_encoded_together(empty: int) -> None:
+    """Law: records that cannot be read any more are removed like others, however many there are."""
+    snapshots = [Snapshot(1, 2, b"" if one < empty else b"{}", removed=True) for one in range(8)]
+    stored = SnapshotCodec().encode_all(snapshots)
+    assert [SnapshotCodec().decode(one) for one in stored] == snapshots

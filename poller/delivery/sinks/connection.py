@@ -165,11 +165,8 @@ class SinkProtocol(OneAnswerProtocol):
         super().connection_lost(exc)
 
     def close(self) -> None:
-        """Close the connection; nothing of a request is to arrive behind those that follow it.
-
-        What the sink does not read, because it has answered already, would keep the connection open without a limit.
-        """
-        if self.transport is not None and (self._final is None or self.transport.get_write_buffer_size()):
+        """Close the connection; a request without a response is not to arrive behind those that follow it."""
+        if self._final is None and self.transport is not None:
             abandon(self.transport)
         super().close()
 

@@ -530,6 +530,7 @@ async def test_of_one_that_dies_the_leases_are_taken_when_they_end(world: World)
         assert clock() - at < 2 * term.total_seconds() + 2 * strain()
 
 
+@pytest.mark.thorough
 async def test_a_process_that_may_crash_again_is_given_no_leases_at_first(world: World) -> None:
     """When a process has crashed soon after its start, those that start are given leases after three lifetimes.
 
@@ -596,6 +597,7 @@ async def test_what_others_do_not_know_is_taken_all_the_same(world: World) -> No
             assert all(len(world.owners(name)) == 1 for name in NAMES)
 
 
+@pytest.mark.thorough
 async def test_shares_are_even_again_after_a_process_was_slow(world: World) -> None:
     """Leases that were acquired beyond the share while another process was slow are offered to it again."""
     async with world.process("a", short()) as lots:
