@@ -354,9 +354,8 @@ class _RoundRun:
 
     def _recheck_after(self, marks: Mapping[str, str | None]) -> timedelta | None:
         """How long the reading that looks once more waits once these marks are committed; see `RoundResult.recheck`."""
-        at, new = self._writer.recheck_at, marks.get(RECHECK_AT)
-        if RECHECK_AT in marks:
-            at = None if new is None else datetime.fromisoformat(new)
+        new = marks.get(RECHECK_AT)
+        at = datetime.fromisoformat(new) if new else self._writer.recheck_at
         return recheck_wait(self._feed, at, self._clock.now())
 
     def _position(self, read_at: datetime | None) -> FeedPosition:

@@ -184,7 +184,8 @@ class RoundWriter:
             version was passed over that is older than one before and was not there before that, or a delta has shown
             too much to tell. What deltas repeat counts in the first ones only.
         has_listed: whether a full reading has listed anything.
-        recheck_at: when a full reading looks once more for what the listing did not show; None: none does.
+        recheck_at: when a full reading looks once more for what the listing did not show, as the state had it or a mark
+            beside no record has it; None: none does.
         unsettled: how many listed versions are not what is known: they are held back, or older than one before.
         passed_over: how many records of a full reading differ from what is known and were not compared, because a delta
             has brought them lately.
@@ -804,7 +805,6 @@ class RoundWriter:
 
     async def _write(self, planned: _PlannedCommit) -> None:
         await self._store.write(planned.commit, planned.packed)
-        self._note_marks(planned.commit)
         self.tally += planned.tally
         self.backwards += planned.commit.backwards
 
@@ -812,12 +812,8 @@ class RoundWriter:
         """Write a commit after all that were planned before."""
         await self._commits.settle()
         await self._store.commit(commit)
-        self._note_marks(commit)
-
-    def _note_marks(self, commit: Commit) -> None:
-        if RECHECK_AT in commit.marks:
-            at = commit.marks[RECHECK_AT]
-            self.recheck_at = None if at is None else datetime.fromisoformat(at)
+        if at := commit.marks.get(RECHECK_AT):
+            self.recheck_at = datetime.fromisoformat(at)
 
 
 def _batched(several: Sequence[T], size: int = _AT_ONCE) -> Iterator[Sequence[T]]:

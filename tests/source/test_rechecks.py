@@ -692,6 +692,16 @@ async def test_the_result_says_when_the_next_full_reading_is_due() -> None:
     assert (last.mode, last.recheck, read.store.state.next_at) == (RoundMode.RECONCILE, None, turn)
 
 
+async def test_what_a_failed_reading_has_passed_over_says_when_it_is_looked_for() -> None:
+    """Law: the mark was committed with its first page, and the second one has failed."""
+    read, _ = await settled(LAGGING, "a", "n")
+    await read(Script().on(records("n", value=2), since="d1", delta="d2"))
+    full(read)
+    api = Script().on(records("n"), further="p").on(SourceUnavailable("503"), page="p").on([], since="d2", delta="d2")
+    result = await read(api)
+    assert (result.ok, result.mode, result.recheck) == (False, RoundMode.RECONCILE, SOON)
+
+
 async def test_a_doubt_of_a_failed_delta_says_when_it_is_looked_for() -> None:
     """Law: the mark was committed within the round, and the round has failed."""
     read, _ = await settled(PARTIAL, "a")
