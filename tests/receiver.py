@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import select
 import socket
 import ssl
 import struct
@@ -23,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Final, cast
 
 from tests.harness.waiting import limited, turns
@@ -152,6 +154,15 @@ class Receiver:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _protocols: set[_Connection] = field(default_factory=set)
 
+    def has_left(self, connection: int) -> bool:
+        """Whether the client has ended this connection, or is not there any more, although nobody has read that yet."""
+        protocol = next((one for one in self._protocols if one.number == connection), None)
+        if protocol is None or protocol.transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(protocol.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     async def received(self, count: int) -> list[Received]:
         """The requests, once this many have arrived."""
         await self.until(lambda: self.count >= count, f"{count} requests")
@@ -210,7 +221,7 @@ class _Connection(asyncio.Protocol):
         self._busy = False
         self._writable = asyncio.Event()
         self._writable.set()
-        self._number = 0
+        self.number = 0
         self._task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport
 
@@ -218,7 +229,7 @@ class _Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's transport is one, but not by its class
         self._receiver.connections += 1
         self._receiver.open += 1
-        self._number = self._receiver.connections
+        self.number = self._receiver.connections
         self._receiver._protocols.add(self)
         self._receiver._changed()
 
@@ -249,6 +260,7 @@ class _Connection(asyncio.Protocol):
                 self._task = asyncio.create_task(self._later(answer))
                 self._receiver._tasks.add(self._task)
                 self._task.add_done_callback(self._receiver._tasks.discard)
+                self._task.add_done_callback(partial(_close_unbegun, answer))
 
     async def _later(self, answer: Answer | Awaitable[Answer]) -> None:
         if inspect.isawaitable(answer):
@@ -302,7 +314,13 @@ class _Connection(asyncio.Protocol):
             return None
         body = bytes(self._buffer[begin : begin + length])
         del self._buffer[: begin + length]
-        return Received(method, target, headers, body, asyncio.get_running_loop().time(), self._number)
+        return Received(method, target, headers, body, asyncio.get_running_loop().time(), self.number)
+
+
+def _close_unbegun(answer: object, _: asyncio.Task[None]) -> None:
+    """Close a coroutine; its client may have left before it began."""
+    if inspect.iscoroutine(answer):
+        answer.close()
 
 
 @asynccontextmanager

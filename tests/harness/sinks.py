@@ -60,8 +60,20 @@ class Sinks:
         *,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        has_left: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """``note`` gets each arrival and each end; ``now`` and ``wall`` are the clocks of the sinks."""
+        """Begin with sinks that answer 204.
+
+        Args:
+            note: gets each arrival and each end.
+            seed: of the moods.
+            now: the monotonic clock of the sinks.
+            wall: their wall clock.
+            has_left: whether the client has ended a connection. A process that had to wait for its turn finds several
+                requests at once, and those that were given up meanwhile ended before the next one was made.
+        """
+        self._has_left = has_left
+        self._open: dict[int, Received] = {}
         self._note = note
         self._rng = Random(seed)
         self._now = now
@@ -73,11 +85,19 @@ class Sinks:
         if request.target.startswith(_MOODS):
             self.mood(request.target.removeprefix(_MOODS), request.body.decode())
             return Reply()
+        for number in [number for number, one in self._open.items() if self._has_left(one.connection)]:
+            self._end(number, None, None)
         self._number += 1
+        self._open[self._number] = request
         sink = request.target.strip("/")
         headers = {name.lower(): value for name, value in request.headers}
         self._note(Arrived(self._number, sink, request.at, headers, request.body))
         return self._answered(self._number, sink)
+
+    def _end(self, number: int, status: int | None, pause: float | None) -> None:
+        request = self._open.pop(number, None)
+        if request is not None:
+            self._note(Ended(number, request.target.strip("/"), self._now(), status, pause))
 
     def mood(self, sink: str, moods: str) -> None:
         """Set the moods of a sink."""
@@ -97,7 +117,7 @@ class Sinks:
             status, pause = None, None  # the client has given up
             raise
         finally:
-            self._note(Ended(number, sink, self._now(), status, pause))
+            self._end(number, status, pause)
         return answer
 
 
@@ -160,7 +180,7 @@ async def serve(log: Path, seed: int) -> None:
             file.flush()
 
         async with receiving(recording=False) as receiver:
-            receiver.answer = Sinks(note, seed)
+            receiver.answer = Sinks(note, seed, has_left=receiver.has_left)
             sys.stdout.write(receiver.url + "\n")
             sys.stdout.flush()
             await asyncio.Event().wait()
