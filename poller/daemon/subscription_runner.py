@@ -303,7 +303,6 @@ class SubscriptionRunner:
                 self._notes,
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
                 paused_until=self.paused_until,
-                resumed=self._resumed,
                 clock=clock,
             )
             with self._shared.connections.shared_by(self._subscriber):

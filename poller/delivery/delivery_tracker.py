@@ -27,7 +27,7 @@ settled                     is not seen again; sent again only if the crash came
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final
@@ -103,12 +103,12 @@ class DeliveryTracker:
         for waiting in self._parked.join(deliveries, now=now, clock=clock):
             self.queues.insert(waiting)
 
-    def resume(self, upto: int, *, clock: float) -> None:
-        """Make retries due that wait for a pause of the sink which began until ``upto`` (milliseconds)."""
-        resumed = set(self._parked.resumed(upto))
-        for entry in resumed:
-            self._parked.wait(entry, clock)
-        self.queues.hasten(resumed, clock)
+    def end_pause(self, *, clock: float) -> None:
+        """Make retries due that wait for a pause of the sink: it is over, whatever was its length."""
+        due = clock + PAUSE_FLOOR.total_seconds()  # the sink may have refused without a pause
+        ended = self._parked.end_pause(due)
+        if ended:
+            self.queues.hasten(ended, due)
 
     def take_again(self, entries: Sequence[tuple[str, bytes]]) -> None:
         """Add entries of a replay, in stream order."""
@@ -467,6 +467,7 @@ class ScheduledRetries:
         self._patience = patience
         self._deliveries: dict[str, Delivery] = {}
         self._due: dict[str, float] = {}
+        self._paused: set[str] = set()  # of these, those that wait for the end of a pause
 
     def __contains__(self, entry: str | None) -> bool:
         return entry in self._deliveries
@@ -487,6 +488,7 @@ class ScheduledRetries:
             if one.due:
                 longest = self._patience.longest(one.tries).total_seconds()
                 self._due[entry] = clock + min(max(one.due / 1000 - now.timestamp(), 0.0), longest)
+                self._note_pause(entry, one)
         return (
             QueuedEntry(entry, one.key, None, fresh=False, size=one.size, alone=alone(one))
             for entry, one in deliveries.items()
@@ -510,9 +512,18 @@ class ScheduledRetries:
         """Whether an entry waits."""
         return bool(self._due)
 
-    def resumed(self, upto: int) -> list[str]:
-        """The entries that wait for a pause which began until this moment, in milliseconds of the store's clock."""
-        return [entry for entry, one in self._deliveries.items() if 0 < one.paused <= upto and entry in self._due]
+    def _note_pause(self, entry: str, one: Delivery) -> None:
+        if one.paused:
+            self._paused.add(entry)
+        else:
+            self._paused.discard(entry)
+
+    def end_pause(self, due: float) -> Collection[str]:
+        """Make all that wait for the end of a pause due at this moment at the latest, and return them."""
+        ended, self._paused = self._paused, set()
+        for entry in ended:
+            self._due[entry] = min(self._due[entry], due)
+        return ended
 
     def put(self, entry: str, delivery: Delivery) -> None:
         """Schedule an entry."""
@@ -520,13 +531,16 @@ class ScheduledRetries:
 
     def wait(self, entry: str, until: float) -> None:
         """Make an entry due at this moment, if it waits."""
-        if self._deliveries[entry].due:
+        one = self._deliveries[entry]
+        if one.due:
             self._due[entry] = until
+            self._note_pause(entry, one)
 
     def drop(self, entry: str) -> None:
         """Remove a settled entry."""
         self._deliveries.pop(entry, None)
         self._due.pop(entry, None)
+        self._paused.discard(entry)
 
 
 def alone(delivery: Delivery) -> bool:

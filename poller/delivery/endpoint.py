@@ -82,7 +82,6 @@ class EndpointState:
     Attributes:
         resting: whether the subscription is paused here, because of its sink or of failures.
         is_pause_stored: whether that pause was stored.
-        resumed: when an operator last ended a pause of the sink, in milliseconds of the store's clock.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class EndpointState:
         *,
         unwell: bool = False,
         paused_until: datetime | None,
-        resumed: int = 0,
         clock: Clock,
     ) -> None:
         """Begin with the stored state.
@@ -104,13 +102,11 @@ class EndpointState:
             notes: stores the state.
             unwell: whether nothing has succeeded since failures disabled the subscription.
             paused_until: the stored pause.
-            resumed: when an operator last ended a pause of the sink, in milliseconds of the store's clock.
             clock: the store's.
         """
         self.subscription = subscription
         self._where = {"subscription": subscription.id, "sink": subscription.sink}
         self.resting = self.is_pause_stored = False
-        self.resumed = resumed
         self._sink = sink
         self._notes = notes
         self._standing = EndpointHealth(subscription.disable_after, longest=subscription.patience.widest)
@@ -291,10 +287,9 @@ class EndpointState:
         return self._clock.monotonic() < self._paused_until
 
     def resume(self) -> None:
-        """End a pause for an operator; retries that wait for it are due now, and failures are forgotten."""
+        """End a pause for an operator; retries that wait for it end their wait, and failures are forgotten."""
         self._standing.resume()
         self._paused_until = self._clock.monotonic()
-        self.resumed = int(self._clock.now().timestamp() * 1000)
         self._wake()
 
     def pause(self, span: timedelta) -> datetime:

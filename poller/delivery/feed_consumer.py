@@ -401,7 +401,6 @@ class FeedConsumer:
         self._largest = MAX_EVENT_BYTES
         self._settle_by: float | None = None
         self._note_by: float | None = None
-        self._resumed = 0
 
     def news(self) -> None:
         """The stream has new entries."""
@@ -441,7 +440,8 @@ class FeedConsumer:
             while not self._stopping:
                 self._changed.clear()
                 began = self._clock.monotonic()
-                self._resume()
+                if not self._endpoint.is_paused:
+                    self._tracker.end_pause(clock=began)
                 if not self._store.held:
                     await self._settle()
                     raise Fenced(f"the lease of {self.feed} was not renewed in time")
@@ -458,12 +458,6 @@ class FeedConsumer:
         finally:
             self._endpoint.leave(self.wake)
             await self._requests.cancel()
-
-    def _resume(self) -> None:
-        """Make retries due that waited for a pause of the sink, after an operator has ended it."""
-        if self._resumed != self._endpoint.resumed:
-            self._resumed = self._endpoint.resumed
-            self._tracker.resume(self._resumed, clock=self._clock.monotonic())
 
     async def _read(self) -> None:
         self._report_full()

@@ -27,7 +27,8 @@ about the sink or any event: no attempt counts, and one attempt per :data:`CREDE
 
 **Invariants**
 
-* Jitter only adds: an event is never sent earlier than scheduled, and an endpoint never earlier than it requested.
+* Jitter only adds: an event is never sent earlier than scheduled. An endpoint gets nothing earlier than it requested,
+  unless its pause ends before: what waits for the pause ends with it.
 * Pure: random numbers are arguments, and nothing waits here.
 """
 
@@ -74,7 +75,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         """The longest possible wait before the last attempt of ``tries``."""
         place = min(tries.counted - 1, len(self.schedule)) - 1
         own = self.schedule[place] * (1 + self.jitter) if place >= 0 else _NO_PAUSE
-        return max(own, tries.paused + self.schedule[0] * self.jitter)
+        return max(own, tries.paused)
 
     @property
     def widest(self) -> timedelta:
@@ -112,15 +113,14 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class PauseSink(msgspec.Struct, frozen=True):
-    """Send nothing to the sink for ``pause``, then retry the event.
-
-    Attributes:
-        pause: of the sink.
-        after: the wait of the event itself, at least the pause.
-    """
+    """Send nothing to the sink for this time, then retry the event. If the pause ends before, so does the wait."""
 
     pause: timedelta
-    after: timedelta
+
+    @property
+    def after(self) -> timedelta:
+        """The wait of the event, as long as nothing ends the pause."""
+        return self.pause
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -165,9 +165,9 @@ def step_after(
     if outcome.wait is not None:
         # Zero means "now"; the lower limit prevents a busy loop.
         pause = min(max(outcome.wait, PAUSE_FLOOR), PAUSE_CAP)
-        return _paused(pause, outcome, tries, patience, chance=chance)
+        return _paused(pause, outcome, tries, patience)
     if outcome.is_overloaded:
-        return _paused(max(busy, PAUSE_FLOOR), outcome, tries, patience, chance=chance)
+        return _paused(max(busy, PAUSE_FLOOR), outcome, tries, patience)
     wait = patience.wait(tries.counted, chance)
     return DeadLetter(_reason(outcome, tries)) if wait is None else Retry(wait)
 
@@ -191,11 +191,10 @@ def _settled(outcome: Outcome) -> Step:
     return Withhold()
 
 
-def _paused(pause: timedelta, outcome: Outcome, tries: Tries, patience: RetryPolicy, *, chance: float) -> Step:
+def _paused(pause: timedelta, outcome: Outcome, tries: Tries, patience: RetryPolicy) -> Step:
     if tries.paused >= max(patience.whole, BUSY_PATIENCE):
         return DeadLetter(_reason(outcome, tries), pause)
-    # Spread over the jitter of a first wait, so that the events of a pause do not all return at the same time.
-    return PauseSink(pause, pause + patience.schedule[0] * patience.jitter * chance)
+    return PauseSink(pause)
 
 
 def _reason(outcome: Outcome, tries: Tries) -> str:

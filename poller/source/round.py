@@ -353,10 +353,14 @@ class _RoundRun:
         return msgspec.structs.replace(result, token="moved" if marks[DELTA_TOKEN] else "none")
 
     def _recheck_after(self, marks: Mapping[str, str | None]) -> timedelta | None:
-        """How long the reading that looks once more waits once these marks are committed; see `RoundResult.recheck`."""
+        """How long the reading that looks once more waits once these marks are committed; see `RoundResult.recheck`.
+
+        One that has become due while another round ran does not wait.
+        """
         new = marks.get(RECHECK_AT)
         at = datetime.fromisoformat(new) if new else self._writer.recheck_at
-        return recheck_wait(self._feed, at, self._clock.now())
+        wait = recheck_wait(self._feed, at, self._clock.now())
+        return timedelta() if wait is None and at is not None and not self._start.rechecks else wait
 
     def _position(self, read_at: datetime | None) -> FeedPosition:
         return FeedPosition(*self._writer.position, rfc3339(read_at) if read_at else "")
@@ -632,6 +636,8 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
         token_failures: see :attr:`poller.store.feed_state.FeedState.token_failures`.
         recheck_at: see :attr:`poller.store.feed_state.FeedState.recheck_at`.
         rechecks: whether it is due.
+        is_untimely: whether it is, and comes long before or after its time: the server's clock may have been set, and
+            the listing may not show yet what is looked for.
         recheck_from: see :attr:`poller.store.feed_state.FeedState.recheck_from`.
         rechecked: see :attr:`poller.store.feed_state.FeedState.rechecked`.
     """
@@ -652,6 +658,7 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
     token_failures: int = 0
     recheck_at: datetime | None = None
     rechecks: bool = False
+    is_untimely: bool = False
     recheck_from: datetime | None = None
     rechecked: int = 0
 
@@ -745,6 +752,7 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
     goes_on = feed.slot is not None and (mode is RoundMode.BASELINE or (mode in _ON_CONDITION and not orders))
     # A rotation of the future began before the store's clock was set back: it would not end before that moment.
     rotation = state.rotation if goes_on and state.rotation is not None and state.rotation <= now else None
+    rechecks = is_recheck_due(feed, state.recheck_at, now)
     starts_over = state.resync or state.query != feed.fingerprint
     return RoundStart(
         mode=mode,
@@ -764,7 +772,8 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
         confirmation=confirmation_of(state.confirmation),
         token_failures=state.token_failures,
         recheck_at=state.recheck_at,
-        rechecks=is_recheck_due(feed, state.recheck_at, now),
+        rechecks=rechecks,
+        is_untimely=rechecks and state.recheck_at is not None and abs(now - state.recheck_at) > feed.second_look,
         recheck_from=state.recheck_from,
         rechecked=state.rechecked,
     )
@@ -884,7 +893,7 @@ def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, st
     # What it has left alone because it was published lately is looked for like what it has passed over.
     has_removed = end.has_removed and (not start.rechecks or end.result.removed > 0)
     if number < MOST or start.gives_token:
-        if end.gives_token or has_removed or (end.is_old_copy and start.rechecks):
+        if end.gives_token or has_removed or start.is_untimely or (end.is_old_copy and start.rechecks):
             due.append(later)
         if end.has_passed_over or (end.is_old_copy and not start.rechecks):
             due.append(soon + (feed.lag + feed.apart) * start.rechecks)
@@ -893,7 +902,7 @@ def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, st
         due.append(soon)
     marks: dict[str, str | None] = {RECHECKED: str(number) if number else None}
     looks_for_more = not start.rechecks or end.gives_token or has_removed or end.has_passed_over
-    looks_for_more = looks_for_more or end.has_doubtful_delta
+    looks_for_more = looks_for_more or end.has_doubtful_delta or start.is_untimely
     if due and not looks_for_more:  # but for a newer copy of what this one was to show
         return marks | {RECHECK_AT: rfc3339(max(due))}
     if due:

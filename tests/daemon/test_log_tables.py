@@ -58,7 +58,7 @@ def test_of_rounds() -> None:
 def test_of_attempts() -> None:
     """The table of ``attempt`` lists each logged field and names each step and each failure."""
     wait = timedelta(seconds=5)
-    steps: list[Step] = [Delivered(), PauseSink(wait, wait), DeadLetter("gone")]
+    steps: list[Step] = [Delivered(), PauseSink(wait), DeadLetter("gone")]
     with capture_logs() as logs:
         for outcome in (answered(429), unanswered(Failure.DNS)):
             told = [AttemptReport("1-0", "id", 1, step, "2026-03-02T08:15:00Z", 1) for step in steps]

@@ -6,6 +6,7 @@ A simple sink records what it was sent. Processes die between any two steps, rep
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -431,13 +432,40 @@ def test_nothing_waits_longer_than_its_schedule(seconds: float, expected: float)
     [
         (Tries(2, 2), 1.5),  # the first wait with its full jitter
         (Tries(9, 9), 15.0),  # the schedule was shortened meanwhile: its last wait
-        (Tries(2, 1, timedelta(minutes=1)), 60.5),  # the sink asked for a pause; the first wait's jitter is added
+        (Tries(2, 1, timedelta(minutes=1)), 60.0),  # the sink asked for a pause
     ],
 )
 def test_an_hour_of_the_clock_costs_no_more_than_the_wait(tries: Tries, longest: float) -> None:
     """An event whose retry was scheduled by a wrong clock waits no longer than its wait in the schedule."""
     parked, _ = joined(_1=Delivery("a", due=due_in(3600), tries=tries))
     assert parked.due("1-0") == pytest.approx(100.0 + longest)
+
+
+def test_what_waits_for_a_pause_ends_its_wait_with_it() -> None:
+    """Law: what waits for a pause is due when it ends, or before; what waits by the schedule, or is settled, is not."""
+    paused: Any = {"tries": Tries(2, 1, timedelta(hours=1)), "paused": due_in(0)}
+    parked, _ = joined(
+        _1=Delivery("a", due=due_in(3600), **paused),
+        _2=Delivery("b", due=due_in(15), tries=Tries(3, 3)),
+        _3=Delivery("c", due=due_in(0.5), **paused),
+        _4=Delivery("d", due=due_in(3600), **paused),
+    )
+    parked.drop("4-0")
+    assert set(parked.end_pause(101.0)) == {"1-0", "3-0"}
+    assert [parked.due(f"{number}-0") for number in range(1, 5)] == [101.0, 115.0, pytest.approx(100.5), None]
+    assert not parked.end_pause(90.0)
+    parked.wait("1-0", 500.0)  # refused again
+    assert set(parked.end_pause(200.0)) == {"1-0"}
+    assert parked.due("1-0") == 200.0
+
+
+def test_a_refusal_without_a_pause_is_followed_by_one_of_a_second() -> None:
+    """Law: where the sink is in no pause, the event that it has refused waits for a second."""
+    tracker = DeliveryTracker(subscription())
+    paused = Delivery("a", due=due_in(3600), tries=Tries(2, 1, timedelta(hours=1)), paused=due_in(0))
+    tracker.restore({"1-0": paused}, now=NOW, clock=100.0)
+    tracker.end_pause(clock=100.0)
+    assert tracker.queues.next_due == 101.0
 
 
 def test_what_is_due_with_its_record_has_no_wait_of_its_own() -> None:

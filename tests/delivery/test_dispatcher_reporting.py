@@ -88,7 +88,7 @@ def test_a_line_says_what_one_wants_to_know() -> None:
             (Delivered(), OK),
             (Retry(timedelta(seconds=30)), broken),
             (
-                PauseSink(timedelta(seconds=60), timedelta(seconds=61.5)),
+                PauseSink(timedelta(seconds=60)),
                 answered(429, error="busy"),
             ),
             (PauseSubscription("gone for good"), answered(410)),
@@ -109,7 +109,7 @@ def test_a_line_says_what_one_wants_to_know() -> None:
         assert line.items() >= (where | {"event": "attempt", "bytes": 660, "delay_seconds": 2.5}).items()
     assert (logs[0]["status"], logs[0]["seconds"]) == (204, 0.012)
     assert (logs[1]["failure"], logs[1]["next_seconds"], logs[1]["error"]) == ("timeout", 30.0, "no answer within 15 s")
-    assert (logs[2]["pause_seconds"], logs[2]["next_seconds"]) == (60.0, 61.5)
+    assert (logs[2]["pause_seconds"], logs[2]["next_seconds"]) == (60.0, 60.0)
     assert (logs[3]["reason"], logs[4]["reason"]) == ("gone for good", "given up")
     assert (logs[5]["failure"], logs[5]["error"]) == ("credential", "no such file")
     assert not {"next_seconds", "pause_seconds"} & set(logs[5])

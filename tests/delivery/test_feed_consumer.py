@@ -21,7 +21,7 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import MOST_PARKED, EntryReader, FeedConsumer
 from poller.delivery.filters import Batching
-from poller.delivery.retry import RetryPolicy
+from poller.delivery.retry import RetryPolicy, Tries
 from poller.delivery.sinks.base import Failure, Outcome
 from poller.errors import Fenced, StoreUnavailable
 from poller.redis.client import commands
@@ -389,6 +389,36 @@ async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene)
         pair.news()
         await scene.until_held(anything=True)
     assert len(scene.posted.bodies) == 1
+
+
+@pytest.mark.parametrize("began", [-3600, 3600], ids=["of another sink", "by a clock that was ahead"])
+async def test_an_event_that_waits_for_a_pause_ends_its_wait_with_it(scene: Scene, began: int) -> None:
+    """Law: where the sink is in no pause, what waits for one is sent; what waits by the schedule keeps its wait."""
+    at = round((time.time() + began) * 1000)
+    waits: dict[str, Any] = {"due": at + 86_400_000, "tries": Tries(2, 1, timedelta(days=1))}
+    schedule = RetryPolicy([timedelta(days=1)], 1.0)
+    parked = {
+        "1-0": Delivery("a", event=msgspec.Raw(spelled(id="a0", partitionkey="a")), paused=at, **waits),
+        "1-1": Delivery("b", event=msgspec.Raw(spelled(id="b0", partitionkey="b")), **waits),
+    }
+    await scene.client.hset(KEYS.parked, mapping={entry: encode(one) for entry, one in parked.items()})
+    await scene.add("a1", "b1")
+    async with delivering(await scene.store(), subscriber(scene.posted, patience=schedule)):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 2)
+        await scene.until_parked(2)  # the one behind the scheduled one is stored with it
+    assert scene.posted.ids() == ["a0", "a1"]
+
+
+@pytest.mark.parametrize("after", ["1", None], ids=["with Retry-After", "without"])
+async def test_a_refusal_lengthens_no_wait_by_a_part_of_the_schedule(scene: Scene, after: str | None) -> None:
+    """Law: an event that met a pause is sent when the pause is over, however long the schedule's first wait is."""
+    refused = [answered(429, retry_after=after) if after else answered(429)]
+    scene.posted.answer = lambda _: refused.pop() if refused else OK
+    await scene.add("a0")
+    schedule = RetryPolicy([timedelta(days=1)], 1.0)
+    async with delivering(await scene.store(), subscriber(scene.posted, patience=schedule)):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 2)
+    assert scene.posted.ids() == ["a0", "a0"]
 
 
 async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene) -> None:

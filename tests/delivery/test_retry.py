@@ -53,7 +53,7 @@ def at(seconds: float) -> str:
 
 
 def asked(seconds: float) -> PauseSink:
-    return PauseSink(timedelta(seconds=seconds), timedelta(seconds=seconds))
+    return PauseSink(timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_sink_that_did_not_say_how_long_uses_up_no_attempt() -> None:
     for counted in (1, 2):
         tries = Tries(counted, counted, BUSY_PATIENCE - SECOND)
         ended = step_after(answered(429), tries=tries, patience=hasty, chance=0, busy=7 * SECOND)
-        assert ended == PauseSink(7 * SECOND, 7 * SECOND)
+        assert ended == PauseSink(7 * SECOND)
         assert next_tries(tries, ended) == Tries(counted + 1, counted, BUSY_PATIENCE + 6 * SECOND)
     assert isinstance(step(answered(429), Tries(9, 1, BUSY_PATIENCE), hasty), DeadLetter)
     assert isinstance(step(answered(429), Tries(9, 1, BUSY_PATIENCE)), PauseSink)

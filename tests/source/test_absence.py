@@ -277,6 +277,7 @@ async def test_a_feed_that_a_copy_cannot_mislead_is_not_read_again(feed: dict[st
     read.clock = clock = Moving()
     read.store = type(read.store)(clock)
     await read(Script().on(records("a", "n"), delta="d1"))
+    read.store.unmark(RECHECK_AT)
     clock.pass_by(DAY)
     await read(Copy(clock, shows_after=DAY))
     assert read.store.state.recheck_at is None

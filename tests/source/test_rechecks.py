@@ -319,7 +319,39 @@ async def test_a_clock_that_was_set_back_makes_no_old_copy() -> None:
     assert ((await read(Script().on(records("a"), delta="d9"))).mode, due_in(read)) == (RoundMode.RECONCILE, None)
     read.store.mark(RECHECK_AT, (clock.now() + DAY).isoformat())
     doubtful = Script().on(records("a"), delta="d9").answer(jumbled("a", "b", value=2), since=read.kept)
-    assert ((await read(doubtful)).mode, due_in(read)) == (RoundMode.RECONCILE, SOON)
+    assert ((await read(doubtful)).mode, due_in(read)) == (RoundMode.RECONCILE, MINUTE)
+
+
+@pytest.mark.parametrize("by", [-DAY, DAY], ids=["back", "ahead"])
+async def test_a_clock_that_was_set_makes_no_reading_the_one_that_was_due(by: timedelta) -> None:
+    """Law: what was due a minute after the first reading may come at once then, and too early: another one follows."""
+    read, clock = Round(LAGGING), Moving()
+    read.clock, read.store = clock, type(read.store)(clock)
+    await read(Script().on(records("n"), delta="d1"))
+    clock.pass_by(by)
+    quiet = Script().on(records("n"), delta="d1").on([], since="d1", delta="d1")
+    assert ((await read(quiet)).mode, due_in(read)) == (RoundMode.RECONCILE, MINUTE)
+    clock.pass_by(MINUTE)
+    late = Script().on(records("n", value=2), delta="d1").on([], since="d1", delta="d1")
+    assert ((await read(late)).modified, due_in(read)) == (1, None)
+
+
+@pytest.mark.parametrize("answer", [[], SourceUnavailable("503")], ids=["is read to its end", "fails"])
+async def test_a_reading_that_becomes_due_while_a_delta_is_read_does_not_wait(answer: Any) -> None:
+    """Law: it comes next; if it fails, it comes with the next turn."""
+    read, clock = await settled(LAGGING, "a")
+
+    class Slow(Script):
+        async def get(self, path: str, params: Params) -> bytes:
+            clock.pass_by(MINUTE)
+            return await super().get(path, params)
+
+    read.store.mark(RECHECK_AT, (clock.now() + MINUTE / 2).isoformat())
+    result = await read(Slow().on(answer, since="d1", delta="d1"))
+    assert (result.mode, result.recheck) == (RoundMode.DELTA, timedelta())
+    down = Script().on(SourceUnavailable("503")).on(SourceUnavailable("503"), since="d1")
+    result = await read(down)
+    assert (result.mode, result.recheck) == (RoundMode.RECONCILE, None)
 
 
 def version(subject: str, n: int) -> dict[str, Any]:
