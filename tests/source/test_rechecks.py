@@ -331,6 +331,7 @@ async def test_a_clock_that_was_set_makes_no_reading_the_one_that_was_due(by: ti
     clock.pass_by(by)
     quiet = Script().on(records("n"), delta="d1").on([], since="d1", delta="d1")
     assert ((await read(quiet)).mode, due_in(read)) == (RoundMode.RECONCILE, MINUTE)
+    assert read.store.state.recheck_from == clock.now() + LAG
     clock.pass_by(MINUTE)
     late = Script().on(records("n", value=2), delta="d1").on([], since="d1", delta="d1")
     assert ((await read(late)).modified, due_in(read)) == (1, None)
