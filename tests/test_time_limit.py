@@ -36,6 +36,7 @@ def test_that_ends():
 """
 
 
+@pytest.mark.thorough
 def test_a_test_that_hangs_fails(tmp_path: Path) -> None:
     """A test that waits forever, in a loop or in a thread, fails at the limit, and the run goes on."""
     (tmp_path / "test_hangs.py").write_text(_HANGS, "utf-8")

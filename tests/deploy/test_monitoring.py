@@ -160,6 +160,7 @@ def test_each_alarm_leads_to_its_section() -> None:
         assert all(told[name] for name in ("summary", "description", "action"))
 
 
+@pytest.mark.thorough
 def test_the_address_of_the_runbooks_can_be_set(tmp_path: Path) -> None:
     """The manual's command replaces the runbook address in every alarm and its test, and Prometheus accepts both."""
     (command,) = re.findall(r"`(sed -i '[^']+') deploy/prometheus/\*\.yml`", (DEPLOY / "README.md").read_text("utf-8"))

@@ -454,6 +454,7 @@ async def test_a_large_delta_of_one_page_leaves_nothing_in_doubt(number: int) ->
     assert due_in(read) is None
 
 
+@pytest.mark.thorough
 async def test_a_delta_that_is_just_remembered_is_read_again() -> None:
     """Ten thousand versions, on two pages."""
     read, _ = await settled(IN_TURNS, "a")
