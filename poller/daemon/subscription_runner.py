@@ -180,7 +180,10 @@ class SubscriptionRunner:
             self._resumed, self.paused_until = pauses.resumed[self._name], None
             if self._subscriber:
                 self._subscriber.resume()
-        self.pause_until(pauses.until.get(self._name), pauses.since.get(self._name))
+        until = pauses.until.get(self._name)
+        self.pause_until(until, pauses.since.get(self._name))
+        if self._subscriber and (until is None or until <= self._shared.clock.now()):
+            self._subscriber.pause_is_lost()
 
     def pause_until(self, until: datetime | None, since: datetime | None = None) -> None:
         """Pause the sink until this moment of the store's clock; None: no pause.

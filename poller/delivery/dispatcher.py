@@ -177,7 +177,6 @@ class Dispatcher:
         self._most_bytes = self._batching.max_bytes and self._batching.max_bytes - 1
         self._in_flight: set[asyncio.Task[None]] = set()
         self._linger_until: float | None = None
-        self._until: datetime | None = None
 
     @property
     def next_moment(self) -> float | None:
@@ -215,18 +214,10 @@ class Dispatcher:
 
     async def note_pause(self) -> None:
         """Store a pause that the sink has requested, for other processes."""
-        noting = self._until
-        if noting is None:
-            return
-        if not self._endpoint.is_paused:  # the pause is over, or an operator has ended it
-            self._until = None
-            return
         try:
-            await self._endpoint.paused()
+            await self._endpoint.store_pause()
         except StoreUnavailable as error:
             _log.debug("not noted", **self._where, error=str(error))
-        else:
-            self._until = None if self._until == noting else self._until
 
     def _ended(self, attempt: asyncio.Task[None]) -> None:
         self._in_flight.discard(attempt)
@@ -275,7 +266,7 @@ class Dispatcher:
             unit, outcome, now=now, clock=clock.monotonic(), chance=clock.random.random, busy=busy
         )
         if concluded.pause and not outcome.is_unexplained:  # else this process has paused it already
-            self._until = self._endpoint.pause(concluded.pause)
+            self._endpoint.pause(concluded.pause)
         return concluded, now
 
     async def _learn(self, concluded: AttemptResult, outcome: Outcome, now: datetime) -> None:

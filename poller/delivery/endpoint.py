@@ -122,8 +122,10 @@ class EndpointState:
         self._noting = asyncio.Lock()
         self._tell_rate = clock.monotonic()
         self._paused_until = self._breath_until = clock.monotonic()
+        self._asked_until = self._paused_until  # as the sink has requested
+        self._unstored: float | None = None  # the end of a requested pause that the store may not have
         if paused_until:
-            self._paused_until += (paused_until - clock.now()).total_seconds()
+            self._begin_pause(paused_until - clock.now())
         self._listeners: deque[Callable[[], None]] = deque()
 
     def share(self, part: Fraction) -> None:
@@ -289,18 +291,29 @@ class EndpointState:
     def resume(self) -> None:
         """End a pause for an operator; retries that wait for it end their wait, and failures are forgotten."""
         self._standing.resume()
-        self._paused_until = self._clock.monotonic()
+        self._paused_until = self._asked_until = self._clock.monotonic()
+        self._unstored = None
         self._wake()
 
-    def pause(self, span: timedelta) -> datetime:
-        """Pause for this long. Returns the end by the store's clock."""
-        self._paused_until = max(self._paused_until, self._clock.monotonic() + span.total_seconds())
-        return self._clock.now() + timedelta(seconds=self._paused_until - self._clock.monotonic())
+    def pause(self, span: timedelta) -> None:
+        """Pause for this long, as the sink has requested; :meth:`store_pause` stores it."""
+        self._begin_pause(span)
+        self._unstored = self._asked_until
 
     def paused_elsewhere(self, until: datetime, since: datetime | None = None) -> None:
         """Adopt a pause that another process has stored, of the length that it has since then at most."""
         left = until - self._clock.now()
-        self.pause(left if since is None else min(left, until - since))
+        self._begin_pause(left if since is None else min(left, until - since))
+
+    def _begin_pause(self, span: timedelta) -> None:
+        self._asked_until = max(self._asked_until, self._clock.monotonic() + span.total_seconds())
+        self._paused_until = max(self._paused_until, self._asked_until)
+
+    def pause_is_lost(self) -> None:
+        """Store the requested pause again, if it is not over: the store does not have it."""
+        if self._unstored is None and self._clock.monotonic() < self._asked_until:
+            self._unstored = self._asked_until
+            self._wake()
 
     def learn(self, feed: str, outcome: Outcome, now: datetime) -> Awaitable[None] | None:
         """Record the outcome of an attempt that ended now, by the store's clock, UTC.
@@ -362,9 +375,20 @@ class EndpointState:
         lasted = self._standing.failing_for
         return lasted is not None and lasted >= self.subscription.disable_after
 
-    async def paused(self) -> None:
-        """Store a pause requested by the sink."""
-        await self._notes.until(self.subscription.id, self._clock.now() + self.pause_left)
+    async def store_pause(self) -> None:
+        """Store a requested pause, for other processes and for operators, unless the store has it or it is over.
+
+        Raises:
+            StoreError: it was not stored; the next call tries again.
+        """
+        unstored = self._unstored
+        if unstored is None:
+            return
+        left = self._asked_until - self._clock.monotonic()
+        if left > 0:
+            await self._notes.until(self.subscription.id, self._clock.now() + timedelta(seconds=left))
+        if self._unstored == unstored:  # else the sink has requested a longer one meanwhile
+            self._unstored = None
 
     async def rest(self, by: Literal["sink", "failures"], reason: str) -> None:
         """Pause the subscription until an operator resumes it.

@@ -892,7 +892,7 @@ def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, st
     due: list[datetime] = []
     # What it has left alone because it was published lately is looked for like what it has passed over.
     has_removed = end.has_removed and (not start.rechecks or end.result.removed > 0)
-    if number < MOST or start.gives_token:
+    if number < MOST:
         if end.gives_token or has_removed or start.is_untimely or (end.is_old_copy and start.rechecks):
             due.append(later)
         if end.has_passed_over or (end.is_old_copy and not start.rechecks):

@@ -69,6 +69,9 @@ _KEPT_TOGETHER: Final = 64  # listings in one commit
 MOVED: Final = timedelta(hours=1)
 """For how long a listing that fails keeps what others lack, besides the time of two rotations."""
 
+_REST: Final = timedelta(minutes=10)
+"""From one round to the next, or two slots; after longer the feed was not polled between, and no listing has failed."""
+
 _MOVED_MS: Final = int(MOVED.total_seconds() * 1000)
 _LONGEST_UNCHANGED_MS: Final = int(LONGEST_UNCHANGED.total_seconds() * 1000)
 
@@ -133,6 +136,17 @@ class SubstreamReader:
         self._unkept: dict[str, SubstreamSnapshot] = {}
         self._failures: list[SourceError] = []
         self._unavailable = 0
+        self._pass_over_rest()
+
+    def _pass_over_rest(self) -> None:
+        """Count no time as failing in which the feed was not polled: it was paused, or no process ran."""
+        if self._feed.slot is None or not self.listings:  # by cron, which may be seldom
+            return
+        latest = max(one.tried for one in self.listings.values())
+        rest = self._begun - latest - max(_REST, 2 * self._feed.slot) // timedelta(milliseconds=1)
+        for name, one in list(self.listings.items()):
+            if one.failing_since and rest > 0:
+                self._store_listing(name, msgspec.structs.replace(one, failing_since=one.failing_since + rest))
 
     async def read(self, named: Named, *, mode: RoundMode, slot: timedelta | None) -> None:
         """Read listings until the slot is over; without a slot, all of them.

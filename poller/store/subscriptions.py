@@ -778,9 +778,8 @@ def plan_resumption(
         since = kept.pauses.since.get(subscription) or moment_of(kept.at)
         before = before or Paused("sink", f"its sink wanted nothing before {until:%Y-%m-%dT%H:%M:%SZ}", since)
         writes += _pause_end(subscription)
-    if writes:  # processes that deliver forget the failures, too
-        writes.append(_resumption_mark(subscription, kept.at))
-    return writes, before
+    # Processes that deliver forget the failures, too, and a pause that the store has lost or never had.
+    return [*writes, _resumption_mark(subscription, kept.at)], before
 
 
 def _file_additions(kept: Subscriptions, added: Mapping[str, Registered], before: Subscriptions) -> list[Write]:

@@ -593,6 +593,23 @@ async def noted_pause(registry: Registry, name: str) -> bool:
     return name in (await registry.pauses()).until
 
 
+@pytest.mark.parametrize("resumed", ["as it is stored again", "before that"])
+async def test_a_pause_that_the_store_has_lost_is_stored_again_and_can_be_ended(scene: Scene, resumed: str) -> None:
+    """Law: no pause of a sink is known to one process alone: status shows it, and a resume ends it."""
+    scene.sink.answer = lambda _: _LATER
+    settings = scene.settings("one", "other")
+    scene.deliver(settings)
+    await scene.add("e1")
+    await until(lambda: noted_pause(scene.registry, "one"), "the pause to be stored")
+    await scene.client.delete(SubscriptionKeys.of("poller").until)
+    if resumed == "as it is stored again":
+        await scene.registry.pause("other", Paused("operator", "by request", now()))  # something else has changed
+        await until(lambda: noted_pause(scene.registry, "one"), "the pause to be stored again")
+    scene.sink.answer = lambda _: Reply()
+    await scene.registry.resume("one")
+    await scene.sink.until(lambda: scene.got("one")[1:2] == ["e1"], "the event")
+
+
 async def test_a_pause_that_a_wrong_clock_has_written_silences_nobody(scene: Scene) -> None:
     """A stored pause of a month, written by a process with a wrong clock, does not hold up deliveries."""
     settings = scene.settings("one")

@@ -66,7 +66,7 @@ async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None
     clock = FakeClock(monotonic=1000.0)
     sink = made(clock)
     assert "free" in state(sink)
-    assert sink.pause(timedelta(seconds=60)) == clock.now() + timedelta(seconds=60)
+    sink.pause(timedelta(seconds=60))
     sink.pause(timedelta(seconds=5))
     sink.paused_elsewhere(clock.now() + timedelta(seconds=30))
     sink.paused_elsewhere(clock.now() + timedelta(days=1), clock.now() + timedelta(days=1, seconds=-3))
@@ -77,6 +77,30 @@ async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None
     clock.move(0.2)
     assert "free" in state(sink)
     assert sink.next_moment(clock.monotonic()) is None
+
+
+async def test_a_requested_pause_is_stored_until_the_store_has_it() -> None:
+    """Law: a pause that the store could not take, or has lost, is stored; one that is over is not."""
+    clock, notes = FakeClock(monotonic=1000.0), Noted(away=1)
+    sink = made(clock, notes)
+    sink.pause(timedelta(seconds=60))
+    with pytest.raises(StoreUnavailable):
+        await sink.store_pause()
+    for _ in range(2):
+        await sink.store_pause()
+        assert len(notes.names()) == 1
+    sink.pause_is_lost()
+    await sink.store_pause()
+    assert len(notes.names()) == 2
+    sink.resume()
+    sink.pause_is_lost()
+    await sink.store_pause()
+    sink.pause(timedelta(seconds=60))
+    clock.move(60.0)
+    await sink.store_pause()
+    sink.pause_is_lost()
+    await sink.store_pause()
+    assert len(notes.names()) == 2
 
 
 async def test_a_pause_outlives_the_process() -> None:

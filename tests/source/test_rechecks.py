@@ -337,6 +337,18 @@ async def test_a_clock_that_was_set_makes_no_reading_the_one_that_was_due(by: ti
     assert ((await read(late)).modified, due_in(read)) == (1, None)
 
 
+async def test_an_api_that_refuses_every_token_is_not_read_each_minute() -> None:
+    """Law: each full reading gives a token; that orders another one five times in a row, then the next turn decides."""
+    read, clock = await settled(LAGGING, "a")
+    waits = []
+    for number in range(MOST + 1):
+        refusing = Script().on(records("a"), delta=f"t{number}")
+        result = await read(refusing.on(SourceRefused("410", status=410), since=read.kept))
+        waits.append(result.recheck)
+        clock.pass_by(MINUTE)
+    assert waits == [MINUTE] * MOST + [None]
+
+
 @pytest.mark.parametrize("answer", [[], SourceUnavailable("503")], ids=["is read to its end", "fails"])
 async def test_a_reading_that_becomes_due_while_a_delta_is_read_does_not_wait(answer: Any) -> None:
     """Law: it comes next; if it fails, it comes with the next turn."""

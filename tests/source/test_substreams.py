@@ -345,6 +345,23 @@ async def test_a_new_qualification_that_fails_at_first_is_published_as_new(many:
     assert many.causes[-1] == ("r-new", "full")
 
 
+async def test_time_in_which_the_feed_is_not_polled_is_no_time_of_failing(many: Many) -> None:
+    """Law: a listing that failed right before a pause of two hours, and after it, has not failed for an hour."""
+    slot = timedelta(minutes=1)
+    await many(slot=slot)
+    many.failing = {"q03": SourceNonsense("not JSON")}
+    many.values = {"q02": []}
+    await many(slot=slot)
+    many.clock.pass_by(2 * MOVED)
+    results = [await many(slot=slot) for _ in range(3)]
+    assert [result.removed for result in results] == [0, 0, 0]
+    assert "1 missing records are not removed" in (results[-1].error or "")
+    for _ in range(8):
+        many.clock.pass_by(MOVED / 6)
+        results.append(await many(slot=slot))
+    assert sum(result.removed for result in results) == 1
+
+
 async def test_a_listing_that_was_never_read_keeps_no_other_from_losing_records(many: Many) -> None:
     """Records missing from read listings are removed; those that may be in an unread one stay and are counted."""
     unread, other = (f"0000000{digit}-0000-4000-8000-000000000000" for digit in (1, 2))
