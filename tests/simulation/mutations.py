@@ -199,8 +199,8 @@ MUTATIONS: Final = (
         {
             "delivery/endpoint.py": (
                 (
-                    "until(self.subscription.id, self._clock.now() + self.pause_left)",
-                    "until(self.subscription.id, self._clock.process.now() + self.pause_left)",
+                    "until(self.subscription.id, self._clock.now() + timedelta(seconds=left))",
+                    "until(self.subscription.id, self._clock.process.now() + timedelta(seconds=left))",
                 ),
             ),
             "store/lua/note_sink_pause.lua": (("now + tonumber(ARGV[3])\n", "now + 1e14\n"),),
