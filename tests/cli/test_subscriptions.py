@@ -18,7 +18,7 @@ from poller.store.keys import ConsumerKeys
 from poller.store.subscriptions import PARTS
 from tests.cli.commands import environment, on_terminal
 from tests.cli.conftest import Poller
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import patience, strain, until
 from tests.programs import for_the_block
 from tests.proxy import proxied
 from tests.receiver import Reply, receiving
@@ -197,7 +197,8 @@ async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], t
         await asked.stderr.readuntil(b"[y/N]")
         await until(lambda: _waits(asked.pid), "the prompt to wait")  # it misses a signal just before that
         ending = asyncio.create_task(asked.communicate())
-        await until(lambda: _interrupted(asked), "the process to end", every=1)  # it may have waited for something else
+        # It may have waited for something else. A second signal while it ends would kill it.
+        await until(lambda: _interrupted(asked), "the process to end", every=5 * strain())
         _, told_last = await ending
     assert (asked.returncode, b"--yes" in told_last) == (130, False)
     assert "\na " in (await poller("subscriptions", "list", **configured)).out

@@ -503,6 +503,9 @@ async def test_a_pause_of_a_store_whose_clock_was_set_back_is_over(store_client:
     at = (await registry.all()).at
     await store_client.hset(KEYS.until, mapping={"a": at + 60_000, "a since": at + 57_000})
     assert (await registry.pauses()).until == {}
+    await registry.note_pause("a", timedelta(seconds=5))
+    pauses = await registry.pauses()
+    assert pauses.until["a"] - pauses.since["a"] == timedelta(seconds=5)
 
 
 async def test_resuming_ends_a_pause_of_the_sink(store_client: Redis) -> None:
