@@ -901,8 +901,9 @@ def _recheck_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, st
     if end.has_doubtful_delta:  # there is an end to these if it ends
         due.append(soon)
     marks: dict[str, str | None] = {RECHECKED: str(number) if number else None}
-    looks_for_more = not start.rechecks or end.gives_token or has_removed or end.has_passed_over
-    looks_for_more = looks_for_more or end.has_doubtful_delta or start.is_untimely
+    looks_for_more = not start.rechecks or any(
+        (end.gives_token, has_removed, end.has_passed_over, end.has_doubtful_delta, start.is_untimely)
+    )
     if due and not looks_for_more:  # but for a newer copy of what this one was to show
         return marks | {RECHECK_AT: rfc3339(max(due))}
     if due:
