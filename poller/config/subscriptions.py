@@ -161,6 +161,11 @@ class SinkKind(NamedTuple):
     reach: Callable[[str, AddressPolicy], str | None] | None = None
 
     @property
+    def is_local(self) -> bool:
+        """Whether its URLs name a file or a program of this machine, and no host: no request may contain one."""
+        return self.reach is not None
+
+    @property
     def scheme(self) -> str:
         """The scheme that messages name it by."""
         return self.tls or self.plain

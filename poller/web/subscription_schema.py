@@ -18,7 +18,7 @@ exactly this source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ import msgspec
 from poller.auth.sink_credential import brought_of, kind_of, written
 from poller.config.errors import ConfigProblem, Key, shown_key, shown_value
 from poller.config.http import host_only, redacted, same_host
-from poller.config.subscriptions import SubscriptionProtocol, SubscriptionSettings, sink_kind_of
+from poller.config.subscriptions import SinkKind, SubscriptionProtocol, SubscriptionSettings, sink_kind_of
 from poller.control.status import SubscriptionStatus
 from poller.store.subscriptions import Following, outline_of
 from poller.web.http import InvalidParameter, decoded
@@ -93,7 +93,12 @@ def read(body: bytes) -> SubscriptionRequest | list[InvalidParameter]:
 
 
 def settings_values(
-    wanted: SubscriptionRequest, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
+    wanted: SubscriptionRequest,
+    name: str,
+    before: SubscriptionSettings | None,
+    brought: bytes | None = None,
+    *,
+    sink_kind: Callable[[str], SinkKind] = sink_kind_of,
 ) -> dict[str, Any] | list[InvalidParameter]:
     """The keys and values of a ``[[subscriptions]]`` table, or the errors of a request.
 
@@ -102,6 +107,7 @@ def settings_values(
         name: the subscription's id.
         before: the present settings, for a change.
         brought: the stored credential of an earlier request.
+        sink_kind: the kind of sink that a URL names.
     """
     wrong = [InvalidParameter(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
     wrong += [InvalidParameter(shown_key(key), _NULL) for key in _nulls(wanted)]
@@ -114,8 +120,11 @@ def settings_values(
     shown = {host_only(before.sink), redacted(before.sink)} if before else set()
     if before and HIDDEN in wanted.sink and wanted.sink not in shown:
         wrong.append(InvalidParameter("sink", _SHOWN, host_only(wanted.sink)))
+    kind = sink_kind(wanted.sink)
+    if kind.is_local and wanted.sink not in shown:
+        wrong.append(InvalidParameter("sink", _LOCAL, host_only(wanted.sink)))
     wrong += wrong_credential(wanted, before, brought)
-    protocol = sink_kind_of(wanted.sink).protocol
+    protocol = kind.protocol
     if wanted.protocol not in (None, protocol):
         wrong.append(InvalidParameter("protocol", f"expected {protocol}, the protocol of this sink"))
     if wrong:
@@ -141,6 +150,9 @@ _ANOTHER_HOST: Final = (
     "again; one with auth or client_cert_file is deleted and added again"
 )
 _SHOWN: Final = f"expected the sink as it is shown, or a whole URL: {HIDDEN} stands for a part that is not shown"
+_LOCAL: Final = (
+    "expected a sink at a host: files and programs are named in the configuration file or by `poller subscriptions add`"
+)
 _NULL: Final = "expected a value; leave the key out for the default"
 
 

@@ -44,10 +44,12 @@ def test_a_kind_without_a_host_says_itself_what_it_may_reach() -> None:
     local = SinkKind("local", SubscriptionProtocol.HTTP, "local", "", str, reach=reach)
     assert local.forbidden("local:///x", AddressPolicy()) == "local:///x only with allow_private"
     assert local.forbidden("local:///x", AddressPolicy.of((), private=True)) is None
+    assert local.is_local
     plain = SinkKind("datagrams", SubscriptionProtocol.HTTP, "", "udp", str)
     assert plain.forbidden("udp://192.88.98.7:5/", AddressPolicy()) == (
         "udp:// only with allow_private = true, or to a host of allow_hosts"
     )
     assert plain.forbidden("udp://192.88.98.7:5/", AddressPolicy.of((), private=True)) is None
     guarded = local._replace(reach=None)
+    assert not guarded.is_local
     assert guarded.forbidden("local:///x", AddressPolicy()) == "a URL that begins with local:// and a host"

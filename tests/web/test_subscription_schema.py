@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from poller.app import run
 from poller.auth.sink_credential import KIND, authorization_of
 from poller.clock import Clock
+from poller.config.subscriptions import SinkKind, SubscriptionProtocol, SubscriptionSettings
 from poller.config.validation import subscription_of
 from poller.control import subscriptions as subscribing
 from poller.control.subscriptions import registry_of
@@ -258,3 +259,19 @@ def test_the_protocol_is_that_of_the_sink(protocol: Any, refused: bool) -> None:
     assert isinstance(values, list) is refused
     if isinstance(values, list):
         assert [(one.key, one.expected) for one in values] == [("protocol", "expected NATS, the protocol of this sink")]
+
+
+def test_a_request_names_no_sink_on_this_machine() -> None:
+    """A sink that is no host's is refused in a request; one of the file stays as it is shown, but for another path."""
+
+    def local(_: str) -> SinkKind:
+        return SinkKind("local", SubscriptionProtocol.HTTP, "https", "", str, reach=lambda _, __: None)
+
+    def refused(sink: str, before: SubscriptionSettings | None) -> list[str]:
+        values = settings_values(SubscriptionRequest(sink), "a", before, sink_kind=local)
+        return [one.key for one in values] if isinstance(values, list) else []
+
+    filed = SubscriptionSettings(id="a", sink="https://h.example.org/etc")
+    assert refused("https://h.example.org/etc", None) == ["sink"]
+    assert refused("https://h.example.org/other", filed) == ["sink"]
+    assert refused("https://h.example.org/etc", filed) == []
