@@ -30,13 +30,14 @@ from starlette.routing import Route
 from poller.clock import Clock
 from poller.http.server import listening
 from poller.lifecycle import stopped_by_signals
+from poller.resources import RESOURCES
 from poller.sandbox.api import SandboxRequest, SandboxResponse, WireMode, answer, refusal
 from poller.sandbox.control import Control, SwitchControl
 from poller.sandbox.data import mutate
 from poller.sandbox.data import seed as sow
 from poller.sandbox.faults.base import SandboxScene, Switches
 from poller.sandbox.faults.registry import composed
-from poller.sandbox.history import RESOURCES, History
+from poller.sandbox.history import History
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -108,11 +109,12 @@ def _api(history: History, switches: Switches, respond: Respond) -> list[Route]:
 
     routes = []
     for name, resource in RESOURCES.items():
-        if resource.of_qualification:
-            routes.append(Route(f"/qualifications/{{id}}/{name}", endpoint(_asks_qualification(name))))
+        if resource.per_qualification:
+            routes.append(Route(resource.path, endpoint(_asks_qualification(name))))
         else:
-            routes.append(Route(f"/{name}", endpoint(_asks_list(name))))
-            routes.append(Route(f"/{name}/{{id}}", endpoint(_asks_single(name))))
+            routes.append(Route(resource.path, endpoint(_asks_list(name))))
+            if resource.detail_path:
+                routes.append(Route(resource.detail_path, endpoint(_asks_single(name))))
     return routes
 
 

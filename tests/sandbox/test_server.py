@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from poller.errors import ConfigurationError
 from poller.http.server import listener as listener_on
+from poller.resources import RESOURCES
 from poller.sandbox.api import SandboxRequest, SandboxResponse, answer
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
@@ -140,7 +141,7 @@ async def test_no_rate_does_nothing() -> None:
     await repeat(lambda: pytest.fail("acted"), per_second=0)
 
 
-# Laws of :mod:`poller.sandbox.server`: the seven endpoints and their refusals, over a socket.
+# Laws of :mod:`poller.sandbox.server`: the endpoints and their refusals, over a socket.
 
 LISTS = ("evidenceVariants", "employmentUnavailabilities", "contractTypes")
 
@@ -154,17 +155,17 @@ def seeded(history: History, rng: Random) -> None:
 @pytest.mark.parametrize("name", LISTS)
 async def test_a_list_and_its_singles(api: httpx.AsyncClient, history: History, name: str) -> None:
     """Paging lists each record once, each can be read by its id, and the following delta is empty."""
-    query: dict[str, str] = {"limit": "7"}
+    path, query = RESOURCES[name].path, {"limit": "7"}
     seen = []
     while True:
-        page = (await api.get(f"/{name}", params=query)).json()
+        page = (await api.get(path, params=query)).json()
         seen += page["results"]
         if "pageToken" not in page:
             break
         query["pageToken"] = page["pageToken"]
     assert len({record["id"] for record in seen}) == len(seen) == history.count(name)
-    assert (await api.get(f"/{name}/{seen[-1]['id'].upper()}")).json() == seen[-1]
-    delta = await api.get(f"/{name}", params={"sinceDeltaToken": page["deltaToken"]})
+    assert (await api.get(f"{path}/{seen[-1]['id'].upper()}")).json() == seen[-1]
+    delta = await api.get(path, params={"sinceDeltaToken": page["deltaToken"]})
     assert delta.json()["results"] == []
     assert delta.headers["content-type"] == "application/json"
 
