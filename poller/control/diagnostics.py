@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
@@ -36,12 +37,14 @@ from poller.control.orphans import HERE, differences, orphaned_feeds, stated
 from poller.control.problems import (
     NO_QUALIFICATION,
     NO_SERVER,
+    held_text,
     not_delivering_text,
+    paused_text,
     unlisted_text,
     unmatched_choices,
     way_out,
 )
-from poller.control.status import SubscriptionStatus, subscription_statuses
+from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Awaiting, Granted, origin_aside, request_of, state_after, stored_state, ungranted
 from poller.delivery.sinks.base import Failure, Permission, PermissionRequest
@@ -64,7 +67,7 @@ from poller.source.client import ApiClient
 from poller.source.feed import Feed
 from poller.source.paging import Page, decode_page
 from poller.store.keys import MemberKeys, sample_keys
-from poller.store.members import members_seen
+from poller.store.members import MemberList, members_seen
 from poller.store.session import command_client
 from poller.store.subscriptions import Subscriptions
 
@@ -84,7 +87,8 @@ async def check(settings: Settings, environ: Mapping[str, str], *, clock: Clock)
     for source in settings.sources:
         async with aclosing(_check_source(source, environ, clock)) as findings:
             async for found in findings:
-                yield found
+                text = None if found.severity == "error" else kept.not_polling.get(found.subject)
+                yield _with_state(found, text)
     subscriptions = (*settings.subscriptions, *kept.added)
     for subscription in subscriptions:
         for found in check_choices(settings, subscription):
@@ -92,15 +96,13 @@ async def check(settings: Settings, environ: Mapping[str, str], *, clock: Clock)
     permissions = SinkPermissions(settings.http.public_url, kept.handshakes, kept.made_secrets)
     async with aclosing(check_sinks(subscriptions, environ, permissions, clock=clock)) as findings:
         async for found in findings:
-            yield _with_state(found, kept.not_delivering)
+            text = kept.not_delivering.get(found.subject.removeprefix("subscription "))
+            yield _with_state(found, text if found.severity == "ok" else None)
 
 
-def _with_state(found: CheckLine, not_delivering: Mapping[str, str]) -> CheckLine:
-    """The result for a sink; a warning where the sink answers, but its subscription is paused or failing."""
-    text = not_delivering.get(found.subject.removeprefix("subscription "))
-    if text is None or found.severity != "ok":
-        return found
-    return CheckLine("warning", found.subject, f"{text}; {found.text}")
+def _with_state(found: CheckLine, text: str | None) -> CheckLine:
+    """The result for a feed or a sink that answers; a warning if this says why nothing is read or delivered."""
+    return found if text is None else CheckLine("warning", found.subject, f"{text}; {found.text}")
 
 
 class _StoredState(msgspec.Struct):
@@ -111,6 +113,7 @@ class _StoredState(msgspec.Struct):
         handshakes: the permissions of sinks.
         made_secrets: how many signing secrets were made for a subscription, by id.
         not_delivering: why subscriptions are paused or failing, by id.
+        not_polling: why feeds are paused or held, by their ids.
         running: whether a daemon polls or delivers with this store; None: unknown.
     """
 
@@ -118,6 +121,7 @@ class _StoredState(msgspec.Struct):
     handshakes: Mapping[str, bytes] = {}
     made_secrets: Mapping[str, int] = {}
     not_delivering: Mapping[str, str] = {}
+    not_polling: Mapping[str, str] = {}
     running: bool | None = None
 
 
@@ -140,8 +144,8 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
         async with client:
             findings = await check_store(client, process=clock)
             yield CheckLine("ok", "store", f"{shown(url)} answers")
-            for finding in findings:
-                yield CheckLine(weighed(finding, settings.redis.durability).severity, "store", finding.text)
+            for finding in (weighed(one, settings.redis.durability) for one in findings):
+                yield CheckLine(finding.severity, "store", finding.text)
             rights = await check_rights(client, settings, url)
             if rights is not None:
                 yield rights
@@ -152,18 +156,43 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
             statuses = await subscription_statuses(client, settings, now=now, kept=registered)
             texts = {one.subscription: not_delivering_text(one, now) for one in statuses}
             kept.not_delivering = {name: text for name, text in texts.items() if text is not None}
+            feeds = await feed_statuses(client, settings, now=now)
+            kept.not_polling = {one.feed: text for one in feeds if (text := _not_polling_text(one)) is not None}
             for name, text in sorted(registered.unusable.items()):
                 yield CheckLine("error", f"subscription {name}", text)
             for line in await _left_behind(client, settings, registered, statuses, now):
                 yield line
             seen = await members_seen(client, MemberKeys.of(settings.redis.prefix))
             kept.running = bool(seen.roles)
-            for difference in differences({HERE: stated(settings), **seen.configurations}):
-                yield CheckLine("warning", "configuration", difference.text)
+            for line in _other_configurations(settings, seen):
+                yield line
     except (StoreError, ConfigurationError) as error:
         out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
         out = out or (_NO_STORE if re.search(NO_SERVER, str(error)) else None)
         yield CheckLine("error", "store", f"{error}; {out}" if out else str(error))
+
+
+_NOT_HERE: Final = (
+    "a running process has this feed, and this configuration has not: when all have this one, it is orphaned. To "
+    "change its path or resource, keep its name; under another name all records are published again, as created"
+)
+
+
+def _other_configurations(settings: Settings, seen: MemberList) -> Iterator[CheckLine]:
+    """What running processes have that this configuration has not or has otherwise; other sources are no matter."""
+    sources = {source.name for source in settings.sources}
+    for feed in sorted(frozenset(chain(*(one.feeds or () for one in seen.configurations.values())))):
+        if feed not in settings.feed_ids and feed.partition("/")[0] in sources:
+            yield CheckLine("warning", feed, _NOT_HERE)
+    for difference in differences({HERE: stated(settings), **seen.configurations}):
+        yield CheckLine("warning", "configuration", difference.text)
+
+
+def _not_polling_text(one: FeedStatus) -> str | None:
+    """Why a feed is paused or held; None: it is neither."""
+    if one.state == "paused":
+        return paused_text(one)
+    return None if one.held_reason is None else held_text(one)
 
 
 async def _left_behind(
@@ -216,15 +245,23 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str], cloc
             yield _judged(feed, _result_of(page, unanswered), seen, proxied=source.proxy is not None)
         for feed in feeds:
             if feed.resource.per_qualification:
-                yield await _check_listings(api, feed, seen, unanswered)
+                is_unread = any(isinstance(page, SourceError) for page in pages.values())
+                yield await _check_listings(
+                    api, feed, seen, unanswered, why=_UNNAMED if is_unread else NO_QUALIFICATION
+                )
         if apart := clock_apart(api.date, now=clock.now()):
             yield CheckLine("warning", f"source {source.name}", apart)
 
 
-async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None], unanswered: Feed | None) -> CheckLine:
+_UNNAMED: Final = "a feed of the source, which may name qualifications, could not be read, see there"
+
+
+async def _check_listings(
+    api: ApiClient, feed: Feed, seen: Mapping[str, None], unanswered: Feed | None, *, why: str
+) -> CheckLine:
     qualifications = (*feed.qualifications, *(seen if feed.discover else ()))
     if not qualifications:
-        return CheckLine("warning", feed.id, f"not asked: {NO_QUALIFICATION}")
+        return CheckLine("warning", feed.id, f"not asked: {why}")
     page = _result_of(await _first_page(api, feed, qualifications[0]), unanswered)
     return _judged(feed, page, {}, of=f" of qualification {qualifications[0]}")
 

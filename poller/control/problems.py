@@ -41,12 +41,9 @@ NO_QUALIFICATION: Final = (
 def feed_problems(one: FeedStatus) -> Iterator[str]:
     """Each problem of a feed."""
     if one.state == "paused":
-        reason = f": {one.paused_reason}" if one.paused_reason else ""
-        since = f" for {ago(one.paused_age_seconds or 0)}"
-        yield f"paused by {one.paused_by or '?'}{since}{reason}; poller resume {one.feed}"
+        yield paused_text(one)
     if one.held_reason is not None:
-        since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
-        yield f"held{since}: {one.held_reason}"
+        yield held_text(one)
     if one.error is not None and one.error != one.held_reason:
         remedy = way_out(one.error)
         yield one.error + (f" ({remedy})" if remedy else "")
@@ -68,6 +65,18 @@ def feed_problems(one: FeedStatus) -> Iterator[str]:
         yield holding_text(one.held_by)
     if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
         yield f"lost {ago(one.lost_age_seconds)} ago: {one.lost}; {loss_remedy(one)}"
+
+
+def held_text(one: FeedStatus) -> str:
+    """Why a feed is held, and since when."""
+    since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
+    return f"held{since}: {one.held_reason}"
+
+
+def paused_text(one: FeedStatus) -> str:
+    """Who has paused a feed, since when and why, with what to do."""
+    reason = f": {one.paused_reason}" if one.paused_reason else ""
+    return f"paused by {one.paused_by or '?'} for {ago(one.paused_age_seconds or 0)}{reason}; poller resume {one.feed}"
 
 
 def holding_text(group: str) -> str:
@@ -131,6 +140,9 @@ def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[st
             f"poller replay {one.subscription} FEED --from 10m (or --from earliest, if the stream begins later). Then "
             "drop the dead letter"
         )
+    elif one.dead_letters:
+        many = f"{one.dead_letters} dead letters are kept" if one.dead_letters > 1 else "a dead letter is kept"
+        yield f"{many}: see poller dead-letters list --subscription {one.subscription}, then redeliver or drop them"
     if (unlisted := unlisted_text(one)) is not None:
         yield unlisted
     full = [feed.feed for feed in one.feeds if feed.parked >= MOST_WAITING and feed.feed not in one.unlisted]

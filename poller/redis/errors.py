@@ -58,6 +58,8 @@ _CODE: Final = re.compile(
     r"(?:^|\s-)(?:LOADING|READONLY|OOM|BUSY|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|UNBLOCKED)\b"
 )
 _ECHO: Final = re.compile(r",? with args beginning with:.*", re.DOTALL)  # a server without HELLO repeats the password
+_SCRIPT: Final = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\s?\d+\.?")  # of no use to an operator
+_OUT_OF_MEMORY: Final = "command not allowed when used memory"
 _LONGEST: Final = 300
 
 _let_in: Final[WeakSet[Any]] = WeakSet()
@@ -121,7 +123,9 @@ def address_of(client: Redis | None) -> str:
 
 
 def _line(error: Exception) -> str:
-    text = " ".join(_ECHO.sub("", str(error)).split())
+    text = " ".join(_ECHO.sub("", _SCRIPT.sub("", str(error))).split())
+    if isinstance(error, spoken.OutOfMemoryError) or _OUT_OF_MEMORY in text:
+        return "its memory is full (maxmemory): raise maxmemory, or lower retention"
     line = tls_words(text) or text or type(error).__name__
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 

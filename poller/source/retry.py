@@ -203,8 +203,9 @@ class RequestGate:
 
     @property
     def asked(self) -> str:
-        """The pause that the API asked for, in words."""
-        return f"the API asked to be left alone until {_shown(self._clock.now() + (self._shut_until - self.elapsed))}"
+        """The pause after a refusal, as long as the API asked for or as :data:`FLOOR`, in words."""
+        until = _shown(self._clock.now() + (self._shut_until - self.elapsed))
+        return f"the API gets no request before {until}, for it has answered 429 or with Retry-After"
 
     @property
     def answering(self) -> bool:

@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 from contextlib import aclosing, asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,14 @@ from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Granted, encoded, origin
 from poller.http.server import listening
 from poller.redis.client import commands
-from poller.store.keys import FeedKeys, group_of
+from poller.store.feed_state import HELD, HELD_AT
+from poller.store.keys import FeedKeys, MemberKeys, group_of
+from poller.store.members import MemberConfiguration, MemberList, Members
 from poller.store.subscriptions import Paused
 from poller.web.app import application
 from tests.acl import running_with_acl, set_user
 from tests.control.subscribed import FEEDS, NOW, added, configured
+from tests.harness.clock import store_clock
 from tests.harness.waiting import until
 from tests.receiver import Reply, receiving
 from tests.servers import free_port, running
@@ -141,6 +144,21 @@ async def test_an_api_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
     assert set(pointing) == {f"not asked: the API has not answered for {asked[0]}, see there"}
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [(b"401 Unauthorized", b"{}", "could not be read, see there"), (b"200 OK", EMPTY, "no qualification is known")],
+)
+async def test_a_feed_whose_listings_are_unknown_says_why(tmp_path: Path, status: bytes, body: bytes, why: str) -> None:
+    """If the feeds that name qualifications fail, that is why no listing is read; else none is known."""
+    async with answering(status, body) as url:
+        file = tmp_path / "poller.toml"
+        more = '[[sources.feeds]]\nresource = "achievements"\n'
+        file.write_text(CONFIG.format(directory=tmp_path, url=url, more="") + more)
+        found = {one.subject: one.text async for one in check(load(file, {}), {}, clock=Clock())}
+    assert found["acme/achievements"].startswith("not asked: ")
+    assert why in found["acme/achievements"]
+
+
 # Rights in the store, and the protocol of its port.
 
 
@@ -177,6 +195,43 @@ async def test_a_feed_that_a_subscription_lists_no_more_is_named_while_events_wa
         f"events wait at {FEEDS[1]}, which its feeds do not list any more: list the feed again to have them delivered; "
         "they are dropped when it was not listed for retention.age"
     )
+
+
+async def test_a_feed_that_is_held_is_no_ok(tmp_path: Path) -> None:
+    """A feed whose source answers is a warning while it is held, with the reason and the remedy."""
+    with running("valkey", tmp_path) as server:
+        async with answering(b"200 OK", EMPTY) as url, commands(server.url) as client:
+            file = tmp_path / "poller.toml"
+            file.write_text(CONFIG.format(directory=tmp_path, url=url, more=""))
+            settings = load(file, {}).model_copy(update={"redis": RedisSettings(url=server.url)})
+            held = {"generation": "g", "sequence": "3", HELD: "7 of 9 are missing", HELD_AT: NOW.isoformat()}
+            for name, value in held.items():
+                await client.hset(FeedKeys.of("poller", "acme/contractTypes").state, name, value)
+            found = {one.subject: one async for one in check(settings, {}, clock=Clock())}
+    line = found["acme/contractTypes"]
+    assert line.severity == "warning"
+    assert ": 7 of 9 are missing; answers: 0 records on the first page" in line.text
+
+
+async def test_a_feed_that_running_processes_have_and_the_file_has_not_is_named(tmp_path: Path) -> None:
+    """A renamed feed is a warning before a process takes the file; one of a source that the file has not is none."""
+    settings = configured(tmp_path)
+    there = MemberConfiguration(feeds=(*FEEDS, "acme/formerly", "other/feed"))
+    with running("valkey", tmp_path) as server:
+        settings = settings.model_copy(update={"redis": RedisSettings(url=server.url)})
+        async with commands(server.url) as client:
+            keys, ttl = MemberKeys.of("poller"), timedelta(minutes=1)
+            one = Members(client, keys, name="one", ttl=ttl, clock=store_clock(), configuration=there)
+            await one.beat(("poll",), MemberList())
+        found = []
+        async with aclosing(check(settings, {}, clock=Clock())) as lines:  # the store's lines first
+            async for line in lines:
+                if line.subject == "http":
+                    break
+                found.append(line)
+    named = [line for line in found if line.subject.startswith(("acme/", "other/"))]
+    assert [(line.subject, line.severity) for line in named] == [("acme/formerly", "warning")]
+    assert "keep its name" in named[0].text
 
 
 async def test_a_subscription_that_does_not_deliver_is_no_ok(tmp_path: Path) -> None:

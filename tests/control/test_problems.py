@@ -101,10 +101,19 @@ def test_lost_deliveries_are_shown_until_their_dead_letter_is_dropped() -> None:
     assert list(subscription_problems(msgspec.structs.replace(lost, dead_letters=0), NOW)) == []
 
 
+@pytest.mark.parametrize(("many", "words"), [(1, "a dead letter is kept"), (39, "39 dead letters are kept")])
+def test_dead_letters_are_shown_until_they_are_redelivered_or_dropped(many: int, words: str) -> None:
+    """Dead letters of a subscription that delivers again are a problem, with the command that lists them."""
+    one = subscription("a", state="active", dead_letters=many)
+    assert list(subscription_problems(one, NOW)) == [
+        f"{words}: see poller dead-letters list --subscription a, then redeliver or drop them"
+    ]
+
+
 def test_a_feed_of_which_nothing_more_is_read_is_shown() -> None:
     """A feed at the limit of scheduled retries is named, with what to do; of a paused subscription nothing is read."""
     feeds = (Backlog(NAMES[0], 7, 3540.0, 1000, 2), Backlog(NAMES[1], 7, 3540.0, 999, 2))
-    full = subscription("a", state="active", feeds=feeds)
+    full = subscription("a", state="active", feeds=feeds, dead_letters=0)
     [told] = subscription_problems(full, NOW)
     assert told.startswith(f"1000 events or more of {NAMES[0]} wait")
     assert NAMES[1] not in told
@@ -125,7 +134,8 @@ def test_a_feed_of_which_nothing_more_is_read_is_shown() -> None:
 )
 def test_a_pause_is_shown_with_the_command_that_ends_it(by: str, remedy: str) -> None:
     """A paused subscription is shown with who, since when and why, and with the command that ends the pause."""
-    [told] = subscription_problems(subscription("a", state="paused", paused_by=by, reason="why"), NOW)
+    paused = subscription("a", state="paused", paused_by=by, reason="why", dead_letters=0)
+    [told] = subscription_problems(paused, NOW)
     assert told.startswith("paused by ")
     assert told.endswith(f" for 1 h: why; {remedy}")
 

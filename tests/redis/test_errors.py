@@ -124,8 +124,10 @@ async def test_out_of_memory_inside_a_script(kind: Kind, tmp_path: Path) -> None
     """A script that fails for lack of memory is unavailable, since it may work once there is room."""
     with running(kind, tmp_path, appendfsync="no", options={"maxmemory": "1"}) as server:
         async with commands(server.url) as client:
-            with pytest.raises(StoreUnavailable, match="maxmemory"), translated(client):
+            with pytest.raises(StoreUnavailable) as ours, translated(client):
                 await client.eval("return redis.call('SET', KEYS[1], ARGV[1])", 1, "k", "v")
+    full = f"{server.url.removeprefix('unix://')}: its memory is full (maxmemory): raise maxmemory, or lower retention"
+    assert str(ours.value) == full
 
 
 async def test_a_wrong_type_and_a_missing_script(server: str) -> None:
@@ -134,6 +136,9 @@ async def test_a_wrong_type_and_a_missing_script(server: str) -> None:
         await client.set("k", "v")
         with pytest.raises(StoreRefused, match="WRONGTYPE"), translated(client):
             await client.xlen("k")
+        with pytest.raises(StoreRefused, match="WRONGTYPE") as ours, translated(client):
+            await client.eval("return redis.call('XLEN', KEYS[1])", 1, "k")
+        assert "script" not in str(ours.value)
         with pytest.raises(StoreUnavailable, match="forgot a script"), translated(client):
             await client.evalsha("0" * 40, 0)
 

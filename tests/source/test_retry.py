@@ -122,7 +122,7 @@ async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None
     """During a pause requests without enough patience fail unsent; after it they are sent."""
     time = Time()
     async with serving([BUSY, OK]) as api, client_of(api.url, time) as client:
-        until = "the API asked to be left alone until 2025-03-01T12:00:20Z"
+        until = "the API gets no request before 2025-03-01T12:00:20Z, for it has answered 429 or with Retry-After"
         told = await failure_of(client, "/one", patience=5 * SECOND)
         assert isinstance(told, SourceUnavailable)
         assert str(told) == f"GET /one: the API answered 429: slow down (1 attempt); {until}"
@@ -176,7 +176,7 @@ async def test_a_wall_clock_that_jumps_changes_no_pause_and_no_circuit(jump: tim
         await failure_of(client, patience=SECOND / 2)
         clock.turn(jump)
         clock.move(19)
-        assert "not asked; the API asked" in str(await failure_of(client, patience=SECOND / 2))
+        assert "not asked; the API gets no request" in str(await failure_of(client, patience=SECOND / 2))
         clock.move(1)
         await broken(client)
         clock.turn(jump)
@@ -192,7 +192,7 @@ async def test_a_pause_ends_the_attempts_as_failures_do() -> None:
     time = Time()
     async with serving(http(429)) as api, client_of(api.url, time) as client:
         failed = await failure_of(client)
-        assert f"({ATTEMPTS} attempts); the API asked to be left alone until" in str(failed)
+        assert f"({ATTEMPTS} attempts); the API gets no request before" in str(failed)
         assert (time.slept, len(api.requests)) == ([1.0] * (ATTEMPTS - 1), ATTEMPTS)
 
 
