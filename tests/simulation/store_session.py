@@ -556,9 +556,9 @@ class Session(FakeSocket):
         except SimpleError as error:
             raise SimpleError(error.value.removeprefix("ERR ") if "BUSYGROUP" in error.value else error.value) from None
 
-    def _expireat(self, key: CommandItem, timestamp: float, *args: bytes) -> int:
+    def _expireat(self, key: CommandItem, timestamp: float, *args: bytes, **options: Any) -> int:
         """What is to expire by now goes, and not after the present millisecond."""
-        done = super()._expireat(key, timestamp, *args)
+        done = super()._expireat(key, timestamp, *args, **options)
         if done and timestamp <= self._db.time:
             key.value = None
         return done
