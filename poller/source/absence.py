@@ -25,7 +25,8 @@ missing. A record that the endpoint has is not removed then either. The cases ar
 
 **Invariants**
 
-- A record that cannot be requested fails the round and keeps no other of its batch.
+- A record that cannot be requested fails the round and keeps no other of its batch, nor do two. After three requests
+  without an answer no more are made: an endpoint that hangs would take the source's places from all its feeds.
 - An answer that a cache had kept from before the confirmation does not say that a record is gone; nor does a copy of
   a listing from before the records were marked missing.
 """
@@ -33,6 +34,7 @@ missing. A record that the endpoint has is not removed then either. The cases ar
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import timedelta
 from enum import Enum, auto
@@ -46,6 +48,7 @@ from poller.changes.plan import SeenKeys
 from poller.changes.records import subject_of
 from poller.clock import Clock
 from poller.errors import RoundHeld, SourceError, SourceRefused, SourceUnavailable
+from poller.lifecycle import ended
 from poller.source.drain import OLDEST_COPY, DeltaReader, SecondPass
 from poller.source.feed import Feed
 from poller.source.paging import SLICE_RECORDS, Get
@@ -54,6 +57,7 @@ from poller.store.feed import MissingRecords
 
 _LOOKED_FOR_AT_ONCE: Final = 16 * SLICE_RECORDS  # records; each time all snapshots are gone through
 _ROUNDED: Final = 1  # second; ``Age`` is a whole number
+_UNANSWERED: Final = 3  # requests after which no more are made
 
 
 class _Verdict(Enum):
@@ -394,17 +398,39 @@ class _AbsenceByRequests:
         return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
 
     async def _verdicts(self, paths: Mapping[str, str], answered_at: float | None = None) -> dict[str, _Verdict]:
-        asking = (self._verdict(key, path, answered_at) for key, path in paths.items())
-        answers = await asyncio.gather(*asking, return_exceptions=True)
+        """What the requests say, by record key, in which records are missing whose request failed or was not made.
+
+        They are made one by one until one is answered, and then at the same time. Each round begins with another
+        record, so that no record that always fails keeps the others for good.
+        """
         verdicts: dict[str, _Verdict] = {}
-        for key, answer in zip(paths, answers, strict=True):
-            if isinstance(answer, SourceError):
-                self._failure = self._failure or answer
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                verdicts[key] = answer
-        return verdicts
+        unanswered = 0
+
+        async def ask(key: str) -> None:
+            nonlocal unanswered
+            try:
+                verdicts[key] = await self._verdict(key, paths[key], answered_at)
+            except SourceError as failure:
+                self._failure = self._failure or failure
+                unanswered += isinstance(failure, SourceUnavailable)
+
+        keys = list(paths)
+        begin = int(self._begun * 1000) % max(len(keys), 1)
+        left = deque((*keys[begin:], *keys[:begin]))
+        while left and unanswered < _UNANSWERED:
+            before = unanswered
+            await ask(left.popleft())
+            if unanswered == before:
+                break
+        asking = [asyncio.create_task(ask(key)) for key in left] if unanswered < _UNANSWERED else []
+        try:
+            for asked in asyncio.as_completed(asking):
+                await asked
+                if unanswered >= _UNANSWERED:
+                    break
+        finally:
+            await ended(*asking)
+        return {key: verdicts[key] for key in paths if key in verdicts}
 
     async def _verdict(self, key: str, path: str, answered_at: float | None) -> _Verdict:
         """What one request says; a second one is made after the first was answered at a moment."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from codecs import BOM_UTF8
-from collections.abc import AsyncIterator, Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Container, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -978,6 +979,78 @@ async def test_what_cannot_be_confirmed_is_not_removed(failure: SourceRefused | 
     script = listing(FULL, ["a"]).on(failure, path="/contractTypes/b")
     result = await read(script)
     assert (result.ok, result.removed, result.error) == (False, 0, str(failure))
+
+
+class Silent(Script):
+    """An API whose single-record endpoint does not answer for some records."""
+
+    def __init__(self, silent: Collection[str]) -> None:
+        """Take the ids of those records."""
+        super().__init__()
+        self.silent = silent
+        self.singles: list[str] = []
+        self.most = self._now = self.unanswered = 0
+        self.answers = sys.maxsize  # errors; then there is none, as long as one waits
+
+    async def get(self, path: str, params: Params) -> bytes:
+        """As there; a single record is gone, or there is no answer."""
+        name = path.removeprefix("/contractTypes/")
+        if name in (path, "a"):
+            return await super().get(path, params)
+        self.singles.append(name)
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0)
+        self._now -= 1
+        if name in self.silent:
+            self.unanswered += 1
+            if self.unanswered > self.answers:
+                await asyncio.Event().wait()
+            raise SourceUnavailable("no answer")
+        raise SourceRefused("gone", status=404)
+
+
+async def test_an_endpoint_that_does_not_answer_is_asked_little() -> None:
+    """After three requests without an answer, one after the other, no more are made; nothing is removed."""
+    names = [f"r{number}" for number in range(30)]
+    read = await has(FULL, "a", *names)
+    script = Silent(names)
+    script.on(records("a"))
+    result = await read(script)
+    assert (result.ok, result.removed, result.error) == (False, 0, "no answer")
+    assert (len(set(script.singles)), script.most) == (3, 1)
+
+
+@pytest.mark.parametrize(("silent", "removed"), [({"r2", "r4"}, {4}), ({"r0", "r1", "r2"}, {0, 1, 2, 3})])
+async def test_records_that_cannot_be_asked_for_keep_no_others(silent: set[str], removed: set[int]) -> None:
+    """If two missing records give no answer, the others are removed; if three, at least when the others come first."""
+    names, found, most = [f"r{number}" for number in range(6)], set[int](), 0
+    for begun in range(6):
+        read = await has(FULL, "a", *names)
+        read.clock.pass_by(timedelta(milliseconds=begun))
+        script = Silent(silent)
+        script.on(records("a")).whole("/contractTypes/a", records("a")[0])
+        result = await read(script)
+        assert (result.ok, result.error) == (False, "no answer")
+        found.add(result.removed)
+        most = max(most, script.most)
+    assert found <= removed
+    assert max(found) == max(removed)
+    assert most > 1
+
+
+async def test_requests_in_flight_are_given_up_with_the_third_that_gives_no_answer() -> None:
+    """If the endpoint hangs from the second request on, the round does not wait for all of them."""
+    names = [f"r{number}" for number in range(6)]
+    for begun in range(6):
+        read = await has(FULL, "a", *names)
+        read.clock.pass_by(timedelta(milliseconds=begun))
+        script = Silent(names[1:])
+        script.answers = 3
+        script.on(records("a")).whole("/contractTypes/a", records("a")[0])
+        async with asyncio.timeout(20):
+            result = await read(script)
+        assert (result.ok, result.error) == (False, "no answer")
 
 
 async def test_an_incomplete_reading_removes_nothing() -> None:
