@@ -667,12 +667,14 @@ async def named_qualifications(client: Redis, feeds: Iterable[FeedKeys], since: 
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     latest: dict[str, int] = {}
-    for keys in feeds:
-        with translated(client):
-            answer = await client.zrangebyscore(keys.qualifications, since, "+inf", withscores=True)
-        for member, score in cast("list[tuple[bytes, float]]", answer):
-            name = member.decode()
-            latest[name] = max(int(score), latest.get(name, 0))
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for keys in feeds:
+            asking.zrangebyscore(keys.qualifications, since, "+inf", withscores=True)
+        answers = await asking.execute() if len(asking) else []
+    for member, score in cast("Iterable[tuple[bytes, float]]", chain.from_iterable(answers)):
+        name = member.decode()
+        latest[name] = max(int(score), latest.get(name, 0))
     return latest
 
 

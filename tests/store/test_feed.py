@@ -239,6 +239,15 @@ async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
     assert await store.listings() == {"q1": LISTING}
 
 
+async def test_the_qualifications_of_several_feeds_come_with_their_latest_moment(store_client: Redis) -> None:
+    """Law: of a qualification that several feeds have named, the latest naming counts, from the given moment on."""
+    feeds = [FeedKeys.of("poller", f"acme/f{number}") for number in range(3)]
+    await store_client.zadd(feeds[0].qualifications, {"a": 1_000, "b": 3_000})
+    await store_client.zadd(feeds[2].qualifications, {"a": 2_000, "c": 500})
+    assert await named_qualifications(store_client, feeds, 1_000) == {"a": 2_000, "b": 3_000}
+    assert await named_qualifications(store_client, []) == {}
+
+
 async def test_the_same_commit_again_is_known(opened: Open, store_client: Redis) -> None:
     """Law: a commit whose reply was lost can be sent again, and is written once."""
     store = opened("a")
