@@ -81,6 +81,7 @@ expires (:mod:`poller.store.commands`).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -114,15 +115,21 @@ class FeedKeys(msgspec.Struct, frozen=True):
     page_digests: str
     unlisted: str
 
-    @classmethod
-    def of(cls, prefix: str, feed: str) -> FeedKeys:
-        """The keys of the feed ``SOURCE/NAME`` under a prefix."""
-        return cls(*(f"{prefix}:{{{feed}}}:{name}" for name in cls.__struct_fields__))
+    @staticmethod
+    def of(prefix: str, feed: str) -> FeedKeys:
+        """The keys of the feed ``SOURCE/NAME`` under a prefix; the same value for all parts of a process."""
+        return _keys_of_feed(prefix, feed)
 
     @property
     def feed(self) -> str:
         """``SOURCE/NAME``."""
         return self.events.rpartition("{")[2].partition("}")[0]
+
+
+@lru_cache(maxsize=16_384)
+def _keys_of_feed(prefix: str, feed: str) -> FeedKeys:
+    # A kilobyte and a half, of which five parts of a process would each have one.
+    return FeedKeys(*(f"{prefix}:{{{feed}}}:{name}" for name in FeedKeys.__struct_fields__))
 
 
 class ConsumerKeys(msgspec.Struct, frozen=True):
