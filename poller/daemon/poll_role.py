@@ -138,8 +138,9 @@ class FeedLease:
         """Hold no lease yet."""
         self.name = self.feed = polled.feed.id
         self.busy = False
-        self.lease = polled.store.lease.key
-        self.nonce = polled.store.lease.token.encode()
+        self._lease = polled.store.lease
+        self.lease = self._lease.key
+        self.nonce = self._lease.token.encode()
         self._polled = polled
         self._schedule = schedule
         self._siblings = siblings
@@ -167,13 +168,13 @@ class FeedLease:
     @property
     def held(self) -> bool:
         """Whether this process has the lease, as far as it knows."""
-        return self._polled.store.held
+        return self._lease.held  # asked of each of thousands, every second
 
     async def acquire(self) -> HeldElsewhere | None:
         """Acquire the lease; None: this process has it."""
         self._refused = "", -math.inf
         try:
-            return await self._polled.store.lease.acquire()
+            return await self._lease.acquire()
         except StoreUnavailable:
             raise
         except StoreError as error:
@@ -209,7 +210,7 @@ class FeedLease:
 
     async def confirmed(self) -> bool:
         """Whether this process has the lease; asks the store by renewing it."""
-        return self._polls and await self._polled.store.lease.renew()
+        return self._polls and await self._lease.renew()
 
     async def broken_off(self) -> bool:
         """End the round that is under way in order. False: there is none."""

@@ -129,7 +129,7 @@ class Schedule:
         self._clock = clock
         self._wall = wall or Clock()
         self._ahead = timedelta()  # of the store's clock over the wall clock
-        self._lived = self._wall.now() - timedelta(seconds=clock.monotonic())
+        self._lived = self._compared = self._wall.now() - timedelta(seconds=clock.monotonic())
         self._looking: asyncio.Task[None] | None = None
         self._timings: dict[str, PollTiming] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -207,12 +207,18 @@ class Schedule:
         return True
 
     def _straighten(self) -> None:
-        """Move all due times after a clock was set, and wake the scheduler, which sleeps by the old time."""
+        """Move all due times after a clock was set, and wake the scheduler, which sleeps by the old time.
+
+        While no clock is set there is nothing to move, and thousands of jobs are left alone.
+        """
         wall = self._wall.now()
         lived = wall - timedelta(seconds=self._clock.monotonic())
         jumped, self._lived = lived - self._lived, lived
         changed = self._compare() or self._was_set or abs(jumped) > _JUMP
         self._was_set = False
+        if not changed and abs(lived - self._compared) < _NEAR:
+            return
+        self._compared = lived  # small steps add up
         if jumped < -_JUMP:  # the waits stay as they were
             for job in self._scheduler.get_jobs():
                 job.modify(next_run_time=job.next_run_time + jumped)

@@ -246,6 +246,20 @@ async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
         await within(rounds.enough.wait(), 5)
 
 
+async def test_an_interval_stays_one_though_all_clocks_go_back_in_small_steps() -> None:
+    """Law: steps back that are each too small to count, of the store's clock and the wall clock, delay no feed."""
+    clocks = Clocks()
+    async with started(clocks.schedule()) as schedule:
+        schedule.add("a", Rounds(), SELDOM, at_once=False)
+        while clocks.wall > timedelta(seconds=-4):
+            clocks.wall = clocks.store = clocks.wall - timedelta(milliseconds=45)
+            await clocks.seen()
+        due = schedule.next_round("a")
+        assert due is not None
+        assert SELDOM.interval is not None
+        assert due - (now() + clocks.store) < SELDOM.interval + timedelta(milliseconds=300)
+
+
 @pytest.mark.parametrize("off", [-HOURS, HOURS], ids=["behind", "ahead"])
 async def test_cron_goes_by_the_clock_of_the_store(off: timedelta) -> None:
     """Law: a cron feed's rounds follow the store's clock, however far the wall clock is from it."""

@@ -69,7 +69,7 @@ class LeaseBalancer:
         self._wake = asyncio.Event()
         self._version = ""
         self._names: tuple[str, ...] = ()
-        self._over = False
+        self._over = self._is_settled = False  # settled: time alone moves no lease
         self._handing: set[asyncio.Task[None]] = set()
         self._failure = LogOnce(_log, "leases cannot be shared", role=role)
         self._reported: tuple[int, int, int] | None = None
@@ -103,16 +103,17 @@ class LeaseBalancer:
         """Acquire and hand back leases until cancelled, and finish handing back then."""
         try:
             while True:
+                woken = self._wake.is_set()
                 self._wake.clear()
-                await self._tried()
+                await self._tried(anyway=woken)
                 await self._clock.wait(self._wake, self._lots.next_look - self._clock.monotonic())
         finally:
             if self._handing:
                 await finished(asyncio.gather(*self._handing, return_exceptions=True), within=RELEASE_SECONDS)
 
-    async def _tried(self) -> None:
+    async def _tried(self, *, anyway: bool) -> None:
         try:
-            await self._turn()
+            await self._turn(anyway=anyway)
             self._watch.worked(f"leases to {self._role}")
             self._failure.worked()
         except StoreUnavailable as error:
@@ -122,19 +123,25 @@ class LeaseBalancer:
             self._failure.failed(str(error))
             await self._clock.sleep(LOOK_AGAIN)
 
-    async def _turn(self) -> None:
+    async def _turn(self, *, anyway: bool) -> None:
+        """Notice what has changed, and move leases. ``anyway``: something has woken this."""
         lots, seen = self._lots, self._membership.seen
-        for _ in range(lots.notice_lost()):
+        lost = lots.notice_lost()
+        for _ in range(lost):
             lease_changed(self._kind, "lost")
         among = self._membership.steady(self._role)
         if among is None:
+            self._is_settled = False
             return
         if among.names != self._names:
-            self._names = among.names
+            self._names, anyway = among.names, True
             lots.members_changed()
         if seen.version != self._version:
-            self._version = seen.version
+            self._version, anyway = seen.version, True
             lots.look_at_all()
+        if self._is_settled and not (anyway or lost or lots.is_due):
+            return
+        self._is_settled = False
         away = await lots.refresh(seen.roles.keys())
         while True:
             now = self._moves(among)
@@ -149,6 +156,7 @@ class LeaseBalancer:
         self._report(among)
         if away is not None:
             raise away
+        self._is_settled = lots.is_settled and not (self._over or self._wake.is_set())
 
     def _moves(self, among: MemberRank) -> LeaseMoves:
         lots = self._lots
@@ -589,6 +597,19 @@ class LeaseTable:
         now = self._clock.monotonic()
         looks = (place.look_at for place in self._places.values() if place.state in _ELSEWHERE)
         return max(min((now + LOOK_AGAIN, *looks)), now + _AFTER)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a lease is due to be read."""
+        now = self._clock.monotonic()
+        return any(place.look_at <= now for place in self._places.values() if place.state in _ELSEWHERE)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether time alone changes nothing: patience for a free lease would end, and an extra grow old."""
+        return not any(
+            place.state in {"free", "leaving"} or place.extra_since is not None for place in self._places.values()
+        )
 
     def look_at_all(self) -> None:
         """Make all leases of other processes due: something has changed."""
