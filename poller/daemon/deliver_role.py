@@ -319,7 +319,8 @@ class DeliverRole:
             watch,
             clock,
         )
-        self._streams = self._streams_of(settings.feed_ids)
+        self._streams: Mapping[str, str] = {}
+        self._is_listening = asyncio.Event()  # there are subscriptions
         self._running: dict[str, SubscriptionRunner] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._ending: list[SubscriptionRunner] = []
@@ -497,7 +498,9 @@ class DeliverRole:
             name: _feeds_of(name, one.outline.feeds, settings.feed_ids, self._configurations, waiting)
             for name, one in kept.registered.items()
         }
-        self._streams = self._streams_of((*settings.feed_ids, *sorted(set(chain.from_iterable(feeds.values())))))
+        wanted = (*settings.feed_ids, *sorted(set(chain.from_iterable(feeds.values())))) if feeds else ()
+        self._streams = self._streams_of(wanted)
+        (self._is_listening.set if feeds else self._is_listening.clear)()
         changed = feeds != self._feeds
         self._feeds, self._compared = feeds, compared
         return changed
@@ -569,8 +572,15 @@ class DeliverRole:
         return {FeedKeys.of(prefix, feed).events: feed for feed in feeds}
 
     async def _listen(self) -> None:
-        """Wake each feed consumer when its stream has new entries, also at a feed that only other processes have."""
+        """Wake each feed consumer when its stream has new entries, also at a feed that only other processes have.
+
+        Nothing is read while there is no subscription.
+        """
         while True:
+            if not self._is_listening.is_set():
+                self._shared.watch.worked(_ARRIVALS)  # a failure before is no concern any more
+                self._unseen.worked()
+                await self._is_listening.wait()
             streams = self._streams
             client = blocking_client(self._shared.store.url, block=_BLOCK, clock=self._shared.clock)
             let_in(client)  # as the one beside it was, at the start
