@@ -22,6 +22,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Final, Protocol, Self
@@ -38,6 +39,7 @@ from poller.http.transport import (
     BodyDecoder,
     CertificateFiles,
     ConnectionClosedEarly,
+    DirectClient,
     Transport,
     http_client,
     http_date,
@@ -390,15 +392,15 @@ class HttpSession:
         self._secrets = tuple(value for _, value in transport.headers if len(value) >= _SECRET)
         self._certificates = CertificateFiles(transport)
         self._tls: ssl.SSLContext | None = None
-        self._http: httpx.AsyncClient | None = None
-        self._earlier: httpx.AsyncClient | None = None
+        self._http: DirectClient | None = None
+        self._earlier: DirectClient | None = None
 
     async def __aenter__(self) -> Self:
         """Open the pool; connections are made when they are needed."""
         await self._client()
         return self
 
-    async def _client(self) -> httpx.AsyncClient:
+    async def _client(self) -> DirectClient:
         """The client with the present certificates; the one before it ends its requests, and any other is closed."""
         tls = self._certificates.context()
         if self._http is None or tls is not self._tls:
@@ -467,7 +469,8 @@ class HttpSession:
         if self._http is None:
             raise RuntimeError("the client is not open")
         client = await self._client()
-        async with client.stream("GET", self._base_url + path, params=params or None, headers=headers) as response:
+        url = httpx.URL(self._base_url + path, params=params) if params else httpx.URL(self._base_url + path)
+        async with aclosing(await client.open_get(url, headers)) as response:
             status, sent = response.status_code, response.headers
             outcome = ExchangeOutcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
             try:
