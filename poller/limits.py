@@ -1,4 +1,4 @@
-"""Limits of rate and concurrency that may change while tasks wait.
+"""Limits of rate and concurrency that may change while tasks wait, and the pauses that answers ask for.
 
 Each process uses a part of a source's or sink's limit; the part changes whenever leases move. All sources of a process
 share its connections, and so do all sinks.
@@ -12,9 +12,12 @@ share its connections, and so do all sinks.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from fractions import Fraction
 from math import exp2, sqrt
 from typing import Final, Protocol
@@ -267,3 +270,36 @@ class AdaptiveRate:
             return
         due = self._started + 1 / rate
         self._started = due if now - due < _LATE / rate else now  # timers are a little late, each time
+
+
+# ``Retry-After`` and dates of HTTP. A date is relative to the response's ``Date``, so a wrong clock on either side does
+# no harm; without ``Date``, it is relative to the wall clock. Any other text is ignored.
+
+# RFC 9110 knows whole seconds only; some send parts of one, or a number below zero.
+_SECONDS: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_FAR: Final = timedelta(days=36_500)
+
+
+def pause_requested(value: str | None, *, date: str | None, now: datetime) -> timedelta | None:
+    """The pause that an answer asks for: none below zero, a hundred years at most; None where it asks for none.
+
+    Args:
+        value: its ``Retry-After``: seconds or an HTTP date.
+        date: its ``Date``.
+        now: the wall clock, UTC; what a date is compared with where ``date`` cannot be read.
+    """
+    text = (value or "").strip()
+    if _SECONDS.fullmatch(text):
+        # As a float first: a number of any length is one, and a timedelta is not.
+        return timedelta(seconds=min(max(float(text), 0.0), _FAR.total_seconds()))
+    until = http_date(text)
+    return min(max(until - (http_date(date) or now), timedelta(0)), _FAR) if until else None
+
+
+def http_date(text: str | None) -> datetime | None:
+    """A date of RFC 9110 in any of its three spellings, UTC; None for anything else."""
+    try:
+        moment = parsedate_to_datetime(text or "")
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None  # the parser of the standard library raises any of these on text from outside

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -126,3 +128,40 @@ class Endless:
 async def test_the_search_ends_in_time() -> None:
     """The search for prefixes stops at its time limit and returns what it has found."""
     assert await prefixes_of(cast("Any", Endless()), FEEDS, within=0.01) == {"there"}
+
+
+# Laws of what a start imports.
+
+
+def _imported(statements: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has after these statements."""
+    code = f"import sys\n{statements}\nprint(*{{name.partition('.')[0] for name in sys.modules if sys.modules[name]}})"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_status_needs_no_http_client() -> None:
+    """Law: what ``poller status`` reads the store with imports no HTTP client: that would take half of its time."""
+    found = _imported("import poller.cli.status, poller.control.status, poller.store.session")
+    assert "redis" in found
+    assert found.isdisjoint({"aiohttp", "httpx", "uvicorn", "prometheus_client", "apscheduler"})
+
+
+def test_the_decoration_of_terminals_is_left_out() -> None:
+    """Law: structlog and httpx work without rich and click if these are absent at their first import."""
+    found = _imported(
+        "from poller.telemetry import absent\n"
+        "with absent('rich'): import structlog.dev\n"
+        "with absent('click'): import httpx\n"
+        "assert 'rich' not in sys.modules and 'click' not in sys.modules"
+    )
+    assert {"structlog", "httpx"} <= found
+    assert found.isdisjoint({"rich", "click", "pygments"})
+
+
+def test_a_module_that_was_absent_can_be_imported_afterwards() -> None:
+    """Law: absence lasts for its block alone, and one that is imported already is not taken away."""
+    found = _imported(
+        "from poller.telemetry import absent\nwith absent('rich'): pass\nimport rich\nwith absent('rich'): import rich"
+    )
+    assert "rich" in found

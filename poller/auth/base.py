@@ -24,15 +24,17 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from poller.clock import Clock
 from poller.errors import CredentialUnusable, SourceUnavailable
-from poller.http.transport import Transport
 from poller.lifecycle import ended
 from poller.text import is_secret_path, looks_secret
+
+if TYPE_CHECKING:  # the HTTP client is slow to import, and commands about the store need none
+    from poller.http.transport import Transport
 
 
 class AppliedCredential(msgspec.Struct, frozen=True):

@@ -187,6 +187,11 @@ class GlobalOptions:
 
     def set_up_logs(self, level: Level, environ: Mapping[str, str] = os.environ) -> None:
         """Send logs to standard error; ``level`` is the command's default."""
+        from poller.telemetry import absent
+
+        with absent("rich"):  # tracebacks are plain
+            import structlog.dev  # noqa: F401 -- for its first import alone
+
         from poller.telemetry.logs import set_up
 
         form = self.log_format or (LogFormat.CONSOLE if sys.stderr.isatty() else LogFormat.JSON)

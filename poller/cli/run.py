@@ -41,6 +41,12 @@ def run(
     import gc
 
     from poller.clock import Clock
+    from poller.telemetry import absent
+
+    with absent("click"):  # of httpx's own command line
+        import httpx  # noqa: F401 -- for its first import alone
+
+    from poller import app as _daemon  # noqa: F401 -- before what stays is frozen
     from poller.http.server import raise_descriptor_limit
     from poller.telemetry.tracing import configured_tracing
 

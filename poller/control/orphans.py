@@ -29,7 +29,6 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.types import did_you_mean
-from poller.control.factories import keys_of
 from poller.control.subscriptions import registry_of, until_let_go
 from poller.errors import ConfigurationError, PollerError, StoreError, StoreRefused
 from poller.redis.client import servers
@@ -462,7 +461,7 @@ async def _has_state(client: Redis, settings: Settings) -> bool:
     with translated(client):
         if await client.exists(remembered_key(settings.redis.prefix)):
             return True
-    states = [keys_of(settings, feed).state for feed in settings.feed_ids]
+    states = [FeedKeys.of(settings.redis.prefix, feed).state for feed in settings.feed_ids]
     for some in (states[at : at + _STATES_AT_ONCE] for at in range(0, len(states), _STATES_AT_ONCE)):
         with translated(client):
             asking = client.pipeline(transaction=False)

@@ -21,7 +21,6 @@ from poller.clock import Clock, milliseconds_of, moment_of
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import decode_subscription, encode_subscription
-from poller.control.factories import keys_of, signing_secrets, sink_of
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_codec import Delivery
 from poller.delivery.endpoint_health import Health, resumed
@@ -47,7 +46,7 @@ from poller.store.consumer_state import (
     grace_periods,
     has_ended,
 )
-from poller.store.keys import ConsumerKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.members import members_seen
 from poller.store.recovery import known_feeds
 from poller.store.registry import Registry
@@ -96,6 +95,8 @@ async def add(
     """
     if _in_file(settings, wanted.id):
         raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
+    from poller.control.factories import signing_secrets  # noqa: PLC0415 -- slow to import, and status needs none of it
+
     signing_secrets(wanted.secret_files)
     ends = await _ends(registry, settings, wanted)
     await registry.add(wanted.id, encode_subscription(wanted), secrets, now, credential=credential, ends=ends)
@@ -224,11 +225,11 @@ async def remove(
     await until_let_go(client, [pair.lease for pair in pairs.values()], clock)
     require_paused(await registry.all(), subscription, since)  # else what is at the feeds is another's, or in use again
     for feed, pair in pairs.items():
-        await forget(client, keys_of(settings, feed), pair, subscription)
+        await forget(client, FeedKeys.of(settings.redis.prefix, feed), pair, subscription)
     await registry.remove(subscription, since)
     with suppress(StoreError):  # it is removed in any case
         for feed, pair in pairs.items():  # a stream that was trimmed meanwhile may have left dead letters
-            await forget_unbegun(client, keys_of(settings, feed), pair, subscription)
+            await forget_unbegun(client, FeedKeys.of(settings.redis.prefix, feed), pair, subscription)
 
 
 def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Registered:
@@ -346,7 +347,7 @@ async def end_unlisted_feeds(
     feeds = list(dict.fromkeys((*settings.feed_ids, *others)))
     periods = await grace_periods(client, settings.redis.prefix, feeds)
     for feed in feeds:
-        keys = keys_of(settings, feed)
+        keys = FeedKeys.of(settings.redis.prefix, feed)
         with suppress(StoreRefused):  # an unusable stream is reported by those who need it
             if again := [name for name in periods[feed] if not _is_unlisted(kept, name, feed)]:
                 await forget_grace_periods(client, keys, again)
@@ -504,6 +505,8 @@ async def sample(
         ConfigurationError: credential or secrets cannot be used.
         CredentialUnusable: a secret file cannot be read.
     """
+    from poller.control.factories import sink_of  # noqa: PLC0415 -- as above
+
     state = stored_state(handshake) if settings.handshake else None
     granted = state if isinstance(state, Granted) else None
     if settings.handshake and granted is None:

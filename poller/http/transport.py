@@ -1,4 +1,4 @@
-"""The HTTP client for sources and token endpoints: certificates, proxy, headers, decompression, ``Retry-After``.
+"""The HTTP client for sources and token endpoints: certificates, proxy, headers, decompression.
 
 httpx uses aiohttp's transport, because its own pool is slow under concurrency.
 
@@ -19,8 +19,6 @@ import ssl
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -499,36 +497,3 @@ class BodyDecoder:
         """
         if self._zlib is not None and not self._zlib.eof:
             raise httpx.DecodingError("the answer is cut off within its gzip encoding")
-
-
-# ``Retry-After`` and dates of HTTP. A date is relative to the response's ``Date``, so a wrong clock on either side does
-# no harm; without ``Date``, it is relative to the wall clock. Any other text is ignored.
-
-# RFC 9110 knows whole seconds only; some send parts of one, or a number below zero.
-_SECONDS: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-_FAR: Final = timedelta(days=36_500)
-
-
-def pause_requested(value: str | None, *, date: str | None, now: datetime) -> timedelta | None:
-    """The pause that an answer asks for: none below zero, a hundred years at most; None where it asks for none.
-
-    Args:
-        value: its ``Retry-After``: seconds or an HTTP date.
-        date: its ``Date``.
-        now: the wall clock, UTC; what a date is compared with where ``date`` cannot be read.
-    """
-    text = (value or "").strip()
-    if _SECONDS.fullmatch(text):
-        # As a float first: a number of any length is one, and a timedelta is not.
-        return timedelta(seconds=min(max(float(text), 0.0), _FAR.total_seconds()))
-    until = http_date(text)
-    return min(max(until - (http_date(date) or now), timedelta(0)), _FAR) if until else None
-
-
-def http_date(text: str | None) -> datetime | None:
-    """A date of RFC 9110 in any of its three spellings, UTC; None for anything else."""
-    try:
-        moment = parsedate_to_datetime(text or "")
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return None  # the parser of the standard library raises any of these on text from outside

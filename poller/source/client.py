@@ -42,10 +42,9 @@ from poller.http.transport import (
     DirectClient,
     Transport,
     http_client,
-    http_date,
     reason_of,
 )
-from poller.limits import ConcurrencyLimit, RateLimiter
+from poller.limits import ConcurrencyLimit, RateLimiter, http_date
 from poller.source.feed import RoundResult
 from poller.source.paging import SINCE, Get, Params
 from poller.source.retry import (

@@ -42,7 +42,7 @@ import msgspec
 
 from poller.clock import Clock
 from poller.errors import SourceNotAsked, SourceUnavailable
-from poller.http.transport import pause_requested
+from poller.limits import pause_requested
 
 ATTEMPTS: Final = 3
 PATIENCE: Final = timedelta(seconds=30)

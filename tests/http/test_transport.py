@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from poller.auth.oauth import ClientCredentials, OAuthClient
 from poller.clock import Clock
 from poller.errors import SourceUnavailable
-from poller.http.transport import Transport, http_date, pause_requested, reason_of
+from poller.http.transport import Transport, reason_of
+from poller.limits import http_date, pause_requested
 from poller.source.client import ClientLimits, HttpSession
 from tests.harness.lookups import without_lookups
 from tests.receiver import FLOOD, flooded

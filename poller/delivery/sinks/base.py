@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from importlib import import_module
-from typing import Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -31,7 +31,9 @@ from poller.clock import Clock
 from poller.config.subscriptions import SubscriptionSettings, sink_kind_of
 from poller.delivery.cloudevent import Envelope
 from poller.http.ssrf import address_of, misspelling
-from poller.http.transport import CertificateFiles
+
+if TYPE_CHECKING:  # the HTTP client is slow to import, and commands about the store need none
+    from poller.http.transport import CertificateFiles
 
 
 class OutcomeKind(StrEnum):

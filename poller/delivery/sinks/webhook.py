@@ -78,8 +78,9 @@ from poller.delivery.sinks.connection import (
 )
 from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable
 from poller.http.ssrf import AddressPolicy, Lookup, forbidden
-from poller.http.transport import CertificateFiles, pause_requested
+from poller.http.transport import CertificateFiles
 from poller.lifecycle import TimeLimit
+from poller.limits import pause_requested
 from poller.telemetry import tracing
 from poller.telemetry.tracing import request_words
 from poller.text import gist, hidden, one_line, without_credentials
