@@ -43,6 +43,7 @@ _SLEEPING = {
     "harness/sinks.py": 1,  # a slow sink as a fault
     "receiver.py": 1,  # a dripping answer as a fault
     "harness/naive_dispatcher.py": 1,  # the retry delay of a naive program
+    "bench/idle.py": 2,  # measured spans
     "bench/scale.py": 3,  # measured spans, and paces
     "bench/delivering.py": 1,  # a pace
     "bench/metering.py": 1,  # a measured span

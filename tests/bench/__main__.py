@@ -1,4 +1,4 @@
-"""Run measures and print them: ``python -m tests.bench [readings|naive|rotation|deliveries|scale|metrics]``.
+"""Run measures and print them: ``python -m tests.bench [readings|naive|rotation|deliveries|scale|metrics|idle]``.
 
 With ``--check``, the command fails if a ratio is below half of the one that is wanted in three runs out of three.
 """
@@ -18,6 +18,7 @@ from rich.table import Table
 from poller.cli.options import run_loop
 from tests.bench.deliveries import deliveries
 from tests.bench.figures import Figure, many_listings, peak_rss, reading
+from tests.bench.idle import idle
 from tests.bench.metering import metering
 from tests.bench.naive import naive
 from tests.bench.receiver import receiver
@@ -128,6 +129,15 @@ def scaled(_records: int, root: Path) -> list[Figure]:
     return run_loop(all_of())
 
 
+def idling(_records: int, root: Path) -> list[Figure]:
+    """The figures of starts, and of daemons to which nothing happens."""
+
+    async def all_of() -> list[Figure]:
+        return [figure async for figure in idle(root)]
+
+    return run_loop(all_of())
+
+
 def metered(_records: int, root: Path) -> list[Figure]:
     """What it costs to be measured."""
 
@@ -145,6 +155,7 @@ _MEASURES: Final = {
     "deliveries": delivered,
     "scale": scaled,
     "metrics": metered,
+    "idle": idling,
 }
 
 if __name__ == "__main__":

@@ -39,13 +39,13 @@ _SUBSCRIPTIONS: Final = (100, 1_000)
 _IDLE: Final = 30.0
 _LONG: Final = 1200.0  # seconds; so long the first readings may take
 
-_HEAD: Final = """\
+HEAD: Final = """\
 [redis]
 url = "{store}"
 [http]
 bind = "off"
 """
-_SOURCE: Final = """\
+SOURCE: Final = """\
 [[sources]]
 name = "s{number}"
 base_url = "{url}/s{number}"
@@ -105,6 +105,7 @@ async def scale(root: Path) -> AsyncIterator[Figure]:
     idle, busy = await _polling_both(root / "many")
     name = f"{4 * _MANY} feeds"
     yield Figure(f"{name}, nothing changes", str(idle), f"{few.per_round:.1f} ms a round", _ratio(idle, few), "<= 1.2")
+    yield Figure("", "", "0.15 of a core and 170 MiB", max(idle.cpu / 0.15, idle.rss / _MIB / 170), "<= 1")
     yield Figure(f"{name}, 1 % change", str(busy), f"{idle.per_round:.1f} ms a round", _ratio(busy, idle))
     for count in (2, 4):
         spread = await _polling(root / f"of{count}", _MANY, processes=count)
@@ -150,7 +151,7 @@ async def _daemons(root: Path, sources: int, processes: int) -> AsyncIterator[tu
     async with AsyncExitStack() as stack:
         server = stack.enter_context(running("valkey", short_directory(root, "a"), appendfsync="everysec"))
         url = stack.enter_context(many_sources(sources, records=_RECORDS))
-        config = _config(root, server, url, sources)
+        config = configured(root, server, url, sources)
         daemons = [await stack.enter_async_context(daemon(config, level="warning")) for _ in range(processes)]
         seen: set[str] = set()
 
@@ -166,13 +167,13 @@ async def _daemons(root: Path, sources: int, processes: int) -> AsyncIterator[tu
         yield daemons, server, url
 
 
-def _config(root: Path, server: Server, url: str, sources: int) -> Path:
+def configured(root: Path, server: Server, url: str, sources: int) -> Path:
     token = root / "token"
     token.write_text(SANDBOX_TOKEN)
     token.chmod(0o600)
-    text = [_HEAD.format(store=server.url)]
+    text = [HEAD.format(store=server.url)]
     for number in range(sources):
-        text.append(_SOURCE.format(number=number, url=url, token=token))
+        text.append(SOURCE.format(number=number, url=url, token=token))
         text += [_FEED.format(resource=resource, interval=_INTERVAL) for resource in RESOURCES]
     config = root / "poller.toml"
     config.write_text("".join(text))
@@ -181,11 +182,11 @@ def _config(root: Path, server: Server, url: str, sources: int) -> Path:
 
 async def _cost(daemons: Sequence[Daemon], server: Server, url: str) -> Cost:
     polled(url)
-    before, store = [_cpu(one.pid) for one in daemons], _cpu(server.pid)
+    before, store = [cpu_of(one.pid) for one in daemons], cpu_of(server.pid)
     begun = time.monotonic()
     await asyncio.sleep(_SPAN)  # what is measured
     seconds = time.monotonic() - begun
-    each = [(_cpu(one.pid) - cpu) / seconds for one, cpu in zip(daemons, before, strict=True)]
+    each = [(cpu_of(one.pid) - cpu) / seconds for one, cpu in zip(daemons, before, strict=True)]
     polls = {feed: _rounds(feed, moments) for feed, moments in polled(url).items()}
     gaps = [
         later - sooner for moments in polls.values() for sooner, later in pairwise((begun, *moments, begun + seconds))
@@ -194,7 +195,7 @@ async def _cost(daemons: Sequence[Daemon], server: Server, url: str) -> Cost:
         cpu=sum(each),
         each=each,
         rss=sum(psutil.Process(one.pid).memory_info().rss for one in daemons),
-        store=(_cpu(server.pid) - store) / seconds,
+        store=(cpu_of(server.pid) - store) / seconds,
         rounds=sum(map(len, polls.values())),
         longest=max(gaps) / _INTERVAL,
     )
@@ -205,7 +206,7 @@ def _rounds(feed: str, moments: Sequence[float]) -> Sequence[float]:
     return moments[::QUALIFICATIONS] if feed.endswith("achievements") else moments
 
 
-def _cpu(pid: int) -> float:
+def cpu_of(pid: int) -> float:
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
@@ -254,14 +255,14 @@ async def _subscriptions(root: Path) -> AsyncIterator[Figure]:
     for count in _SUBSCRIPTIONS:
         place = short_directory(root, f"s{count}")
         with receiver() as sink, running("valkey", short_directory(place, "a"), appendfsync="everysec") as server:
-            config = _config(place, server, sink, 1)
+            config = configured(place, server, sink, 1)
             subscriptions = (_SUBSCRIPTION.format(number=number, sink=sink) for number in range(count))
             config.write_text(config.read_text() + "".join(subscriptions))
             async with daemon(config, command=("poller", "run", "--only", "deliver"), level="warning") as one:
                 await _until_reading(server.url, 4 * count)
-                before, rss = _cpu(one.pid), psutil.Process(one.pid).memory_info().rss
+                before, rss = cpu_of(one.pid), psutil.Process(one.pid).memory_info().rss
                 await asyncio.sleep(_IDLE)  # what is measured
-                costs.append(((_cpu(one.pid) - before) / _IDLE / count, rss / count))
+                costs.append(((cpu_of(one.pid) - before) / _IDLE / count, rss / count))
                 (cpu, size), (cpu0, _) = costs[-1], costs[0]
                 yield Figure(
                     f"{count} subscriptions to 4 feeds, nothing comes",
