@@ -54,6 +54,12 @@ _MOST_INTERIM: Final = 100  # answers before the one that counts
 _SWITCHING: Final = 101
 _FINAL: Final = 200
 
+KEPT_SECONDS: Final = 75.0
+"""For how long an unused connection is kept: a feed that is polled every minute needs no new one, and no TLS handshake.
+
+Servers that keep them for a shorter time close them, which costs nothing.
+"""
+
 _Stamp = tuple[int, int, int, int]
 
 _log = structlog.get_logger("poller.http")
@@ -224,7 +230,9 @@ def http_client(
     """
 
     def session() -> aiohttp.ClientSession:
-        connector = OneAnswerConnector(limit=connections, ssl=tls, ttl_dns_cache=60, resolver=NameResolver())
+        connector = OneAnswerConnector(
+            limit=connections, ssl=tls, ttl_dns_cache=60, resolver=NameResolver(), keepalive_timeout=KEPT_SECONDS
+        )
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),

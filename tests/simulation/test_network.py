@@ -25,6 +25,7 @@ from poller.lifecycle import abandon
 from tests.receiver import RESET, Flood, Receiver, Reply, receiving
 from tests.simulation.asgi import serve
 from tests.simulation.loop import Host, SimulatedLoop
+from tests.simulation.system import system_of_hosts
 from tests.simulation.test_loop import simulated
 from tests.simulation.transport import KERNEL
 
@@ -518,6 +519,32 @@ def test_httpx_asks_an_application() -> None:
         await client.start(work())
 
     simulated(main)
+
+
+def test_a_connection_is_kept_from_one_minute_to_the_next() -> None:
+    """Law: requests a minute apart share a connection; the next one that comes much later makes another."""
+    clients: list[object] = []
+
+    async def note(request: Request) -> PlainTextResponse:
+        clients.append(request.scope["client"])
+        return PlainTextResponse("hello")
+
+    async def main(loop: SimulatedLoop) -> None:
+        api, client = loop.host("api", address="10.0.0.2"), loop.host("client", address="10.0.0.3")
+        await api.start(serve(Starlette(routes=[Route("/", note)]), ANY, 80, keep_alive=120))
+
+        async def work() -> None:
+            async with http_client(Transport(), ssl.create_default_context(), connections=4) as asking:
+                for pause in (60, 60, 600, 0):
+                    assert (await asking.get("http://10.0.0.2/")).status_code == 200
+                    await asyncio.sleep(pause)
+
+        with system_of_hosts(loop):  # aiohttp reads the clock by itself
+            await client.start(work())
+
+    simulated(main)
+    assert len(set(clients[:3])) == 1
+    assert clients[3] != clients[2]
 
 
 @asynccontextmanager
