@@ -279,7 +279,7 @@ class _StreamState:
     def due(self) -> bool:
         """Whether this process has the lease, and the stream's check is due."""
         much = self._store.appended - self._appended > self._much
-        return self._store.held and (much or self._clock.monotonic() >= self._next)
+        return (much or self._clock.monotonic() >= self._next) and self._store.held
 
     def looked(self) -> None:
         """Schedule the next check."""
