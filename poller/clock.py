@@ -68,4 +68,4 @@ def moment_of(milliseconds: int) -> datetime:
 
 def rfc3339(moment: datetime) -> str:
     """A UTC moment as RFC 3339 with milliseconds, e.g. ``2026-01-31T09:30:00.125Z``."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

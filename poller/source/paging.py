@@ -38,6 +38,7 @@ import asyncio
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Literal, TypeVar
 
@@ -90,8 +91,7 @@ class ListQuery(msgspec.Struct, frozen=True):
 
         When it changes, the listing must be read in full.
         """
-        bound = "\0".join((path, *(f"{name}={value}" for name, value in self._base())))
-        return blake2b(bound.encode(), digest_size=8).hexdigest()
+        return _fingerprint(path, self._base())
 
     def _base(self) -> Params:
         limit = (("limit", str(self.limit)),) if self.limit is not None else ()
@@ -104,6 +104,12 @@ class ListQuery(msgspec.Struct, frozen=True):
             return (("fields", ",".join(self.fields)),)
         name = "fields[]" if self.style == "brackets" else "fields"
         return tuple((name, field) for field in self.fields)
+
+
+@lru_cache(maxsize=1024)
+def _fingerprint(path: str, params: Params) -> str:
+    bound = "\0".join((path, *(f"{name}={value}" for name, value in params)))
+    return blake2b(bound.encode(), digest_size=8).hexdigest()
 
 
 class ListingReader:
