@@ -280,7 +280,7 @@ class Readiness:
 LONGEST_STATUS: Final = 300
 """Characters of the status line; logs and the status page hold more."""
 
-_STARTING_EACH: Final = 0.25  # seconds between notifications until the process is ready
+_STARTING_EACH: Final = 0.05  # seconds between looks until the process is ready; what others wait for at its start
 _STARTED_EACH: Final = 10.0  # seconds between notifications then, unless the watchdog needs more
 
 
