@@ -511,6 +511,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 _SHELVES: Final = 256
+_ON_ONE_SHELF: Final = 1024  # keys
 # A share of fewer records than this is not significant: one missing record of five is no sign of an API fault.
 FEW: Final = 50
 
@@ -523,7 +524,7 @@ class SeenKeys:
     """
 
     def __init__(self) -> None:
-        self._shelves = [array("q") for _ in range(_SHELVES)]
+        self._shelves = [array("q")]  # one while they are few: most feeds are small, and read often
         self._unsorted = array("q")  # most readings are unchanged, and need no order
 
     def update(self, keys: Iterable[str]) -> None:
@@ -539,15 +540,19 @@ class SeenKeys:
     def _sort(self) -> None:
         if self._unsorted:
             unsorted, self._unsorted = self._unsorted, array("q")
+            if len(self._shelves) == 1 and len(self._shelves[0]) + len(unsorted) > _ON_ONE_SHELF:
+                unsorted += self._shelves[0]
+                self._shelves = [array("q") for _ in range(_SHELVES)]
+            count = len(self._shelves)
             for number in unsorted:
-                self._shelves[number % _SHELVES].append(number)
+                self._shelves[number % count].append(number)
             self._shelves = [array("q", sorted(shelf)) for shelf in self._shelves]
 
     def __contains__(self, key: object) -> bool:
         """Whether the key was added."""
         self._sort()
         number = hash(key)
-        shelf = self._shelves[number % _SHELVES]
+        shelf = self._shelves[number % len(self._shelves)]
         place = bisect_left(shelf, number)
         return place < len(shelf) and shelf[place] == number
 

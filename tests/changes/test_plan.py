@@ -341,3 +341,18 @@ def test_what_was_seen_is_in_it_and_nothing_else(some: list[str], others: list[s
     seen.update(others)
     assert all(key in seen for key in (*some, *others))
     assert bool(seen) == bool(some or others)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 1024, 1025, 5000])
+def test_a_reading_of_any_size_is_seen(size: int) -> None:
+    """Keys that came in parts are in it, once each, and a repetition is noticed, however many there are."""
+    keys = [f"key {number}" for number in range(size)]
+    seen = SeenKeys()
+    for start in range(0, size, 700):
+        seen.update(keys[start : start + 700])
+        assert keys[start] in seen  # asked in between
+    assert all(key in seen for key in keys)
+    assert not any(f"other {number}" in seen for number in range(size))
+    assert not seen.has_repeated
+    seen.update(keys[-1:])
+    assert seen.has_repeated
