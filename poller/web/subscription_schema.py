@@ -18,7 +18,7 @@ exactly this source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -98,7 +98,7 @@ def settings_values(
     before: SubscriptionSettings | None,
     brought: bytes | None = None,
     *,
-    sink_kind: Callable[[str], SinkKind] = sink_kind_of,
+    kind: SinkKind | None = None,
 ) -> dict[str, Any] | list[InvalidParameter]:
     """The keys and values of a ``[[subscriptions]]`` table, or the errors of a request.
 
@@ -107,7 +107,7 @@ def settings_values(
         name: the subscription's id.
         before: the present settings, for a change.
         brought: the stored credential of an earlier request.
-        sink_kind: the kind of sink that a URL names.
+        kind: of its sink; None: the one that its URL names.
     """
     wrong = [InvalidParameter(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
     wrong += [InvalidParameter(shown_key(key), _NULL) for key in _nulls(wanted)]
@@ -120,7 +120,7 @@ def settings_values(
     shown = {host_only(before.sink), redacted(before.sink)} if before else set()
     if before and HIDDEN in wanted.sink and wanted.sink not in shown:
         wrong.append(InvalidParameter("sink", _SHOWN, host_only(wanted.sink)))
-    kind = sink_kind(wanted.sink)
+    kind = kind or sink_kind_of(wanted.sink)
     if kind.is_local and wanted.sink not in shown:
         wrong.append(InvalidParameter("sink", _LOCAL, host_only(wanted.sink)))
     wrong += wrong_credential(wanted, before, brought)

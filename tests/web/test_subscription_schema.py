@@ -263,12 +263,10 @@ def test_the_protocol_is_that_of_the_sink(protocol: Any, refused: bool) -> None:
 
 def test_a_request_names_no_sink_on_this_machine() -> None:
     """A sink that is no host's is refused in a request; one of the file stays as it is shown, but for another path."""
-
-    def local(_: str) -> SinkKind:
-        return SinkKind("local", SubscriptionProtocol.HTTP, "https", "", str, reach=lambda _, __: None)
+    local = SinkKind("local", SubscriptionProtocol.HTTP, "https", "", str, reach=lambda _, __: None)
 
     def refused(sink: str, before: SubscriptionSettings | None) -> list[str]:
-        values = settings_values(SubscriptionRequest(sink), "a", before, sink_kind=local)
+        values = settings_values(SubscriptionRequest(sink), "a", before, kind=local)
         return [one.key for one in values] if isinstance(values, list) else []
 
     filed = SubscriptionSettings(id="a", sink="https://h.example.org/etc")
