@@ -25,8 +25,9 @@ missing. A record that the endpoint has is not removed then either. The cases ar
 
 **Invariants**
 
-- A record that cannot be requested fails the round and keeps no other of its batch, nor do two. After three requests
-  without an answer no more are made: an endpoint that hangs would take the source's places from all its feeds.
+- One or two records that cannot be requested fail the round, but do not stop the removal of the others in their batch.
+  After three requests without an answer no more are made: an endpoint that hangs would otherwise take the source's
+  places from all its feeds.
 - An answer that a cache had kept from before the confirmation does not say that a record is gone; nor does a copy of
   a listing from before the records were marked missing.
 """
@@ -398,10 +399,10 @@ class _AbsenceByRequests:
         return settled and all(verdict is not _Verdict.HERE for verdict in verdicts.values())
 
     async def _verdicts(self, paths: Mapping[str, str], answered_at: float | None = None) -> dict[str, _Verdict]:
-        """What the requests say, by record key, in which records are missing whose request failed or was not made.
+        """What the requests say, by record key. A record whose request failed or was not made is left out.
 
-        They are made one by one until one is answered, and then at the same time. Each round begins with another
-        record, so that no record that always fails keeps the others for good.
+        Requests are made one by one until one is answered; then the others are made at the same time. Each round begins
+        with another record, so a record that always fails does not block the others forever.
         """
         verdicts: dict[str, _Verdict] = {}
         unanswered = 0
