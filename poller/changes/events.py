@@ -65,7 +65,7 @@ class EventFrame:
             cause: the kind of reading.
             extensions: further attributes of each event, such as its trace; no part of the id.
         """
-        self._origin = f"{feed}\0{generation}\0".encode()
+        self._origin = blake2b(f"{feed}\0{generation}\0".encode(), digest_size=16)
         self._source = b'","source":' + _quoted(source) + b',"type":"'
         self._types = {kind: _quoted(f"{type_stem}.{kind}.v1")[1:-1] + b'","subject":' for kind in ChangeKind}
         self._cause = b',"cause":"' + cause.encode() + b'"}}'
@@ -74,8 +74,9 @@ class EventFrame:
     def event_id(self, change: Change) -> str:
         """The event's id: 32 lower-case hex digits; see the invariants of this module."""
         # No part holds a NUL (keys have none), so the parts cannot run into each other.
-        identity = self._origin + f"{change.key}\0{change.revision}\0".encode() + change.canonical
-        return blake2b(identity, digest_size=16).hexdigest()
+        digest = self._origin.copy()
+        digest.update(f"{change.key}\0{change.revision}\0".encode() + change.canonical)
+        return digest.hexdigest()
 
     def encode(self, change: Change, *, event_id: str, sequence: int, recorded: str) -> bytes:
         """The event as UTF-8 JSON.
@@ -104,12 +105,12 @@ class EventFrame:
         return head + self._content(change, room=MAX_EVENT_BYTES - len(head))
 
     def _content(self, change: Change, *, room: int) -> bytes:
+        if change.kind is ChangeKind.CREATED and change.raw is not None and change.previous is None:
+            return b'{"record":%b,"revision":%d%b' % (change.raw, change.revision, self._cause)
         end = b',"revision":%d' % change.revision + self._cause
         if change.changed:
             end = b',"changed":' + _quoted(change.changed) + end
         record = b'"record":' + change.raw if change.raw is not None else b""
-        if change.previous is None and change.kind is ChangeKind.CREATED:
-            return b"{" + record + end
         previous = (b"," if record else b"") + b'"previous":' + (change.previous or b"")
         if change.previous is None or len(record) + len(previous) + len(end) + 1 > room:
             previous = (b"," if record else b"") + b'"omitted":["previous"]'

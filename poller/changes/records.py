@@ -45,7 +45,9 @@ _INTEGER: Final = "\x01"  # before the digits in the key of an integer id; no id
 _DIGITS: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII).fullmatch
 _UUID_TEXT: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _UUID: Final = re.compile(_UUID_TEXT).fullmatch
-_UUIDS: Final = re.compile(rf"{_UUID_TEXT}(?:\n{_UUID_TEXT})*+").fullmatch  # a line each
+_UUID_LINE: Final = 37  # characters, with the line break
+_HYPHENS: Final = (8, 13, 18, 23)
+_HEXADECIMAL: Final = b"0123456789abcdef"
 _IN_PATH: Final = re.compile(ID_IN_PATH).fullmatch
 # CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
 _PLANE_ENDS: Final = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
@@ -167,8 +169,9 @@ def records_reader(id_field: str) -> Callable[[Sequence[bytes]], Sequence[Record
             ids = "\n".join(subjects)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
             return list(map(read, raws))
-        keys = ids.lower().split("\n")
-        if not (_UUIDS(ids) and len(keys) == len(raws) == len(heads)):
+        lines = ids.lower()
+        keys = lines.split("\n")
+        if not (are_uuids(lines) and len(keys) == len(raws) == len(heads)):
             return list(map(read, raws))
         modified = _together(list(map(modified_of, heads)), _moments, _moment)
         qualifications = _together(list(map(qualification_of, heads)), _references, _reference)
@@ -209,7 +212,21 @@ def _moments(lines: str) -> Sequence[str] | None:
 
 
 def _references(lines: str) -> Sequence[str] | None:
-    return lines.lower().split("\n") if _UUIDS(lines) else None
+    names = lines.lower()
+    return names.split("\n") if are_uuids(names) else None
+
+
+def are_uuids(lines: str) -> bool:
+    """Whether each of these lines is a UUID in lower case; much cheaper than to look at each."""
+    count = (len(lines) + 1) // _UUID_LINE
+    if not lines.isascii() or not count or len(lines) != count * _UUID_LINE - 1:
+        return False
+    text = lines.encode()
+    return (
+        all(text[at::_UUID_LINE] == b"-" * count for at in _HYPHENS)
+        and text[_UUID_LINE - 1 :: _UUID_LINE] == b"\n" * (count - 1)
+        and len(text.translate(None, _HEXADECIMAL)) == count * (len(_HYPHENS) + 1) - 1
+    )
 
 
 def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
@@ -256,17 +273,28 @@ def listed_keys(records: Iterable[bytes], id_field: str) -> Generator[None, None
 
 def usable_keys(records: Sequence[bytes], id_field: str) -> list[str]:
     """The keys of records of which each is known to be usable."""
-    try:
-        found: list[Any] = _ids_decoder(id_field)(b"[%b]" % b",".join(records))
-    except msgspec.MsgspecError:  # such as an integer beyond 64 bits
+    found = probable_keys(records, id_field)
+    if found is None:  # such as an integer beyond 64 bits
         read = record_reader(id_field)
         return [record.key for record in map(read, records) if isinstance(record, Record)]
+    return found
+
+
+def probable_keys(records: Sequence[bytes], id_field: str) -> list[str] | None:
+    """The keys that these records have if all are usable, in their order; None: some have none."""
+    try:
+        found: list[Any] = _ids_decoder(id_field)(b"[%b]" % b",".join(records))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(found) != len(records):
+        return None
     try:
         ids = "\n".join([one.id for one in found])
     except TypeError:  # some are integers
         return [text_key(one.id) if isinstance(one.id, str) else _INTEGER + str(one.id) for one in found]
     # Together: by far most ids are UUIDs, and reading each would cost more than all the rest of an unchanged page.
-    return ids.lower().split("\n") if _UUIDS(ids) else [text_key(one.id) for one in found]
+    lines = ids.lower()
+    return lines.split("\n") if are_uuids(lines) else [text_key(one.id) for one in found]
 
 
 @cache

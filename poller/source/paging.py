@@ -229,15 +229,15 @@ async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerato
 
 def slices(records: Sequence[R]) -> Iterator[Sequence[R]]:
     """The records in slices that are small enough for one commit."""
-    start = size = 0
-    for index, record in enumerate(records):
-        length = len(record.raw)
-        if index > start and (index - start == SLICE_RECORDS or size + length > SLICE_BYTES):
-            yield records[start:index]
-            start, size = index, 0
-        size += length
-    if start < len(records):
-        yield records[start:]
+    start, lengths = 0, [len(record.raw) for record in records]
+    while start < len(records):
+        end = min(start + SLICE_RECORDS, len(records))
+        size = sum(lengths[start:end])
+        while size > SLICE_BYTES and end > start + 1:
+            end -= 1
+            size -= lengths[end]
+        yield records[start:end]
+        start = end
 
 
 # Answers by which an API may refuse a parameter: bad request, too large, URI too long, unprocessable.

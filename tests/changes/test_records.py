@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -15,9 +16,11 @@ from poller.changes.records import (
     MAX_RECORD_BYTES,
     Record,
     Rejected,
+    are_uuids,
     identities,
     is_single,
     latest_versions,
+    probable_keys,
     record_reader,
     shape_of,
     twin_of,
@@ -510,3 +513,34 @@ def test_the_keys_of_usable_records_are_those_of_the_reader(ids: list[Any]) -> N
     """Read together, they are what they are one by one."""
     raws = [json.dumps({"n": 1, "id": one}).encode() for one in ids]
     assert usable_keys(raws, "id") == [one.key for one in map(record_reader("id"), raws) if isinstance(one, Record)]
+
+
+_LINES = st.lists(
+    st.uuids().map(str) | st.sampled_from(["", "0" * 36, "-" * 36, "0B8CE21A-7f3d-4cc5-9e1b-00aabbccddee"])
+)
+
+
+@given(_LINES, st.integers(0, 200), st.sampled_from(["", "\n", "-", "g", "A", "\xe9", "0"]))
+def test_lines_are_uuids_if_each_is_one(lines: list[str], at: int, put: str) -> None:
+    """Lines are looked at together; the answer is the one that each gives, whatever stands in them."""
+    text = "\n".join(lines)
+    text = text[:at] + put + text[at + len(put) :]
+    each = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+    assert are_uuids(text) is all(map(each, text.split("\n")))
+
+
+@given(
+    st.lists(
+        OBJECTS.map(lambda one: json.dumps(one).encode())
+        | st.sampled_from(
+            [b'{"id":"a"}', b'{"id":7}', b'{"id":"7"}', b"{}", b"7", b'{"id":"\xff"}', b'{"id":[]}', b"[" * 3000]
+        )
+    )
+)
+def test_probable_keys_are_those_of_usable_records(raws: list[bytes]) -> None:
+    """Where there are any, there is one for each record, and the usable ones have these."""
+    found = probable_keys(raws, "id")
+    if found is not None:
+        assert len(found) == len(raws)
+        for key, record in zip(found, map(record_reader("id"), raws), strict=True):
+            assert isinstance(record, Rejected) or record.key == key
