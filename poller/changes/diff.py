@@ -43,6 +43,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         removed: whether it is a tombstone, which keeps the revision for a record that returns.
         missing: whether the last full reading did not hold it and nothing else could confirm that it is gone.
         unreadable: why it cannot be read; ``raw`` is then what the store holds instead of a record.
+        changed_at: when the change was noticed that was its last one, seconds since 1970; 0: unknown.
     """
 
     revision: int
@@ -51,6 +52,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     removed: bool = False
     missing: bool = False
     unreadable: str = ""
+    changed_at: int = 0
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):

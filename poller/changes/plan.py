@@ -17,6 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from datetime import datetime
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -102,7 +103,10 @@ class _CommitBuilder:
         self._frame = frame
         self._sequence = sequence
         self._recorded = recorded
+        self._changed_at = seconds_of(recorded)
         self._digest = blake2b(digest_size=16)
+        self._event_ids: list[str] = []
+        self._kinds: list[ChangeKind] = []
         self._backwards = 0
         self.superseded: list[Record] = []
         self.withheld = 0
@@ -116,11 +120,14 @@ class _CommitBuilder:
     def publish(self, change: Change, raw: bytes, frame: EventFrame | None) -> None:
         self._sequence += 1
         event_id = self._frame.event_id(change)
-        self._digest.update(event_id.encode())
+        self._event_ids.append(event_id)
         frame = frame or self._frame
         event = frame.encode(change, event_id=event_id, sequence=self._sequence, recorded=self._recorded)
         self.events.append(event)
-        self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw)
+        self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw, changed_at=self._changed_at)
+
+    def count(self, kind: ChangeKind) -> None:
+        self._kinds.append(kind)
 
     def pass_over(self, record: Record, snapshot: Snapshot | None, rules: PublishRules) -> None:
         """Count a record that is as it was."""
@@ -136,7 +143,7 @@ class _CommitBuilder:
 
     def keep_silently(self, change: Change, raw: bytes) -> None:
         self._digest.update(raw)
-        self.snapshots[change.key] = Snapshot(change.revision - 1, 0, raw)
+        self.snapshots[change.key] = Snapshot(change.revision - 1, 0, raw, changed_at=self._changed_at)
 
     def holds(self, change: Change, holding: VersionPolicy) -> bool:
         """Whether this older version is held back; that is recorded."""
@@ -175,6 +182,9 @@ class _CommitBuilder:
         return None
 
     def commit(self, generation: str, sequence: int) -> Commit:
+        self._digest.update("".join(self._event_ids).encode())
+        for kind in ChangeKind:
+            self.tally.count(kind, self._kinds.count(kind))
         return Commit(
             generation,
             sequence,
@@ -239,15 +249,21 @@ def plan(
             draft.keep_as_it_is(change.key, snapshot.raw, snapshot)  # it was not missing
             continue
         draft.release(record.key, rules.holding)
-        draft.tally.count(change.kind)
+        draft.count(change.kind)
         if whole.qualification:
             draft.qualifications[whole.qualification] = None
         again = rules.again if change.kind is ChangeKind.MODIFIED else None
+        kept = rules.kept(whole.raw, snapshot) if rules.shape else whole.raw
         if rules.silent and again is None:
-            draft.keep_silently(change, rules.kept(whole.raw, snapshot))
+            draft.keep_silently(change, kept)
         else:
-            draft.publish(change, rules.kept(whole.raw, snapshot), again)
+            draft.publish(change, kept, again)
     return draft.commit(generation, sequence), draft.tally
+
+
+def seconds_of(recorded: str) -> int:
+    """The seconds since 1970 of a moment as :func:`~poller.clock.rfc3339` writes it, as far as 32 bits reach."""
+    return min(max(int(datetime.fromisoformat(recorded).timestamp()), 0), 0xFFFF_FFFF)
 
 
 def _goes_back(record: Record, change: Change, snapshot: Snapshot) -> bool:
@@ -454,9 +470,9 @@ class RoundCounts(msgspec.Struct, gc=False):
         """The number of published events, and of those that a silent baseline kept back."""
         return self.created + self.modified + self.removed
 
-    def count(self, kind: ChangeKind) -> None:
-        """Count one change of this kind."""
-        setattr(self, kind, getattr(self, kind) + 1)
+    def count(self, kind: ChangeKind, number: int) -> None:
+        """Count so many changes of this kind."""
+        setattr(self, kind, getattr(self, kind) + number)
 
 
 COUNTERS: Final = RoundCounts.__struct_fields__
@@ -556,6 +572,11 @@ class SeenKeys:
         place = bisect_left(shelf, number)
         return place < len(shelf) and shelf[place] == number
 
+    def __len__(self) -> int:
+        """How many different keys were added."""
+        self._sort()
+        return sum(len(set(shelf)) for shelf in self._shelves)
+
     def __bool__(self) -> bool:
         """Whether any key was added."""
         return bool(self._unsorted) or any(self._shelves)
@@ -616,6 +637,7 @@ def plan_removals(
         event_id = frames[key].event_id(change)
         digest.update(event_id.encode())
         events.append(frames[key].encode(change, event_id=event_id, sequence=number, recorded=recorded))
-        snapshots[key] = Snapshot(last.revision + 1, number, previous or b"", removed=True)
+        raw, changed_at = previous or b"", seconds_of(recorded)
+        snapshots[key] = Snapshot(last.revision + 1, number, raw, removed=True, changed_at=changed_at)
     commit = Commit(generation, sequence, snapshots, tuple(events), rejected, digest=digest.hexdigest())
     return commit, RoundCounts(removed=len(gone))

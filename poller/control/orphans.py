@@ -39,6 +39,7 @@ from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKe
 from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name, nonce_of
 from poller.store.members import MemberConfiguration, MemberList, Members, members_seen
 from poller.store.recovery import known_feeds, store_unread
+from poller.store.snapshots import FORM
 from poller.store.stats import Backlog, Pair, backlogs
 from poller.store.stream import EARLIEST, EntryId, consumer_groups, last_id
 from poller.store.subscriptions import UNREADABLE, Registered, Subscriptions, health_field
@@ -373,6 +374,7 @@ def stated(settings: Settings) -> MemberConfiguration:
             one.id: _digest("all" if one.feeds is None else " ".join(sorted(one.feeds)))
             for one in settings.subscriptions
         },
+        snapshots=FORM,
     )
 
 

@@ -28,9 +28,11 @@ from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.round import run_round
 from poller.store.feed import FeedScripts, FeedStore, named_qualifications
 from poller.store.feed_state import Loss
-from poller.store.keys import FeedKeys, remembered_key
+from poller.store.keys import FeedKeys, MemberKeys, remembered_key
 from poller.store.lease import member_name, nonce_of
+from poller.store.members import every_member_reads
 from poller.store.recovery import FeedMemory
+from poller.store.snapshots import FORM
 from poller.telemetry.metrics import RoundCosts, counted, process_metrics
 
 _log = structlog.get_logger("poller.round")
@@ -240,6 +242,7 @@ def _store(
         lease=settings.lease.ttl,
         clock=clock,
         memory=FeedMemory(client, remembered_key(settings.redis.prefix), feed_id, clock=clock),
+        may_convert=partial(every_member_reads, client, MemberKeys.of(settings.redis.prefix), FORM),
     )
 
 

@@ -37,12 +37,25 @@ from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store import snapshots as held_versions
 from poller.store.commands import FeedPause, pause_of
-from poller.store.feed_state import TOMBSTONES, FeedState, marked, state_of
+from poller.store.feed_state import FORMS, TOMBSTONES, FeedState, Forms, marked, state_of
 from poller.store.keys import FeedKeys
 from poller.store.lease import RELEASE_SECONDS, HeldElsewhere, Lease, LeaseScripts
 from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, lua
-from poller.store.snapshots import UNPACKED, PackedSnapshots, SnapshotCodec, UnknownDictionary, kept_versions
+from poller.store.snapshots import (
+    FORM,
+    UNPACKED,
+    PackedSnapshots,
+    SnapshotCodec,
+    UnknownDictionary,
+    are_stored,
+    former_name,
+    is_former,
+    kept_versions,
+    key_of,
+    name_of,
+    names_of,
+)
 from poller.store.stream import EntryId
 from poller.telemetry import metrics as costs
 from poller.telemetry import tracing
@@ -59,6 +72,8 @@ _GENERATION_BYTES: Final = 8
 _SUBMITTED_MS: Final = 10_000  # how long a pause may take from its moment until the store has it
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
 _LATEST_AT_ONCE: Final = 100  # events
+_CONVERTED_AT_ONCE: Final = 500  # snapshots
+_CONVERTED_BYTES: Final = 1024 * 1024  # of their records
 
 
 _log = structlog.get_logger("poller.store")
@@ -72,6 +87,7 @@ class FeedScripts(LeaseScripts):
         super().__init__(client, shebang=shebang)
         self.begin: AsyncScript = client.register_script(shebang + lua("begin_round"))
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
+        self.convert: AsyncScript = client.register_script(shebang + lua("convert_snapshots"))
 
 
 LISTED: Final = 8
@@ -114,6 +130,10 @@ class PackedCommit(msgspec.Struct, frozen=True):
 
     codec: SnapshotCodec
     stored: list[bytes]
+
+
+async def _always() -> bool:
+    return True
 
 
 class RandomSample(Generic[T]):
@@ -167,6 +187,7 @@ class FeedStore:
         lease: timedelta,
         clock: Clock,
         memory: FeedMemory | None = None,
+        may_convert: Callable[[], Awaitable[bool]] = _always,
     ) -> None:
         """Take what the store works with.
 
@@ -176,6 +197,7 @@ class FeedStore:
             lease: how long it lives without being renewed.
             clock: the store's.
             memory: what is remembered of the feed; by default what this value sees.
+            may_convert: whether snapshots of the first form may be replaced, for all others read the second one, too.
         """
         self.keys = keys
         self.memory = memory or FeedMemory(clock=clock)
@@ -193,6 +215,11 @@ class FeedStore:
         self._asked = 0
         self._codec: SnapshotCodec | None = None
         self._commits = 0  # how many have come to an end
+        self._may_convert = may_convert
+        self._forms: Forms = "1 2"  # of the snapshots that are there once something was written
+        self._stored_forms: Forms = "1 2"  # as the store has it
+        self._tombstones_counted: int | None = None
+        self._counts_fit = False  # whether the number of tombstones was the counted one when all were read last
 
     async def open_round(self) -> FeedState | HeldElsewhere | FeedPause:
         """Acquire or renew the lease and read the feed's state; create the state where a part of it is missing.
@@ -205,7 +232,8 @@ class FeedStore:
         await self.memory.recall()
         before = self.lease.claimed
         if not before or self._asked != self.lease.asked:
-            self._codec = None  # without the lease, another process may have added a dictionary
+            # Without the lease, another process may have added a dictionary, or counted otherwise.
+            self._codec, self._counts_fit = None, False
         until = self.lease.claim()
         self._asked = self.lease.asked
         with translated(self._client):
@@ -218,17 +246,74 @@ class FeedStore:
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
         state, found = self._state(answer[0], now_ms=int(answer[2])), answer[1].decode()
         if state.generation != self._generation:
-            self._codec = None  # the dictionaries are gone with the state that they belonged to
+            self._codec, self._counts_fit = None, False  # the dictionaries are gone with their state
         self.lease.grant(until)
         self._generation, self._sequence = state.generation, state.sequence
+        self._tombstones_counted = state.tombstones
+        await self._take_forms(state)
         state = await self._without_loss(state, found)
         if state.tombstones is None and state.kept_records and state.loss is None:
             marks = {TOMBSTONES: str(await self._tombstones())}
             await self.commit(Commit(state.generation, state.sequence, marks=marks))
             state = marked(state, marks)
+        if self._forms == "1 2":
+            await self._convert()
         self.memory.begun(state, found)
         self._polled_ms = state.now_ms
         return state
+
+    async def _take_forms(self, state: FeedState) -> None:
+        """Decide on the form to write in: the second one if it stands in this feed, or all others read it."""
+        forms = self._stored_forms = state.forms
+        if forms == "1" and await self._may_convert():
+            forms = "2" if state.kept_records == 0 else "1 2"
+        if forms != self._forms:
+            self._forms, self._codec = forms, None
+
+    async def _convert(self) -> None:
+        """Replace all snapshots of the first form; what cannot be read goes to its new name as it is.
+
+        Raises:
+            Fenced: the lease is another's.
+            Stale: the feed was reset since.
+            StoreError: see :func:`~poller.redis.client.translated`. The next round goes on.
+        """
+        cursor = 0
+        while True:
+            with translated(self._client):
+                cursor, found = await self._client.hscan(self.keys.snapshots, cursor, count=_CONVERTED_AT_ONCE)
+            await self._replace(cast("dict[bytes, bytes]", found))
+            if not cursor:
+                await self._write_converted("2 after 1", [])
+                return
+
+    async def _replace(self, found: Mapping[bytes, bytes]) -> None:
+        """Replace those of the first form, in scripts of a size that does not keep the store busy for others."""
+        codec, size, some = await self._loaded(), 0, list[bytes]()
+        for name, stored in found.items():
+            with suppress(UnicodeDecodeError):  # no process of this program has written it
+                if is_former(name, stored):
+                    key, converted = key_of(name), stored
+                    with suppress(UnknownDictionary, ValueError, IndexError):
+                        before = codec.decode(key, stored)
+                        converted, size = codec.encode(key, before), size + len(before.raw)
+                    some += (name, stored, name_of(key), converted)
+            if size >= _CONVERTED_BYTES:
+                await self._write_converted("1 2", some)
+                size, some = 0, []
+        if some:
+            await self._write_converted("1 2", some)
+
+    async def _write_converted(self, forms: Forms, conversions: Sequence[bytes]) -> None:
+        keys = [self.keys.lease, self.keys.state, self.keys.snapshots]
+        arguments: list[Argument] = [self.lease.token, self._generation, self._sequence, FORMS, forms]
+        with translated(self._client):
+            answer = await self._scripts.convert(keys, [*arguments, *conversions])
+        if answer == b"FENCED":
+            raise await self.lease.fenced("snapshots not converted")
+        if answer == b"STALE":
+            raise Stale(f"{self.keys.state} is not what it was when this round began; no snapshot was converted")
+        self._forms = self._stored_forms = forms
 
     def _paused(self, pause: FeedPause) -> FeedPause:
         """The pause, noted if the feed was polled since it: then the store went back. One is noted once."""
@@ -304,10 +389,7 @@ class FeedStore:
         known, packed = dict[str, Snapshot](), dict[str, bytes]()
         room = UNPACKED
         for start in range(0, len(record_keys), _READ_AT_ONCE):
-            some = record_keys[start : start + _READ_AT_ONCE]
-            with translated(self._client):
-                stored = cast("list[bytes | None]", await self._client.hmget(self.keys.snapshots, some))
-            found = {key: value for key, value in zip(some, stored, strict=True) if value is not None}
+            found = await self._found(record_keys[start : start + _READ_AT_ONCE])
             read = await self._decoded(found, room=room)
             known |= read
             room -= sum(len(one.raw) for one in read.values())
@@ -316,11 +398,51 @@ class FeedStore:
         reach("known.read")
         return PackedSnapshots(known, packed, await self._unpack()) if packed else known
 
-    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
+    async def _found(self, record_keys: list[str]) -> dict[str, bytes]:
+        """What is stored of these records, in either form."""
+        if self._forms == "1":
+            return await self._read(record_keys, record_keys)
+        found = await self._read(record_keys, names_of(record_keys))
+        if self._forms != "2" and len(found) < len(record_keys):
+            former = {key: name for key in record_keys if key not in found and (name := former_name(key))}
+            found |= await self._read(list(former), list(former.values()))
+        return found
+
+    async def _read(self, record_keys: Sequence[str], names: Sequence[str | bytes]) -> dict[str, bytes]:
+        if not names:
+            return {}
+        with translated(self._client):
+            stored = cast("list[bytes | None]", await self._client.hmget(self.keys.snapshots, names))
+        return {key: value for key, value in zip(record_keys, stored, strict=True) if value is not None}
+
+    async def are_stored(self, record_keys: list[str], raws: Sequence[bytes]) -> list[bool] | None:
+        """Whether each of these records is as it is stored, and not removed or marked as missing. Nothing is unpacked.
+
+        Args:
+            record_keys: of at most a thousand records.
+            raws: their bytes as received.
+
+        Returns:
+            False also where that is not known; None: of none it is.
+        """
+        if self._forms == "1":
+            return None
+        with translated(self._client):
+            stored = await self._client.hmget(self.keys.snapshots, names_of(record_keys))
+        return are_stored(raws, cast("list[bytes | None]", stored))
+
+    async def absent(self, seen: Container[str], *, most: int, known: int | None = None) -> MissingRecords:
         """The live snapshots whose keys are not among those seen: how many, and ``most`` of them.
 
         With them come a few that are among those seen.
+
+        Args:
+            seen: the keys that were listed.
+            most: how many are returned.
+            known: how many were seen, if each of them is of a live record: where no more are live, none is missing.
         """
+        if known is not None and self._counts_fit and known == await self._live():
+            return MissingRecords(known, 0, {})
         codec = await self._loaded()
         live = missing = cursor = 0
         some, listed = dict[str, bytes](), RandomSample[tuple[str, bytes]](LISTED, self._clock)
@@ -331,7 +453,7 @@ class FeedStore:
                 if codec.removed(stored):
                     continue
                 live += 1
-                key = field.decode()
+                key = key_of(field)
                 if key not in seen:
                     if key not in some:
                         missing += 1
@@ -340,8 +462,22 @@ class FeedStore:
                 else:
                     listed.offer((key, stored))
             if not cursor:
+                self._counts_fit = live == await self._live()
                 drawn = await self._checked(dict(listed.drawn))
                 return MissingRecords(live, missing, await self._checked(some), drawn)
+
+    def _count_tombstones(self, commit: Commit) -> None:
+        """Note their number, which has to be found right once more before it is used."""
+        number = commit.marks.get(TOMBSTONES)
+        if number is not None:
+            self._tombstones_counted, self._counts_fit = int(number), False
+
+    async def _live(self) -> int | None:
+        """How many snapshots are not of removed records, by what was counted; None: it was not."""
+        if self._tombstones_counted is None:
+            return None
+        with translated(self._client):
+            return await self._client.hlen(self.keys.snapshots) - self._tombstones_counted
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:
         """The subjects, those that are UUIDs in lower case, of the events of this age at most.
@@ -401,7 +537,7 @@ class FeedStore:
             return read
         packed = {key: value for key, value in stored.items() if key not in read}
         unpack = await self._unpack()
-        return PackedSnapshots(read, packed, lambda value: checked(unpack(value)))
+        return PackedSnapshots(read, packed, lambda key, value: checked(unpack(key, value)))
 
     async def _tombstones(self) -> int:
         """How many snapshots are of removed records: counted once, where an earlier version has not counted them."""
@@ -426,13 +562,13 @@ class FeedStore:
         """The versions held back, by record key."""
         return await kept_versions(self._client, self.keys.held_versions)
 
-    async def _unpack(self) -> Callable[[bytes], Snapshot]:
+    async def _unpack(self) -> Callable[[str, bytes], Snapshot]:
         """What unpacks one snapshot, and marks one that cannot be read as such."""
         codec, sequence = await self._loaded(), self._sequence
 
-        def unpack(stored: bytes) -> Snapshot:
+        def unpack(key: str, stored: bytes) -> Snapshot:
             try:
-                return codec.decode(stored)
+                return codec.decode(key, stored)
             except (UnknownDictionary, ValueError, IndexError) as error:
                 return SnapshotCodec.unreadable(stored, str(error), sequence=sequence)
 
@@ -474,7 +610,7 @@ class FeedStore:
         codec = self._codec
         if codec is None or not codec.is_settled:
             return None
-        return PackedCommit(codec, codec.encode_all(commit.snapshots.values()))
+        return PackedCommit(codec, codec.encode_all(commit.snapshots))
 
     async def commit(self, commit: Commit) -> None:
         """Write it, once. Cancelled, it finishes first (for so long as :data:`LAST_WAIT`) and then stops.
@@ -502,15 +638,22 @@ class FeedStore:
             StoreError: as there.
         """
         codec = await self._loaded()
-        dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
+        dictionary = codec.train_with(commit.snapshots)
         known, now_ms = codec.dictionaries, milliseconds_of(self._clock.now())
         if dictionary:
             codec.add(*dictionary)
         try:
             if packed is None or packed.codec is not codec:
-                packed = PackedCommit(codec, codec.encode_all(commit.snapshots.values()))
+                packed = PackedCommit(codec, codec.encode_all(commit.snapshots))
             arguments = commit_arguments(
-                commit, packed.stored, dictionary, known=known, nonce=self.lease.token, now_ms=now_ms
+                commit,
+                packed.stored,
+                dictionary,
+                known=known,
+                nonce=self.lease.token,
+                now_ms=now_ms,
+                forms=self._forms,
+                stored_forms=self._stored_forms,
             )
             await self._send(commit, arguments)
         except BaseException:
@@ -519,6 +662,8 @@ class FeedStore:
         finally:
             self._commits += 1
         self._codec = codec
+        self._stored_forms = self._forms
+        self._count_tombstones(commit)
         self.appended += sum(map(len, commit.events))
         self._sequence = commit.next_sequence
         self.memory.moved(commit.next_sequence, at_ms=milliseconds_of(self._clock.now()))
@@ -546,7 +691,8 @@ class FeedStore:
             with translated(self._client):
                 kept = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.dictionaries))
             try:
-                codec = SnapshotCodec({int(number): dictionary for number, dictionary in kept.items()})
+                form = 1 if self._forms == "1" else FORM
+                codec = SnapshotCodec({int(number): dictionary for number, dictionary in kept.items()}, form=form)
             except ValueError as error:
                 raise StoreError(f"{self.keys.dictionaries} holds what this version cannot read: {error}") from None
             if commits != self._commits:  # what was read may be from before the end of a commit
@@ -582,7 +728,7 @@ _decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 def _unpacked(
     stored: Mapping[str, bytes],
-    decode: Callable[[bytes], Snapshot],
+    decode: Callable[[str, bytes], Snapshot],
     *,
     room: int,
     failures: dict[str, str] | None = None,
@@ -593,7 +739,7 @@ def _unpacked(
         if room <= 0:
             break
         try:
-            snapshots[key] = snapshot = decode(value)
+            snapshots[key] = snapshot = decode(key, value)
         except (UnknownDictionary, ValueError, IndexError) as error:
             if failures is None:
                 raise
@@ -695,6 +841,8 @@ def commit_arguments(
     known: int,
     nonce: str,
     now_ms: int,
+    forms: Forms = "1",
+    stored_forms: Forms = "1",
 ) -> list[Argument]:
     """Everything that the script is to check and to write.
 
@@ -705,17 +853,24 @@ def commit_arguments(
         known: how many dictionaries there were before it.
         nonce: of this process' lease.
         now_ms: the store's clock in milliseconds: when qualifications and rejected records were seen.
+        forms: of the feed's snapshots with these.
+        stored_forms: of those before.
     """
+    keys = list(commit.snapshots)
+    may_be_former = forms != "1" and stored_forms != "2"
+    names: Sequence[str | bytes] = keys if forms == "1" else names_of(keys)
+    forms_mark: list[Argument] = [] if forms == stored_forms else [FORMS, forms]
     sections: list[list[Argument]] = [
-        list(chain.from_iterable(zip(commit.snapshots, stored, strict=True))),
+        list(chain.from_iterable(zip(names, stored, strict=True))),
         list(commit.events),
         list(chain.from_iterable(map(_quarantined, commit.rejected))),
         list(commit.qualifications),
         list(dictionary or ()),
-        list(chain.from_iterable((name, value or "") for name, value in commit.marks.items())),
+        [*forms_mark, *chain.from_iterable((name, value or "") for name, value in commit.marks.items())],
         list(chain.from_iterable((name, encode_listing(one)) for name, one in commit.listings.items())),
         list(chain.from_iterable((name, held_versions.encode_held(one)) for name, one in commit.held.items() if one)),
         [name for name, one in commit.held.items() if one is None],
+        [name for key in keys if (name := former_name(key))] if may_be_former else [],
     ]
     checks: list[Argument] = [
         nonce,

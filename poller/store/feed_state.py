@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 import msgspec
 
@@ -63,6 +63,12 @@ TAKEN_OVER: Final = "taken_over"
 RECHECK_AT: Final = "recheck_at"
 RECHECK_FROM: Final = "recheck_from"
 RECHECKED: Final = "rechecked"
+
+FORMS: Final = b"\xffforms"
+"""The forms of the feed's snapshots. Its name is no text, so that earlier versions, which know one form, refuse it."""
+
+Forms = Literal["1", "1 2", "2 after 1", "2"]
+"""See :mod:`poller.store.snapshots`. In the first three, records may stand in the first form."""
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -139,6 +145,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         anew_at: when the feed was reset because a part of it was lost, milliseconds of the server's clock.
         lost: what was lost last, in words.
         lost_at: when that was noticed.
+        forms: of its snapshots.
         now_ms: the server's clock when the lease was taken; 0 where it was not asked. Not a part of the hash.
         loss: the loss found when the lease was acquired, if it was not reported yet. Not a part of the hash.
     """
@@ -186,6 +193,7 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     anew_at: int | None = None
     lost: str | None = None
     lost_at: datetime | None = None
+    forms: Forms = "1"
     now_ms: int = 0
     loss: Loss | None = None
 
@@ -194,10 +202,14 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
     """The state from the hash as Redis answers it.
 
     Raises:
-        ValueError: it has no readable sequence, or a field that no version of this program has written.
+        ValueError: it has no readable sequence, a field that no version of this program has written, or snapshots of a
+            form that a later version has written.
     """
     found: dict[str, Any] = {"generation": "", "sequence": 0}
     for field, value in fields.items():
+        if field == FORMS:
+            found["forms"] = _forms(value)
+            continue
         name = field.decode()
         decode = _DECODERS.get(name)
         decoded = decode(value.decode("utf-8", "replace")) if decode else None
@@ -210,6 +222,13 @@ def marked(state: FeedState, marks: Mapping[str, str | None]) -> FeedState:
     """The state once these marks are set. Only such as stand in the state under their own names."""
     read = state_of({name.encode(): (value or "").encode() for name, value in marks.items() if value is not None})
     return msgspec.structs.replace(state, **{name: getattr(read, name) for name in marks})
+
+
+def _forms(value: bytes) -> Forms:
+    text = value.decode("utf-8", "replace")
+    if text not in get_args(Forms):
+        raise ValueError(f"snapshots of the forms {text!r}, which a later version has written")
+    return cast("Forms", text)
 
 
 def fields_mark(fields: tuple[str, ...]) -> str:
@@ -264,6 +283,6 @@ _DECODERS: Final[Mapping[str, Callable[[str], object]]] = {
     FORMERS: lambda text: tuple(text.split()),
     FIELDS: _fields,
 }
-_NOT_STORED: Final = {"loss"}
+_NOT_STORED: Final = {"loss", "forms"}  # the one is not kept, the other not under its name
 if undecoded := set(FeedState.__struct_fields__) - _DECODERS.keys() - set(_ATTRIBUTES.values()) - _NOT_STORED:
     raise TypeError(f"FeedState: no decoder for {', '.join(sorted(undecoded))}; add its type to _BY_TYPE")

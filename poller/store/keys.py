@@ -9,7 +9,7 @@ key ends in        type    holds
 ``events``         STREAM  one field ``data`` an entry: the CloudEvent in structured JSON
 ``state``          HASH    generation, sequence, digest of the last commit, and the marks of
 :mod:`poller.store.feed_state`
-``snapshots``      HASH    record key to snapshot (:mod:`poller.store.snapshots`)
+``snapshots``      HASH    record, by its key or a name for that, to snapshot (:mod:`poller.store.snapshots`)
 ``dictionaries``   HASH    number to the compression dictionary that snapshots name
 ``lease``          STRING  who may write: the process's name, ``/`` and a nonce; expires
 ``quarantine``     STREAM  records that could not be used: ``raw`` (cut), ``reason``, ``digest`` (of all of it); bounded

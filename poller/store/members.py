@@ -43,12 +43,14 @@ class MemberConfiguration(msgspec.Struct, frozen=True):
         sources: digest of the ``base_url`` of each source, by name.
         sinks: digest of the ``sink`` of each subscription of the file, by id; None where it does not say.
         wanted: digest of the ``feeds`` of each of them, likewise; an earlier version of the program does not say.
+        snapshots: the latest form of snapshots that it reads; an earlier version reads the first and does not say.
     """
 
     feeds: tuple[str, ...] | None = None
     sources: Mapping[str, str] = {}
     sinks: Mapping[str, str] | None = None
     wanted: Mapping[str, str] = {}
+    snapshots: int = 1
 
 
 UNSAID: Final = MemberConfiguration()
@@ -89,6 +91,10 @@ class MemberList(msgspec.Struct, frozen=True):
         said = [self.configurations.get(name, UNSAID).feeds for name in names]
         listed = [feeds for feeds in said if feeds is not None]
         return frozenset(chain(*listed)) if len(listed) == len(said) else None
+
+    def reads(self, form: int) -> bool:
+        """Whether each of these processes says that it reads this form of snapshots."""
+        return all(self.configurations.get(name, UNSAID).snapshots >= form for name in self.roles)
 
     @property
     def subscriptions(self) -> ListedSubscriptions:
@@ -210,6 +216,14 @@ async def members_seen(client: Redis, keys: MemberKeys) -> MemberList:
         roles={name: found.roles.get(name, frozenset()) for name in alive},
         configurations={name: found.configurations.get(name, UNSAID) for name in alive},
     )
+
+
+async def every_member_reads(client: Redis, keys: MemberKeys, form: int) -> bool:
+    """Whether each live process says that it reads this form of snapshots; False also if that cannot be asked."""
+    try:
+        return (await members_seen(client, keys)).reads(form)
+    except StoreError:
+        return False
 
 
 def _seen(version: str, roles: Sequence[bytes], configurations: Sequence[bytes]) -> MemberList:

@@ -1,17 +1,37 @@
 """The stored form of snapshots, compressed because each record of the API has one.
 
-Layout: one byte of flags, two varints (revision, sequence), one byte with the number of the compression dictionary
-where the flags name one, then the record. Records of one feed look alike, so a dictionary trained on a few of them
-(zstd, 4 KiB) brings a record of 280 bytes to about 80. The dictionary is kept in Redis beside the snapshots and written
-in the same commit as the first snapshots that need it; snapshots written before it existed stay readable.
+Records of one feed look alike, so a dictionary trained on a few of them (zstd, 4 KiB) brings a record of 280 bytes to
+about 80. The dictionary is kept in Redis beside the snapshots and written in the same commit as the first snapshots
+that need it; snapshots written before it existed stay readable. Training is deterministic and done once for a feed, as
+soon as :data:`SAMPLES` records went by.
 
-Training is deterministic and done once for a feed, as soon as :data:`SAMPLES` records went by.
+There are two forms; the flags of a snapshot say which one it has.
+
+======  ============================================================================================================
+first   one byte of flags, two varints (revision, sequence), one byte with the number of the compression dictionary
+        where the flags name one, then the record; the field's name is the record's key
+second  the same with four bytes more before the number (the time of the last change, seconds), one varint behind it
+        where the record is stored without its id (its place), and a seal of 12 bytes at the end; the field's name is
+        :func:`name_of` the record's key, which gives the id back
+======  ============================================================================================================
+
+The seal is a digest of the record as it was received and of all that stands before the seal. So it tells whether a
+received record is the stored one, and whether the stored bytes are whole, before anything is decompressed.
+
+A feed holds the first form, both, or the second (:data:`poller.store.feed_state.FORMS`). It gets the second once each
+live process says that it reads that, and keeps it. Earlier versions refuse a feed that holds it.
+
+**Invariants**
+
+- A record stands in the hash once: a snapshot that is written in the second form deletes that of the first form.
+- No snapshot is written in the first form where the second one stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain
 from typing import Any, Final, cast
 
@@ -21,6 +41,7 @@ from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
+from poller.changes.records import are_uuids
 from poller.redis.errors import translated
 
 SAMPLES: Final = 64
@@ -30,10 +51,29 @@ _LEVEL: Final = 3
 _WARM: Final = 64
 _TOGETHER: Final = 8  # snapshots; for fewer it does not pay
 
+FORM: Final = 2
+"""The latest form of snapshots that this version reads."""
+
 _REMOVED: Final = 1
 _COMPRESSED: Final = 2
 _DICTIONARY: Final = 4
 _MISSING: Final = 8
+_SEALED: Final = 16  # the second form
+_WITHOUT_ID: Final = 32
+_KNOWN_FLAGS: Final = _REMOVED | _COMPRESSED | _DICTIONARY | _MISSING | _SEALED | _WITHOUT_ID
+_LIVE: Final = frozenset(
+    bytes((flags,)) for flags in range(_KNOWN_FLAGS + 1) if flags & (_REMOVED | _MISSING | _SEALED) == _SEALED
+)
+_SEAL_BYTES: Final = 12
+_DIGEST: Final = blake2b(digest_size=_SEAL_BYTES)
+_TIME_BYTES: Final = 4
+
+_ONE_BYTE: Final = range(0x80)
+_SMALL: Final = tuple(bytes((number,)) for number in _ONE_BYTE)
+
+_UUID_BYTES: Final = 16
+_UUID_CHARACTERS: Final = 36
+_UUID_NAME: Final = b"\x02"  # before the bytes of a UUID; no key begins with it, for an id has no control characters
 
 _FRAME: Final = zstandard.ZstdCompressionParameters.from_level(
     _LEVEL, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=1, write_dict_id=0, write_checksum=0
@@ -51,8 +91,9 @@ class UnknownDictionary(LookupError):
 class SnapshotCodec:
     """Snapshots to bytes and back, with the dictionaries of one feed. All codecs are one thread's: they share much."""
 
-    def __init__(self, dictionaries: Mapping[int, bytes] | None = None) -> None:
-        """Take the dictionaries kept so far, by number; the highest is used for writing."""
+    def __init__(self, dictionaries: Mapping[int, bytes] | None = None, *, form: int = FORM) -> None:
+        """Take the dictionaries kept so far, by number; the highest is used for writing, in this form."""
+        self._is_sealing = form == FORM
         self._dictionaries: dict[int, bytes] = {}
         self._newest: int | None = None
         self._samples: list[bytes | bytearray | memoryview] = []
@@ -91,32 +132,75 @@ class SnapshotCodec:
         except zstandard.ZstdError:
             return None  # samples too small or too much alike: compression without a dictionary does as well
 
-    def encode(self, snapshot: Snapshot) -> bytes:
-        """The stored form of a snapshot."""
-        return self._stored(snapshot, _compressor(self._dictionary).compress(snapshot.raw))
+    def train_with(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes] | None:
+        """As :meth:`train`, with what is to be stored of these records."""
+        if self.is_settled:
+            return None
+        return self.train(self._bodies(snapshots, [one.raw for one in snapshots.values()])[1])
 
-    def encode_all(self, snapshots: Collection[Snapshot]) -> list[bytes]:
-        """The stored forms of snapshots, which are compressed together."""
-        raws = [snapshot.raw for snapshot in snapshots]
-        if len(raws) < _TOGETHER or not any(raws):  # zstandard refuses to compress nothing
-            return [self.encode(snapshot) for snapshot in snapshots]
+    def encode(self, key: str, snapshot: Snapshot) -> bytes:
+        """The stored form of a record's snapshot."""
+        places, bodies = self._bodies([key], [snapshot.raw])
+        packed = [_compressor(self._dictionary).compress(body) for body in bodies]
+        return next(self._joined([snapshot], places, bodies, packed))
+
+    def encode_all(self, snapshots: Mapping[str, Snapshot]) -> list[bytes]:
+        """The stored forms of snapshots, by their records' keys, in this order; they are compressed together."""
+        places, bodies = self._bodies(snapshots, [one.raw for one in snapshots.values()])
+        if len(bodies) < _TOGETHER or not any(bodies):  # zstandard refuses to compress nothing
+            return [self.encode(key, one) for key, one in snapshots.items()]
         compressor: Any = _compressor(self._dictionary)  # whose types leave out lists
-        packed = compressor.multi_compress_to_buffer(raws, threads=1)
-        return [self._stored(snapshot, one.tobytes()) for snapshot, one in zip(snapshots, packed, strict=True)]
+        packed = [one.tobytes() for one in compressor.multi_compress_to_buffer(bodies, threads=1)]
+        return list(self._joined(snapshots.values(), places, bodies, packed))
 
     @property
     def _dictionary(self) -> bytes | None:
         """The one to write with."""
         return None if self._newest is None else self._dictionaries[self._newest]
 
-    def _stored(self, snapshot: Snapshot, packed: bytes) -> bytes:
-        flags = (_REMOVED if snapshot.removed else 0) | (_MISSING if snapshot.missing else 0)
-        head = _varint(snapshot.revision) + _varint(snapshot.sequence)
-        if len(packed) >= len(snapshot.raw):
-            return b"%c%b%b" % (flags, head, snapshot.raw)
-        if self._newest is None:
-            return b"%c%b%b" % (flags | _COMPRESSED, head, packed)
-        return b"%c%b%c%b" % (flags | _COMPRESSED | _DICTIONARY, head, self._newest, packed)
+    def _bodies(self, keys: Iterable[str], raws: Sequence[bytes]) -> tuple[list[int], Sequence[bytes]]:
+        """Where the id is missing in what is stored of each record (-1: nowhere), and what is stored of it."""
+        if not self._is_sealing:
+            return [-1] * len(raws), raws
+        places: list[int] = []
+        bodies: list[bytes] = []
+        place = 0
+        for raw, name in zip(raws, _uuids(keys), strict=True):
+            if name is None:
+                place = -1
+            elif not raw.startswith(name, place):  # in the records of a page the id is mostly at the same place
+                place = raw.find(name)
+            places.append(place)
+            if place < 0:
+                bodies.append(raw)
+                place = 0
+            else:
+                bodies.append(raw[:place] + raw[place + _UUID_CHARACTERS :])
+        return places, bodies
+
+    def _joined(
+        self, snapshots: Iterable[Snapshot], places: Iterable[int], bodies: Iterable[bytes], packed: Iterable[bytes]
+    ) -> Iterator[bytes]:
+        """The stored forms, of what is compressed where that is smaller."""
+        newest = b"" if self._newest is None else bytes((self._newest,))
+        is_sealing, small = self._is_sealing, _COMPRESSED | (_DICTIONARY if newest else 0)
+        for snapshot, place, body, one in zip(snapshots, places, bodies, packed, strict=True):
+            flags, number, at, shorter = 0, b"", b"", body
+            if len(one) < len(body):
+                flags, number, shorter = small, newest, one
+            if snapshot.removed or snapshot.missing:
+                flags |= (_REMOVED if snapshot.removed else 0) | (_MISSING if snapshot.missing else 0)
+            revision, sequence = _varint(snapshot.revision), _varint(snapshot.sequence)
+            if not is_sealing:
+                yield b"%c%b%b%b%b" % (flags, revision, sequence, number, shorter)
+                continue
+            if place >= 0:
+                flags, at = flags | _WITHOUT_ID, _varint(place)
+            time = snapshot.changed_at.to_bytes(_TIME_BYTES, "big")
+            stored = b"%c%b%b%b%b%b%b" % (flags | _SEALED, revision, sequence, time, number, at, shorter)
+            digest = _DIGEST.copy()  # cheaper than a new one
+            digest.update(snapshot.raw + stored)
+            yield stored + digest.digest()
 
     @staticmethod
     def removed(stored: bytes) -> bool:
@@ -136,12 +220,12 @@ class SnapshotCodec:
             last, _ = _read_varint(stored, at)
         except IndexError:
             flags = revision = last = sequence + 1
-        if flags > _REMOVED | _COMPRESSED | _DICTIONARY | _MISSING or max(revision, last) > sequence:
+        if flags > _KNOWN_FLAGS or max(revision, last) > sequence:
             return Snapshot(sequence, 0, stored, unreadable=reason)
         return Snapshot(revision, last, stored, bool(flags & _REMOVED), unreadable=reason)
 
-    def decode(self, stored: bytes) -> Snapshot:
-        """A snapshot from its stored form.
+    def decode(self, key: str, stored: bytes) -> Snapshot:
+        """The snapshot of a record from its stored form.
 
         Raises:
             UnknownDictionary: its dictionary must be added first.
@@ -150,10 +234,24 @@ class SnapshotCodec:
         flags = stored[0]
         revision, at = _read_varint(stored, 1)
         sequence, at = _read_varint(stored, at)
-        raw = stored[at:]
-        if flags & _COMPRESSED:
-            raw = self._decompress(raw, dictionary=bool(flags & _DICTIONARY))
-        return Snapshot(revision, sequence, raw, bool(flags & _REMOVED), bool(flags & _MISSING))
+        if not flags & _SEALED:
+            raw = self._unpacked(stored[at:], flags)
+            return Snapshot(revision, sequence, raw, bool(flags & _REMOVED), bool(flags & _MISSING))
+        changed_at, at = int.from_bytes(stored[at : at + _TIME_BYTES], "big"), at + _TIME_BYTES
+        packed = stored[at:-_SEAL_BYTES]
+        raw = self._with_id(key, packed, flags) if flags & _WITHOUT_ID else self._unpacked(packed, flags)
+        if _seal(raw + stored[:-_SEAL_BYTES]) != stored[-_SEAL_BYTES:]:
+            raise ValueError("not a snapshot: its seal is broken")
+        return Snapshot(revision, sequence, raw, bool(flags & _REMOVED), bool(flags & _MISSING), changed_at=changed_at)
+
+    def _with_id(self, key: str, packed: bytes, flags: int) -> bytes:
+        number = packed[:1] if flags & _DICTIONARY else b""
+        place, at = _read_varint(packed, len(number))
+        body = self._unpacked(number + packed[at:], flags)
+        return b"%b%b%b" % (body[:place], key.encode(), body[place:])
+
+    def _unpacked(self, packed: bytes, flags: int) -> bytes:
+        return self._decompress(packed, dictionary=bool(flags & _DICTIONARY)) if flags & _COMPRESSED else packed
 
     def _decompress(self, packed: bytes, *, dictionary: bool) -> bytes:
         known, frame = None, packed
@@ -168,6 +266,62 @@ class SnapshotCodec:
             raise ValueError(f"not a snapshot: {error}") from None
 
 
+def name_of(key: str) -> bytes:
+    """The field of a record in the second form: a UUID takes 17 bytes instead of 36."""
+    return _UUID_NAME + bytes.fromhex(key.replace("-", "")) if are_uuids(key) else key.encode()
+
+
+def names_of(keys: Sequence[str]) -> list[bytes]:
+    """As :func:`name_of` of each."""
+    lines = "\n".join(keys)
+    if not are_uuids(lines):
+        return list(map(name_of, keys))
+    together = bytes.fromhex(lines.replace("-", ""))  # which passes over line breaks
+    return [_UUID_NAME + together[at : at + _UUID_BYTES] for at in range(0, len(together), _UUID_BYTES)]
+
+
+def key_of(name: bytes) -> str:
+    """The key of a record by its field, in both forms."""
+    if name[:1] != _UUID_NAME or len(name) != _UUID_BYTES + 1:
+        return name.decode()
+    text = name[1:].hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def former_name(key: str) -> bytes | None:
+    """The field of a record in the first form, where that is another one."""
+    return key.encode() if are_uuids(key) else None
+
+
+def is_former(name: bytes, stored: bytes) -> bool:
+    """Whether a field is of the first form: its name or what it holds."""
+    return not stored[:1] or not stored[0] & _SEALED or name_of(key_of(name)) != name
+
+
+def are_stored(raws: Sequence[bytes], stored: Sequence[bytes | None]) -> list[bool]:
+    """Whether each of these records is as it is stored, decided on seals; False also: only :meth:`decode` can tell.
+
+    A record that is removed or marked as missing is not.
+    """
+    return [
+        one is not None and one[:1] in _LIVE and _seal(raw + one[:-_SEAL_BYTES]) == one[-_SEAL_BYTES:]
+        for raw, one in zip(raws, stored, strict=True)
+    ]
+
+
+def _seal(sealed: bytes) -> bytes:
+    """The seal of a snapshot: of the record as received, and of all that is stored before the seal."""
+    digest = _DIGEST.copy()
+    digest.update(sealed)
+    return digest.digest()
+
+
+def _uuids(keys: Iterable[str]) -> Sequence[bytes | None]:
+    """Those of these keys that are UUIDs, as they stand in a record; None for the others."""
+    lines = "\n".join(keys)
+    return lines.encode().split(b"\n") if are_uuids(lines) else list(map(former_name, keys))
+
+
 UNPACKED: Final = 32 * 1024 * 1024
 """Bytes of records that one reading of snapshots unpacks: 8 MB of a record may be packed into some hundred bytes."""
 
@@ -176,7 +330,7 @@ class PackedSnapshots(Mapping[str, Snapshot]):
     """Snapshots by key, of which some are unpacked whenever they are asked for."""
 
     def __init__(
-        self, unpacked: Mapping[str, Snapshot], packed: Mapping[str, bytes], unpack: Callable[[bytes], Snapshot]
+        self, unpacked: Mapping[str, Snapshot], packed: Mapping[str, bytes], unpack: Callable[[str, bytes], Snapshot]
     ) -> None:
         """Join the two; ``unpack`` raises nothing."""
         self._unpacked = unpacked
@@ -185,7 +339,7 @@ class PackedSnapshots(Mapping[str, Snapshot]):
 
     def __getitem__(self, key: str) -> Snapshot:
         """The snapshot of a key."""
-        return self._unpacked[key] if key in self._unpacked else self._unpack(self._packed[key])
+        return self._unpacked[key] if key in self._unpacked else self._unpack(key, self._packed[key])
 
     def __contains__(self, key: object) -> bool:
         """Whether there is one; nothing is unpacked."""
@@ -216,7 +370,7 @@ def _decompressor(dictionary: bytes | None) -> zstandard.ZstdDecompressor:
 
 def _varint(number: int) -> bytes:
     if number < 0x80:  # noqa: PLR2004 -- seven bits a byte, the eighth says that more follow
-        return bytes((number,))
+        return _SMALL[number]
     if number < 0x4000:  # noqa: PLR2004 -- two bytes, which most sequence numbers of a feed need
         return bytes((number & 0x7F | 0x80, number >> 7))
     return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from poller.changes.canonical import without
 from poller.changes.diff import ChangeKind, Snapshot
 from poller.changes.events import Cause, EventFrame
-from poller.changes.plan import Commit, PublishRules, RoundCounts, SeenKeys, SubstreamSnapshot, packed, plan
+from poller.changes.plan import (
+    Commit,
+    PublishRules,
+    RoundCounts,
+    SeenKeys,
+    SubstreamSnapshot,
+    packed,
+    plan,
+    plan_removals,
+    seconds_of,
+)
 from poller.changes.records import Rejected, record_reader
 from tests.changes.samples import FEW
 
@@ -34,7 +45,7 @@ def test_tallies_add_up_field_by_field() -> None:
 def test_each_kind_has_its_count(kind: ChangeKind) -> None:
     """Counting a change counts its kind and nothing else."""
     tally = RoundCounts()
-    tally.count(kind)
+    tally.count(kind, 1)
     assert getattr(tally, kind) == 1
     assert tally.created + tally.modified + tally.removed == 1
 
@@ -91,6 +102,8 @@ def test_heat_rises_with_changes_and_cools_with_rest() -> None:
 # Laws of :mod:`poller.changes.plan`, the last of them as a state machine of pages and crashes.
 
 QUALIFICATION: Final = "0b8ce21a-7f3d-4cc5-9e1b-00aabbccddee"
+RECORDED: Final = "2025-03-01T12:00:00.000Z"
+CHANGED_AT: Final = 1_740_830_400
 read: Final = record_reader("id")
 
 
@@ -109,7 +122,7 @@ def planned(
         frame=frame,
         generation="g",
         sequence=sequence,
-        recorded="2025-03-01T12:00:00.000Z",
+        recorded=RECORDED,
         rules=rules or PublishRules(),
     )
 
@@ -196,7 +209,7 @@ def test_a_record_twice_in_a_slice_is_compared_with_its_own_first_version() -> N
     commit, tally = planned([version("a", 1), version("a", 1), version("a", 2)])
     assert (tally.created, tally.modified, tally.unchanged) == (1, 1, 1)
     assert decoded(commit)[1]["data"]["previous"] == {"id": "a", "n": 1}
-    assert commit.snapshots == {"a": Snapshot(2, 2, version("a", 2))}
+    assert commit.snapshots == {"a": Snapshot(2, 2, version("a", 2), changed_at=CHANGED_AT)}
 
 
 def test_a_value_that_goes_and_comes_back_is_three_changes() -> None:
@@ -219,14 +232,29 @@ def test_a_record_that_returns_goes_on_counting() -> None:
     event = decoded(commit)[0]
     assert (tally.created, event["type"], event["data"]["revision"]) == (1, "t.created.v1", 5)
     assert "previous" not in event["data"]
-    assert commit.snapshots == {"a": Snapshot(5, 21, version("a", 1))}
+    assert commit.snapshots == {"a": Snapshot(5, 21, version("a", 1), changed_at=CHANGED_AT)}
+
+
+def test_a_snapshot_says_when_its_record_changed() -> None:
+    """That is when its last event was recorded, in seconds; a record that is only seen again keeps it."""
+    first = planned([version("a", 1)])[0].snapshots["a"]
+    assert (first.changed_at, seconds_of(RECORDED)) == (CHANGED_AT, CHANGED_AT)
+    before = msgspec.structs.replace(first, changed_at=7, missing=True)
+    assert planned([version("a", 1)], {"a": before})[0].snapshots["a"] == msgspec.structs.replace(before, missing=False)
+    frame = EventFrame(feed="acme/f", generation="g", source="urn:x", type_stem="t", cause=Cause.DELTA)
+    gone, _ = plan_removals({"a": ("a", before)}, {"a": frame}, generation="g", sequence=1, recorded=RECORDED)
+    assert (gone.snapshots["a"].changed_at, gone.snapshots["a"].removed) == (CHANGED_AT, True)
+    assert [seconds_of(f"{year}-01-01T00:00:00Z") for year in ("1960", "2200")] == [0, 2**32 - 1]
 
 
 def test_a_silent_baseline_keeps_and_says_nothing() -> None:
     """A silent baseline stores snapshots without events; the first later change has revision 1."""
     silent, tally = planned([version("a", 1), version("b", 1), version("b", 2)], rules=PublishRules(silent=True))
     assert (silent.events, silent.next_sequence, sum_of(tally)) == ((), 0, 3)
-    assert silent.snapshots == {"a": Snapshot(0, 0, version("a", 1)), "b": Snapshot(0, 0, version("b", 2))}
+    assert silent.snapshots == {
+        "a": Snapshot(0, 0, version("a", 1), changed_at=CHANGED_AT),
+        "b": Snapshot(0, 0, version("b", 2), changed_at=CHANGED_AT),
+    }
     after = decoded(planned([version("a", 1), version("b", 3)], silent.snapshots)[0])
     assert [(event["type"], event["data"]["revision"], event["sequence"]) for event in after] == [
         ("t.modified.v1", 1, "0" * 19 + "1")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from poller.store.feed_state import state_of
 from poller.store.keys import FeedKeys
-from poller.store.snapshots import SnapshotCodec
+from poller.store.snapshots import SnapshotCodec, key_of
 from tests.harness.json_values import read
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ async def disagreements(client: Redis, feed: str) -> list[str]:
         told, dictionaries, stored, entries = await asking.execute()
     state = state_of(told)
     codec = SnapshotCodec({int(number): dictionary for number, dictionary in dictionaries.items()})
-    snapshots = {key: codec.decode(value) for key, value in stored.items()}
+    snapshots = {key: codec.decode(key, value) for name, value in stored.items() for key in (key_of(name),)}
     events: list[dict[str, Any]] = [read(fields[b"data"]) for _, fields in entries]
     found = []
     if [int(event["sequence"]) for event in events] != list(range(1, state.sequence + 1)):

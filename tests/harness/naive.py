@@ -33,7 +33,7 @@ from poller.store.snapshots import SnapshotCodec
 from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Container, Mapping
+    from collections.abc import AsyncGenerator, Container, Mapping, Sequence
     from datetime import timedelta
 
     from poller.changes.diff import Snapshot
@@ -58,7 +58,7 @@ class NaiveStore:
         self._client = client
         self._keys = keys
         self._order = order
-        self._codec = SnapshotCodec()
+        self._codec = SnapshotCodec(form=1)
         self.deltas = DeltaMemory(Clock())
 
     async def open_round(self) -> FeedState:
@@ -70,9 +70,12 @@ class NaiveStore:
             return {}
         stored = await self._client.hmget(self._keys.snapshots, record_keys)
         pairs = zip(record_keys, cast("list[bytes | None]", stored), strict=True)
-        return {key: self._codec.decode(value) for key, value in pairs if value is not None}
+        return {key: self._codec.decode(key, value) for key, value in pairs if value is not None}
 
-    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:  # noqa: ARG002 -- as a round calls it
+    async def are_stored(self, record_keys: list[str], raws: Sequence[bytes]) -> None:  # noqa: ARG002 -- as a round calls it
+        return None
+
+    async def absent(self, seen: Container[str], *, most: int, known: int | None = None) -> MissingRecords:  # noqa: ARG002 -- likewise
         return MissingRecords(0, 0, {})
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> frozenset[str]:  # noqa: ARG002 -- likewise
@@ -117,7 +120,7 @@ class NaiveStore:
 
     async def _remember(self, commit: Commit) -> None:
         if commit.snapshots:
-            packed: Fields = {key: self._codec.encode(snapshot) for key, snapshot in commit.snapshots.items()}
+            packed: Fields = {key: self._codec.encode(key, snapshot) for key, snapshot in commit.snapshots.items()}
             await self._client.hset(self._keys.snapshots, mapping=packed)
 
 

@@ -25,9 +25,10 @@ from tests.store.commit_world import ALL, KEYS, NOTES, Process, Sent, World
 if TYPE_CHECKING:
     from poller.store.recovery import HighWaterMark
 
-PAGES = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), min_size=1)  # few, so contents repeat
+A_UUID = "0b8e7c5e-9d4a-4d9f-8a55-6c1f3f0e2a11"
+PAGES = st.dictionaries(st.sampled_from(["a", "b", A_UUID]), st.integers(0, 2), min_size=1)  # few, so contents repeat
 WORK = ("page", "wait", "send", "again", "remove", "finish")
-FAULTS = ("begin", "crash", "late", "expire", "dump", "roll_back", "trim", "order")
+FAULTS = ("begin", "crash", "late", "expire", "dump", "roll_back", "trim", "order", "convert")
 LOSSES = ("everything", "feed", "state", "snapshots", "events")
 STEPS = (*WORK * 3, *("page", "again") * 6, *FAULTS, "late", "roll_back", *LOSSES)
 
@@ -73,7 +74,7 @@ class CommitMachine(RuleBasedStateMachine):
                 getattr(self, name)(process, *([back] if name == "again" else []))
             case "late" | "roll_back" | "trim":
                 getattr(self, name)(back)
-            case "expire" | "dump" | "order":
+            case "expire" | "dump" | "order" | "convert":
                 getattr(self, name)()
             case part:
                 self.lose(part)
@@ -207,6 +208,10 @@ class CommitMachine(RuleBasedStateMachine):
     def order(self) -> None:
         """An operator requests a reset of the feed."""
         self.world.run(request_round(self.world.client, KEYS, RoundRequest.ANEW))
+
+    def convert(self) -> None:
+        """From now on all processes read the second form of snapshots, or one comes that does not."""
+        self.world.converts = not self.world.converts
 
     # Invariants.
 

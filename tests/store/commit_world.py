@@ -19,7 +19,7 @@ from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, remembered_key
 from poller.store.recovery import FeedMemory, HighWaterMark
 from poller.store.scripts import COMMIT, SHEBANG
-from poller.store.snapshots import SnapshotCodec
+from poller.store.snapshots import SnapshotCodec, key_of
 from tests.harness.clock import StubClock
 from tests.store.commit_model import Planned
 
@@ -63,6 +63,7 @@ class World:
 
     def __init__(self, url: str, runner: asyncio.Runner, broken: tuple[str, str]) -> None:
         self.numbers = count()
+        self.converts = False
         self._runner = runner
         self.client = commands(url)
         self.run(self.client.flushall())
@@ -91,8 +92,12 @@ class World:
             lease=timedelta(seconds=600),
             clock=clock,
             memory=memory,
+            may_convert=self._may_convert,
         )
         return Process(store, f"nonce{number}")
+
+    async def _may_convert(self) -> bool:
+        return self.converts
 
     def page(self, process: Process, values: Mapping[str, int]) -> Commit:
         """The commit of a process for these records, planned on what it reads from the store."""
@@ -150,7 +155,8 @@ class World:
         asking.xrange(KEYS.events)
         state, snapshots, entries = self.run(asking.execute())
         codec = SnapshotCodec()
-        known = {key.decode(): codec.decode(value) for key, value in snapshots.items()}
+        known = {key: codec.decode(key, value) for name, value in snapshots.items() for key in (key_of(name),)}
+        assert len(known) == len(snapshots), "a record stands in the hash twice"
         return state_of(state), known, [json.loads(fields[b"data"]) for _, fields in entries]
 
     def whole(self, *, ordered: bool = True) -> bool:

@@ -365,12 +365,12 @@ async def test_what_another_codec_has_packed_is_packed_again(opened: Open, store
         frame=FRAME,
         generation=state.generation,
         sequence=0,
-        recorded="-",
+        recorded="2026-01-02T03:04:05.678Z",
         rules=PublishRules(),
     )
     assert store.pack(planned) is None
     foreign = SnapshotCodec({1: b"".join(reversed(raws))})
-    packed = PackedCommit(foreign, foreign.encode_all(planned.snapshots.values()))
+    packed = PackedCommit(foreign, foreign.encode_all(planned.snapshots))
     await store.write(planned, packed)
     assert store.pack(planned) is not None
     known = await opened("a").known(list(planned.snapshots))
@@ -406,7 +406,13 @@ async def test_dictionaries_that_are_read_while_one_is_written_do_not_hide_it(
     await client.asked.wait()
     records = [read(unavailability(number)) for number in range(SAMPLES)]
     commit, _ = plan(
-        records, {}, frame=FRAME, generation=state.generation, sequence=0, recorded="-", rules=PublishRules()
+        records,
+        {},
+        frame=FRAME,
+        generation=state.generation,
+        sequence=0,
+        recorded="2026-01-02T03:04:05.678Z",
+        rules=PublishRules(),
     )
     await store.commit(commit)
     client.let.set()

@@ -14,7 +14,7 @@ from poller.changes.events import EventFrame, event_schemas
 from poller.changes.plan import plan_removals
 from poller.errors import StoreError
 from poller.store.feed import MANY
-from poller.store.snapshots import SAMPLES, SnapshotCodec
+from poller.store.snapshots import SAMPLES, SnapshotCodec, name_of
 from tests.store.records import unavailability
 from tests.store.test_feed import FRAME, KEYS, Open, begun, entries, events, opened, read, write
 
@@ -53,7 +53,7 @@ def absurd_revision(stored: bytes) -> bytes:
 
 
 def unknown_dictionary(stored: bytes) -> bytes:
-    return stored[:3] + b"\x09" + stored[4:]
+    return stored[:7] + b"\x09" + stored[8:]
 
 
 def no_json(_: bytes) -> bytes:
@@ -69,9 +69,9 @@ async def test_its_record_is_published_as_modified_and_the_round_goes_on(
     for first in (0, SAMPLES):
         await write(store, [unavailability(number) for number in range(first, min(first + SAMPLES, COUNT))])
     victim, other = COUNT - 1, COUNT - 2
-    stored = cast("bytes", await store_client.hget(KEYS.snapshots, key_of(victim)))
+    stored = cast("bytes", await store_client.hget(KEYS.snapshots, name_of(key_of(victim))))
     broken = damage(stored)  # type: ignore[operator]  # one of the above
-    await store_client.hset(KEYS.snapshots, key_of(victim), broken)
+    await store_client.hset(KEYS.snapshots, name_of(key_of(victim)), broken)
     with capture_logs() as logs:
         await write(store, [unavailability(victim), unavailability(other), unavailability(1, reason="sick")])
     *_, lost, changed = await events(store_client)
@@ -98,10 +98,12 @@ async def test_a_tombstone_that_cannot_be_read_is_one_still(store_client: Redis,
     state = await begun(store)
     await write(store, [unavailability(1)], state)
     gone = {key_of(1): ("subject", (await store.known([key_of(1)]))[key_of(1)])}
-    removal, _ = plan_removals(gone, {key_of(1): FRAME}, generation=state.generation, sequence=1, recorded="x")
+    removal, _ = plan_removals(
+        gone, {key_of(1): FRAME}, generation=state.generation, sequence=1, recorded="2026-01-02T03:04:05.678Z"
+    )
     await store.commit(removal)
-    stored = cast("bytes", await store_client.hget(KEYS.snapshots, key_of(1)))
-    await store_client.hset(KEYS.snapshots, key_of(1), stored[:-9])
+    stored = cast("bytes", await store_client.hget(KEYS.snapshots, name_of(key_of(1))))
+    await store_client.hset(KEYS.snapshots, name_of(key_of(1)), stored[:-9])
     await write(store, [unavailability(1)])
     last = (await events(store_client))[-1]
     assert str(last["type"]).endswith("created.v1")
@@ -113,7 +115,7 @@ async def test_most_of_many_stop_the_round(store_client: Redis, opened: Open) ->
     store = opened("a")
     await write(store, [unavailability(number) for number in range(2 * MANY)])
     for number in range(MANY + 1):
-        await store_client.hset(KEYS.snapshots, key_of(number), b"\xff")
+        await store_client.hset(KEYS.snapshots, name_of(key_of(number)), b"\xff")
     before = await events(store_client)
     with pytest.raises(StoreError, match=r"snapshots that cannot be read.*--anew"):
         await write(store, [unavailability(number, reason="x") for number in range(2 * MANY)])
@@ -126,7 +128,7 @@ async def test_its_removal_is_published_without_what_it_was(store_client: Redis,
     store = opened("a")
     state = await begun(store)
     await write(store, [unavailability(1), unavailability(2)], state)
-    await store_client.hset(KEYS.snapshots, key_of(1), broken)
+    await store_client.hset(KEYS.snapshots, name_of(key_of(1)), broken)
     absent = await store.absent({key_of(2)}, most=9)
     assert (absent.live, absent.missing) == (2, 1)
     snapshot = absent.some[key_of(1)]
@@ -141,7 +143,7 @@ async def test_its_removal_is_published_without_what_it_was(store_client: Redis,
     assert (tally.removed, last["data"]) == (1, {"omitted": ["previous"], "revision": 2, "cause": "delta"})
     assert valid(last)
     assert len(await entries(store_client, KEYS.quarantine)) == 1
-    assert (await store.known([key_of(1)]))[key_of(1)] == Snapshot(2, 3, b"", removed=True)
+    assert (await store.known([key_of(1)]))[key_of(1)] == Snapshot(2, 3, b"", removed=True, changed_at=1767323045)
 
 
 async def test_another_process_dictionary_is_no_damage(store_client: Redis, opened: Open) -> None:

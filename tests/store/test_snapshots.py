@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.changes.diff import Snapshot
-from poller.store.snapshots import SAMPLES, SnapshotCodec, UnknownDictionary
+from poller.store.snapshots import (
+    FORM,
+    SAMPLES,
+    SnapshotCodec,
+    UnknownDictionary,
+    are_stored,
+    former_name,
+    is_former,
+    key_of,
+    name_of,
+    names_of,
+)
 from tests.store.records import unavailability
 
+KEY = "0b8e7c5e-9d4a-4d9f-8a55-6c1f3f0e2a11"
+KEYS = st.one_of(
+    st.uuids().map(str),
+    st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40),
+    st.sampled_from([KEY, KEY.upper(), "\x017"]),
+)
 SNAPSHOTS = st.builds(
     Snapshot,
     revision=st.integers(0, 2**40),
@@ -19,41 +38,107 @@ SNAPSHOTS = st.builds(
     raw=st.binary(max_size=2000),
     removed=st.booleans(),
     missing=st.booleans(),
+    changed_at=st.integers(0, 2**32 - 1),
 )
+FORMS = pytest.mark.parametrize("form", [1, 2])
 
 
-def trained() -> tuple[SnapshotCodec, int, bytes]:
-    codec = SnapshotCodec()
+def trained(form: int = 2) -> tuple[SnapshotCodec, int, bytes]:
+    codec = SnapshotCodec(form=form)
     dictionary = codec.train(unavailability(number) for number in range(SAMPLES))
     assert dictionary is not None
     codec.add(*dictionary)
     return codec, *dictionary
 
 
-@given(SNAPSHOTS)
-def test_decoding_gives_back_what_was_encoded(snapshot: Snapshot) -> None:
-    """Law: decode(encode(x)) is x, with and without a dictionary, for any bytes."""
-    plain = SnapshotCodec()
-    assert plain.decode(plain.encode(snapshot)) == snapshot
-    codec, _, _ = trained()
-    assert codec.decode(codec.encode(snapshot)) == snapshot
+@FORMS
+@given(SNAPSHOTS, KEYS, st.lists(st.integers(0, 2000), max_size=3))
+def test_decoding_gives_back_what_was_encoded(form: int, snapshot: Snapshot, key: str, places: list[int]) -> None:
+    """Law: decode(encode(x)) is x, with and without a dictionary, for any bytes, wherever the id is in them.
+
+    Only the time of the change is not in the first form. Each codec reads both.
+    """
+    for place in places:
+        raw = snapshot.raw[:place] + key.encode("utf-8", "surrogatepass") + snapshot.raw[place:]
+        snapshot = msgspec.structs.replace(snapshot, raw=raw)
+    known = snapshot if form == FORM else msgspec.structs.replace(snapshot, changed_at=0)
+    for codec in (SnapshotCodec(form=form), trained(form)[0]):
+        stored = codec.encode(key, snapshot)
+        assert codec.decode(key, stored) == known
+        assert trained()[0].decode(key, stored) == known
+        assert key_of(name_of(key)) == key
+        assert is_former(name_of(key), stored) is (form == 1)
+        assert is_former(key.encode(), stored) is (form == 1 or former_name(key) is not None)
+
+
+@given(st.lists(KEYS, max_size=12))
+def test_names_give_keys_back(keys: list[str]) -> None:
+    """Law: a field's name gives the key back, whichever keys are named together; two keys have two names."""
+    names = names_of(keys)
+    assert names == [name_of(key) for key in keys]
+    assert [key_of(name) for name in names] == keys
+    assert len({*names, *(key.encode() for key in keys)}) == len({*keys}) + sum(
+        former_name(key) is not None for key in {*keys}
+    )
+
+
+def test_a_uuid_takes_17_bytes_and_its_record_goes_without_it() -> None:
+    """Law: a UUID in lower case is in the name of the field and not in what that holds; all others are in both."""
+    raw = unavailability(7)
+    key = json.loads(raw)["id"]
+    codec = trained()[0]
+    assert len(name_of(key)) == 17
+    with_id, without = (len(codec.encode(one, Snapshot(1, 1, raw))) for one in (key.upper(), key))
+    assert without < with_id - 15
+    for other in (key.upper(), "7", "\x017", "b" * 16):
+        assert name_of(other) == other.encode()
+        assert former_name(other) is None
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+@given(SNAPSHOTS, st.binary(max_size=60), st.integers(0, 400), st.integers(1, 255))
+def test_a_seal_tells_whether_a_record_is_as_it_is_stored(
+    is_trained: bool, snapshot: Snapshot, other: bytes, at: int, bits: int
+) -> None:
+    """Law: a record is as stored if it has the same bytes and the stored ones are whole; not if removed or missing."""
+    codec = trained()[0] if is_trained else SnapshotCodec()
+    stored = codec.encode(KEY, snapshot)
+    is_live = not (snapshot.removed or snapshot.missing)
+    assert are_stored([snapshot.raw], [stored]) == [is_live]
+    assert are_stored([other], [stored]) == [is_live and other == snapshot.raw]
+    assert are_stored([snapshot.raw] * 3, [None, b"", SnapshotCodec(form=1).encode(KEY, snapshot)]) == [False] * 3
+    at %= len(stored)
+    damaged = stored[:at] + bytes((stored[at] ^ bits,)) + stored[at + 1 :]
+    assert are_stored([snapshot.raw] * 2, [damaged, stored[:at]]) == [False, False]
+
+
+@given(SNAPSHOTS, st.integers(0, 400), st.integers(1, 255))
+def test_a_broken_seal_is_found_when_it_is_decoded(snapshot: Snapshot, at: int, bits: int) -> None:
+    """Law: whichever byte of a snapshot of the second form is damaged, it is not read as another one."""
+    codec = trained()[0]
+    stored = codec.encode(KEY, snapshot)
+    at %= len(stored)
+    damaged = stored[:at] + bytes((stored[at] ^ bits,)) + stored[at + 1 :]
+    if damaged[0] & 16:  # else it says that it is of the first form, which has no seal
+        with pytest.raises((ValueError, IndexError, UnknownDictionary)):
+            codec.decode(KEY, damaged)
 
 
 def test_what_was_written_before_the_dictionary_stays_readable() -> None:
     """Law: a dictionary changes how later snapshots are written; earlier ones stay readable."""
     codec = SnapshotCodec()
     early = Snapshot(1, 1, unavailability(1))
-    stored = codec.encode(early)
+    stored = codec.encode(KEY, early)
     codec.add(*trained()[1:])
-    assert codec.decode(stored) == early
-    assert len(codec.encode(early)) < len(stored)
+    assert codec.decode(KEY, stored) == early
+    assert len(codec.encode(KEY, early)) < len(stored)
 
 
 def test_a_dictionary_makes_snapshots_small() -> None:
     """Law: with a dictionary a record of this shape takes less than two fifths of its JSON."""
     codec, _, _ = trained()
     records = [unavailability(number) for number in range(1000, 1500)]
-    stored = [codec.encode(Snapshot(1, number, raw)) for number, raw in enumerate(records)]
+    stored = [codec.encode(KEY, Snapshot(1, number, raw)) for number, raw in enumerate(records)]
     assert sum(map(len, stored)) < 0.4 * sum(map(len, records))
 
 
@@ -76,25 +161,25 @@ def test_records_that_teach_nothing_are_stored_without_a_dictionary() -> None:
     """Law: if no dictionary can be trained, snapshots are written without one."""
     codec = SnapshotCodec()
     assert codec.train([b""] * SAMPLES) is None
-    assert codec.decode(codec.encode(Snapshot(1, 1, b"{}"))).raw == b"{}"
+    assert codec.decode(KEY, codec.encode(KEY, Snapshot(1, 1, b"{}"))).raw == b"{}"
 
 
 def test_a_missing_dictionary_is_named() -> None:
     """Law: a snapshot with an unknown dictionary raises an error that has the dictionary's number."""
     codec, number, _ = trained()
-    stored = codec.encode(Snapshot(1, 1, unavailability(7)))
+    stored = codec.encode(KEY, Snapshot(1, 1, unavailability(7)))
     with pytest.raises(UnknownDictionary) as caught:
-        SnapshotCodec().decode(stored)
+        SnapshotCodec().decode(KEY, stored)
     assert caught.value.number == number
 
 
 def test_damaged_bytes_are_refused() -> None:
     """Law: damaged bytes raise ValueError."""
     codec, _, _ = trained()
-    stored = codec.encode(Snapshot(1, 1, unavailability(7)))
+    stored = codec.encode(KEY, Snapshot(1, 1, unavailability(7)))
     with pytest.raises(ValueError, match="not a snapshot"):
-        codec.decode(stored[:-4])
-    assert json.loads(codec.decode(stored).raw)
+        codec.decode(KEY, stored[:-4])
+    assert json.loads(codec.decode(KEY, stored).raw)
 
 
 @pytest.mark.parametrize("number", [1, 7, 8, 300])
@@ -108,18 +193,20 @@ def test_snapshots_that_are_encoded_together_are_those_that_are_encoded_alone(nu
         assert dictionary is not None
         codec.add(*dictionary)
         assert codec.is_settled
-    snapshots = [
-        Snapshot(one + 1, one * 300, unavailability(one) if one % 3 else b"{}", one % 5 == 0, one % 7 == 0)
+    snapshots = {
+        str(UUID(int=one)): Snapshot(
+            one + 1, one * 300, unavailability(one) if one % 3 else b"{}", one % 5 == 0, one % 7 == 0
+        )
         for one in range(number)
-    ]
+    }
     stored = codec.encode_all(snapshots)
-    assert stored == [codec.encode(one) for one in snapshots]
-    assert [codec.decode(one) for one in stored] == snapshots
+    assert stored == [codec.encode(key, one) for key, one in snapshots.items()]
+    assert [codec.decode(key, one) for key, one in zip(snapshots, stored, strict=True)] == list(snapshots.values())
 
 
 @pytest.mark.parametrize("empty", [8, 7, 1])
 def test_snapshots_without_a_record_are_encoded_together(empty: int) -> None:
     """Law: records that cannot be read any more are removed like others, however many there are."""
-    snapshots = [Snapshot(1, 2, b"" if one < empty else b"{}", removed=True) for one in range(8)]
+    snapshots = {str(one): Snapshot(1, 2, b"" if one < empty else b"{}", removed=True) for one in range(8)}
     stored = SnapshotCodec().encode_all(snapshots)
-    assert [SnapshotCodec().decode(one) for one in stored] == snapshots
+    assert [SnapshotCodec().decode(KEY, one) for one in stored] == list(snapshots.values())

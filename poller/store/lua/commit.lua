@@ -4,9 +4,10 @@
 -- ARGV 1-9: nonce, generation, sequence this was planned on, sequence after it, digest, how many dictionaries
 --   the writer knows (it packs snapshots with them), now in ms, most entries in the quarantine, page digests ('' for
 --   none).
--- ARGV 10-18: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason,
+-- ARGV 10-19: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason,
 --   digest), qualifications (id), dictionaries (field, value), marks (field, value; '' deletes), listings
---   (field, value), held versions (field, value), held versions that go (field).
+--   (field, value), held versions (field, value), held versions that go (field), snapshots that go (field): the first
+--   form of those that are written in the second.
 -- Answers OK, FENCED (the lease is another's), STALE (planned on another state, or a part of what is known was
 --   lost since), or ALREADY (this very commit was written before and its reply got lost); an error where a
 --   key holds something else.
@@ -34,8 +35,8 @@ if have[2] ~= ARGV[3] then return 'STALE' end
 if redis.call('HLEN', KEYS[8]) ~= tonumber(ARGV[6]) then return 'STALE' end
 if lost(counted(KEYS[3], KEYS[8], KEYS[7]), have[4], have[2]) then return 'STALE' end
 local first, last = {}, {}
-local at = 19
-for i = 10, 18 do
+local at = 20
+for i = 10, 19 do
   first[i] = at
   at = at + tonumber(ARGV[i])
   last[i] = at - 1
@@ -60,6 +61,7 @@ if last[10] > first[10] then
   redis.call('DEL', KEYS[11])
   redis.call('HSET', KEYS[3], unpack(ARGV, first[10], last[10]))
 end
+if last[19] >= first[19] then redis.call('HDEL', KEYS[3], unpack(ARGV, first[19], last[19])) end
 for i = first[13], last[13] do redis.call('ZADD', KEYS[7], ARGV[7], ARGV[i]) end
 if last[14] > first[14] then redis.call('HSET', KEYS[8], unpack(ARGV, first[14], last[14])) end
 if last[16] > first[16] then redis.call('HSET', KEYS[9], unpack(ARGV, first[16], last[16])) end
