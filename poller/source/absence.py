@@ -100,6 +100,7 @@ async def settle_absent(
     get: Get,
     seen: SeenKeys,
     *,
+    are_known: bool = False,
     anything_read: bool,
     released: bool,
     released_missing: int | None = None,
@@ -121,6 +122,7 @@ async def settle_absent(
         store: has the snapshots.
         get: one exchange with the API.
         seen: the keys of the reading; absent keys are added.
+        are_known: whether each of them is of a record that is known and not removed.
         anything_read: whether the listings held anything.
         released: whether an operator has approved what the removal guard holds.
         released_missing: how many records were missing when it was held; the guard decides about more. None: unknown.
@@ -140,7 +142,7 @@ async def settle_absent(
         SourceError: a record could not be requested, or a cache had kept the listing since before records were marked
             missing; those that are certainly gone are removed.
     """
-    absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE)
+    absent = await store.absent(seen, most=_LOOKED_FOR_AT_ONCE, known=len(seen) if are_known else None)
     holding = partial(feed.breaker.holds, live=absent.live, anything_read=anything_read)
     holds = holding(missing=absent.missing)
     too_many = released and released_missing is not None and holding(missing=max(absent.missing - released_missing, 0))

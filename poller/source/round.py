@@ -542,6 +542,7 @@ class _RoundRun:
                 self._store,
                 self._get,
                 seen,
+                are_known=self._are_known,
                 anything_read=self._writer.has_listed if self._substreams is None else bool(seen),
                 released=self._released,
                 released_missing=self._state.released_missing,
@@ -569,6 +570,13 @@ class _RoundRun:
             await self._catch_up(self._deltas)
         self._settled = self._settled and not (self._writer.passed_over or self._writer.unsettled)
         self._concluded = self._complete
+
+    @property
+    def _are_known(self) -> bool:
+        """Whether each record that is in the listings is known, and not removed."""
+        is_alone = self._deltas is None or not self._deltas.brought  # what deltas repeat may be removed since
+        are_stored = self._substreams is None or self._substreams.are_stored
+        return self._writer.lists_known and is_alone and are_stored
 
     @property
     def _may_lag(self) -> bool:

@@ -263,6 +263,11 @@ class SubstreamReader:
         return seen
 
     @property
+    def are_stored(self) -> bool:
+        """Whether each listing has one page at most, and all records of it are known as they were on it."""
+        return all(not one.held or (one.content and one.rules == self._rules) for one in self.listings.values())
+
+    @property
     def unidentified(self) -> int:
         """The number of records in all listings whose id cannot be read."""
         return sum(listing.unidentified for listing in self.listings.values())

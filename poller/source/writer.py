@@ -41,6 +41,8 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from hashlib import blake2b
+from itertools import compress
+from operator import not_
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -61,6 +63,7 @@ from poller.changes.records import (
     latest_versions,
     merged,
     modified_of,
+    probable_keys,
     record_reader,
     records_reader,
     shape_of,
@@ -126,8 +129,12 @@ class RoundStore(Protocol):
         """Read snapshots."""
         ...
 
-    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
-        """Read live snapshots that were not seen."""
+    async def are_stored(self, record_keys: list[str], raws: Sequence[bytes]) -> list[bool] | None:
+        """Compare records with their snapshots without unpacking these; None: not possible."""
+        ...
+
+    async def absent(self, seen: Container[str], *, most: int, known: int | None = None) -> MissingRecords:
+        """Read live snapshots that were not seen; ``known``: how many were, if all that was seen is live."""
         ...
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> Collection[str]:
@@ -187,6 +194,7 @@ class RoundWriter:
         recheck_at: when a full reading looks once more for what the listing did not show, as the state had it or a mark
             beside no record has it; None: none does.
         unsettled: how many listed versions are not what is known: they are held back, or older than one before.
+        lists_known: whether each record that was listed is known as it was listed.
         passed_over: how many records of a full reading differ from what is known and were not compared, because a delta
             has brought them lately.
     """
@@ -218,7 +226,7 @@ class RoundWriter:
         self.tally = RoundCounts()
         self.pages = 0
         self.unidentified = self.jumbled = self.fragments = self.backwards = self.passed_over = self.unsettled = 0
-        self.has_listed = False
+        self.has_listed, self.lists_known = False, True
         self._feed = feed
         self._store = store
         self._get = get
@@ -424,6 +432,7 @@ class RoundWriter:
         self.has_listed = self.has_listed or (bool(page.records) and mode is not RoundMode.DELTA)
         if page.records and not (is_known and self._pass_over(page, seen)):  # most deltas have none
             is_stored = await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
+        self.lists_known = self.lists_known and is_stored
         counted = self._commits.unwritten[-1].tally if self._commits.unwritten else self.tally  # once it is committed
         counted.pages += 1
         self.pages += 1
@@ -451,10 +460,10 @@ class RoundWriter:
     ) -> bool:
         frame, rules = self._frame(mode, path), self._rules_for(mode, path)
         partial = rules.partial
-        received: list[Record | Rejected] = []
-        for some in _batched(page.records):
-            received += self._read(some)
-            await asyncio.sleep(0)
+        differing = await self._without_stored(page.records, mode=mode, seen=seen)
+        if not differing:
+            return True
+        received = await self._identified(differing)
         found = self._versions.new(received) if mode is RoundMode.DELTA else received
         records = await in_turns(latest_versions(found, partial=partial))
         left = [one for one in records if isinstance(one, Record) and one.key in newer] if newer else []
@@ -504,6 +513,52 @@ class RoundWriter:
             await self._mark_seen(rejected, seen, mode)
         self._note_shown(received, mode)
         return is_stored
+
+    async def _identified(self, raws: Sequence[bytes]) -> list[Record | Rejected]:
+        received: list[Record | Rejected] = []
+        for some in _batched(raws):
+            received += self._read(some)
+            await asyncio.sleep(0)
+        return received
+
+    async def _without_stored(
+        self, records: Sequence[bytes], *, mode: RoundMode, seen: SeenKeysObserver | None
+    ) -> Sequence[bytes]:
+        """The records of a page that may differ from what is stored; the others are listed and counted."""
+        stored = set[str]()
+        keys = None if mode in (RoundMode.DELTA, RoundMode.BASELINE) else await self._distinct_keys(records)
+        if keys is None:
+            return records
+        await self._until_written(keys)
+        differing: list[bytes] = []
+        for some, asked in zip(_batched(records), _batched(keys), strict=True):
+            same = await self._store.are_stored(list(asked), some)
+            if same is None:
+                return records
+            if self._held:  # these are held back no more
+                same = [one and key not in self._held for one, key in zip(same, asked, strict=True)]
+            stored.update(compress(asked, same))
+            differing += compress(some, map(not_, same))
+        if seen is not None:
+            seen.update(list(stored))
+        self.tally += RoundCounts(records=len(stored), unchanged=len(stored))
+        return differing
+
+    async def _distinct_keys(self, records: Sequence[bytes]) -> list[str] | None:
+        """The keys of these records, as far as they are usable; None: some have none, or the same one."""
+        keys: list[str] = []
+        for some in _batched(records):
+            found = probable_keys(some, self._feed.id_field)
+            if found is None:
+                return None
+            keys += found
+            await asyncio.sleep(0)
+        return keys if len(set(keys)) == len(keys) else None
+
+    async def _until_written(self, keys: list[str]) -> None:
+        """Wait for the commits that hold one of these keys."""
+        if not all(one.commit.snapshots.keys().isdisjoint(keys) for one in self._commits.unwritten):
+            await self._commits.settle()
 
     def _note_published(self, commit: Commit, mode: RoundMode, changed: set[str] | None) -> None:
         keys = [key for key, one in commit.snapshots.items() if one.sequence > self._sequence]
@@ -617,8 +672,7 @@ class RoundWriter:
 
     async def _known(self, keys: list[str], seen: SeenKeysObserver | None) -> Mapping[str, Snapshot]:
         """The snapshots of a page's records."""
-        if not all(one.commit.snapshots.keys().isdisjoint(keys) for one in self._commits.unwritten):
-            await self._commits.settle()
+        await self._until_written(keys)
         known = await self._store.known(keys)
         if self._may_know and await self._take_over(keys, known, seen):
             return await self._store.known(keys)
@@ -648,10 +702,11 @@ class RoundWriter:
                 own = known.get(twins[twin])
                 revision = max(before.revision, own.revision if own else 0)
                 moved[twins[twin]] = msgspec.structs.replace(before, revision=revision, missing=False)
-                moved[twin] = Snapshot(before.revision, before.sequence, b"", removed=True)
+                moved[twin] = msgspec.structs.replace(before, raw=b"", removed=True, missing=False)
             if moved:
                 tombstones = len(moved) // 2 - sum(key in known for key in moved)
                 self._taken_over += 1
+                self.lists_known = False  # another listing may hold the old key
                 marks = {TAKEN_OVER: str(self._taken_over)}
                 commit = Commit(self._generation, self._sequence, moved, marks=marks)
                 await self._commit(self._with_tombstones(commit, tombstones))

@@ -84,6 +84,7 @@ class MemoryStore:
         self.kept_listings: dict[str, SubstreamSnapshot] = {}
         self.held: dict[str, HeldVersion] = {}
         self.digests: bytes | None = None
+        self.counted: list[int | None] = []  # how many records each reading listed, if it says that all are known
         self.deltas = DeltaMemory(_OfWall(clock or Clock()))
         self.events: list[dict[str, Any]] = []
         self.texts: list[bytes] = []  # of these
@@ -119,12 +120,21 @@ class MemoryStore:
         assert all(key.encode() for key in record_keys), "a store is asked for bytes"
         return {key: self.snapshots[key] for key in record_keys if key in self.snapshots}
 
-    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
+    async def are_stored(self, record_keys: list[str], raws: Sequence[bytes]) -> list[bool]:
+        known = [self.snapshots.get(key) for key in record_keys]
+        return [
+            one is not None and one.raw == raw and not (one.removed or one.missing or one.unreadable)
+            for one, raw in zip(known, raws, strict=True)
+        ]
+
+    async def absent(self, seen: Container[str], *, most: int, known: int | None = None) -> MissingRecords:
         live = {key: snapshot for key, snapshot in self.snapshots.items() if not snapshot.removed}
         missing = [key for key in live if key not in seen]
         listed = {key: snapshot for key, snapshot in live.items() if key in seen}
-        known = dict(list(listed.items())[:LISTED])
-        return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]}, known)
+        assert known in (None, len(listed)), "a key that was listed is of no live record"
+        self.counted.append(known)
+        drawn = dict(list(listed.items())[:LISTED])
+        return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]}, drawn)
 
     async def subjects_since(self, age: timedelta, *, cause: str | None = None) -> set[str]:
         assert self._clock is not None

@@ -101,6 +101,36 @@ async def test_of_an_unchanged_listing_no_snapshot_is_read() -> None:
     assert (result.records, result.unchanged, result.changes, listings.store.asked) == (3, 3, 0, 0)
 
 
+async def test_listings_of_known_records_are_counted() -> None:
+    """All listings together, if each has one page that is stored as it was read, and with the rules of now."""
+    listings = Listings()
+    await settled(listings)
+    await listings()
+    assert listings.store.counted[-1:] == [3]
+    listings.feed = msgspec.structs.replace(listings.feed, ignore=("/m",))
+    listings.failing["q1"] = SourceUnavailable("no answer")
+    assert not (await listings()).ok
+    assert listings.store.counted[-1:] == [None]
+    listings.failing.clear()
+    listings.pages["q1"] = [records("Q1"), records("Q3")]
+    await listings()
+    assert listings.store.counted[-1:] == [None]
+    listings.pages["q1"] = [records("Q1", "Q3")]
+    await listings()
+    assert listings.store.counted[-1:] == [4]
+
+
+async def test_listings_are_not_counted_where_an_id_has_changed_its_type() -> None:
+    """Another one that was read before may hold the key that the record had until then."""
+    listings = Listings()
+    listings.pages |= {"q0": [[{"id": "7"}]], "q1": [[{"id": "7"}]]}
+    await settled(listings)
+    listings.pages["q1"] = [[{"id": 7}]]
+    await listings()
+    assert listings.store.snapshots["7"].removed
+    assert listings.store.counted[-1:] == [None]
+
+
 async def test_only_a_listing_that_differs_is_compared() -> None:
     """What changed is published, and nothing is read of the others, in the next rounds neither."""
     listings = Listings()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,11 +38,18 @@ class Counting(MemoryStore):
     def __init__(self, *, digests: bool = True) -> None:
         super().__init__()
         self.asked = 0
+        self.unpacked: list[str] = []
         self.has_digests = digests
 
     async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         self.asked += len(record_keys)
+        self.unpacked += record_keys
         return await super().known(record_keys)
+
+    async def are_stored(self, record_keys: list[str], raws: Sequence[bytes]) -> list[bool]:
+        same = await super().are_stored(record_keys, raws)
+        self.asked += sum(same)  # the others are asked for once more
+        return same
 
     async def page_digests(self) -> bytes | None:
         return await super().page_digests() if self.has_digests else None
@@ -78,6 +85,29 @@ async def test_of_an_unchanged_listing_no_snapshot_is_read() -> None:
     store.asked = 0
     result = await read(pages(records("a", "b"), records("c")))
     assert (result.records, result.unchanged, result.pages, result.changes, store.asked) == (3, 3, 2, 0, 0)
+
+
+async def test_of_pages_that_have_shifted_only_what_differs_is_unpacked() -> None:
+    """A record at the front moves all others: of these, seals are compared and no snapshot is unpacked."""
+    read, store = a_feed()
+    await settled(read, records("a", "b"), records("c"))
+    store.unpacked.clear()
+    result = await read(pages(records("n", "a"), [*records("b"), *records("c", value=2)]))
+    assert (result.records, result.unchanged, result.created, result.modified) == (4, 2, 1, 1)
+    assert store.unpacked == ["n", "c"]
+
+
+@pytest.mark.parametrize(
+    ("more", "counted"),
+    [([], 3), ([*records("n")], 4), ([{"n": 1, "id": "x" * 2000}], None), ([*records("a", value=2)], 3)],
+    ids=["shifted", "a new one", "an unusable one", "one that was listed before"],
+)
+async def test_a_listing_of_known_records_is_counted(more: list[Any], counted: int | None) -> None:
+    """The store may look for missing records by counting; not where a record is listed that it does not have."""
+    read, store = a_feed()
+    await settled(read, records("a", "b"), records("c"))
+    await read(pages(records("a"), [*records("b", "c"), *more]))
+    assert store.counted[-1] == counted
 
 
 async def test_only_pages_that_differ_are_compared() -> None:

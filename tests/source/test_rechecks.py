@@ -506,6 +506,16 @@ async def test_a_record_that_each_delta_repeats_is_compared(beside: bool) -> Non
     assert (result.mode, result.modified, due_in(read)) == (RoundMode.RECONCILE, 1 + beside, None)
 
 
+@pytest.mark.parametrize("brings", [False, True])
+async def test_a_listing_is_not_counted_with_what_deltas_bring_beside_it(brings: bool) -> None:
+    """A delta that goes on may repeat a record that was removed since."""
+    read, _ = await settled(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=1)), "a", "n")
+    full(read)
+    listing = Script().on(records("a"), further="p").on(records("n"), page="p", delta="d9")
+    assert (await read(listing.on(records("n") if brings else [], since="d1", delta="d1"))).mode is RoundMode.RECONCILE
+    assert read.store.counted[-1] == (None if brings else 2)
+
+
 async def test_a_record_that_a_delta_changes_is_passed_over_although_each_one_repeats_it() -> None:
     """The pages that follow may show it as it was."""
     read, clock = await settled(msgspec.structs.replace(LAGGING, slot=timedelta(seconds=1)), "a", "n")

@@ -771,11 +771,11 @@ class _Absent(MemoryStore):
     """A store that knows these records, and applies their removals."""
 
     def __init__(self, subjects: Iterable[str]) -> None:
+        super().__init__()
         self.snapshots = {key: Snapshot(1, 1, b'{"id":"%b"}' % key.encode()) for key in subjects}
 
-    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
-        missing = [key for key in self.snapshots if key not in seen]
-        return MissingRecords(len(self.snapshots), len(missing), {key: self.snapshots[key] for key in missing[:most]})
+    async def absent(self, seen: Container[str], *, most: int, known: int | None = None) -> MissingRecords:
+        return msgspec.structs.replace(await super().absent(seen, most=most, known=known), listed={})
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
         return {key: self.snapshots[key] for key in record_keys}
@@ -1201,8 +1201,8 @@ async def test_removed_records_are_counted() -> None:
 class _Checked(MemoryStore):
     """A store that checks the snapshots of absent records, and no others, as the real one does."""
 
-    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
-        absent = await super().absent(seen, most=most)
+    async def absent(self, seen: Container[str], *, most: int, known: int | None = None) -> MissingRecords:
+        absent = await super().absent(seen, most=most, known=known)
         return msgspec.structs.replace(absent, some={key: checked(one) for key, one in absent.some.items()})
 
 

@@ -159,12 +159,12 @@ class Packed(MemoryStore):
     async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         return self._packed(await super().known(record_keys))
 
-    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
-        absent = await super().absent(seen, most=most)
+    async def absent(self, seen: Container[str], *, most: int, known: int | None = None) -> MissingRecords:
+        absent = await super().absent(seen, most=most, known=known)
         return msgspec.structs.replace(absent, some=self._packed(absent.some))
 
     def _packed(self, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Snapshot]:
-        return PackedSnapshots({}, {key: key.encode() for key in snapshots}, lambda key: self.snapshots[key.decode()])
+        return PackedSnapshots({}, {key: key.encode() for key in snapshots}, lambda key, _: self.snapshots[key])
 
 
 async def test_large_known_records_are_compared_and_removed_a_few_at_a_time() -> None:
