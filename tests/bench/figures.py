@@ -14,6 +14,7 @@ import msgspec
 
 from poller.resources import RESOURCES
 from poller.source.paging import ListQuery
+from poller.store.feed import encode_listing, kept_listings
 from tests.bench.limits import (
     Written,
     bare_fetch,
@@ -27,6 +28,8 @@ from tests.bench.scene import PAGE, RESOURCE, Bench, bench
 from tests.servers import Server
 
 _IDLE_ROUNDS = 300
+_NODE_BYTES = 16384  # as the embedded server has it
+_READINGS = 3
 _CHANGED_SHARE = 0.01
 
 
@@ -57,6 +60,7 @@ class Figure(msgspec.Struct, frozen=True):
 async def reading(api_url: str, server: Server) -> AsyncIterator[Figure]:
     """First reading, silent reading, memory, then a delta and idle rounds, on one feed."""
     async with bench(api_url, server.url, delta=False) as full:
+        await full.redis.config_set("stream-node-max-bytes", _NODE_BYTES)
         begun = time.process_time()
         first = await full.round()
         cpu = time.process_time() - begun
@@ -95,14 +99,33 @@ async def _silent(full: Bench, server: Server, data: Written) -> AsyncIterator[F
     yield Figure("", "", f"HMGET of the same snapshots {read:,.0f}/s", speed / read)
     split = bare_split(bodies)
     yield Figure("", "", f"JSON split alone {split:,.0f}/s", speed / split)
+    yield await _shifted(full, "every page has shifted", fetched)
 
 
-async def _silent_speed(feed: Bench) -> float:
-    """Records a second of the best of three readings in which nothing has changed."""
-    silent = max([await feed.round() for _ in range(3)], key=lambda result: result.records / result.seconds)
+async def _silent_speed(feed: Bench, *, shifted: bool = False) -> float:
+    """Records a second of the best of three readings in which nothing has changed, but the places of records."""
+    readings = []
+    for _ in range(_READINGS):
+        if shifted:
+            await _forget_pages(feed)
+        readings.append(await feed.round())
+    silent = max(readings, key=lambda result: result.records / result.seconds)
     if silent.changes:
         raise RuntimeError(f"a silent reading published {silent.changes} events")
     return silent.records / silent.seconds
+
+
+async def _shifted(feed: Bench, what: str, fetched: float) -> Figure:
+    speed = await _silent_speed(feed, shifted=True)
+    name, limit = f"the same, {what}", f"fetch and split alone {fetched:,.0f}/s"
+    return Figure(name, f"{speed:,.0f} records/s", limit, speed / fetched, "0.25")
+
+
+async def _forget_pages(feed: Bench) -> None:
+    """Delete the digests of pages and listings, so that each has to be compared with snapshots."""
+    await feed.redis.delete(feed.keys.page_digests)
+    for name, one in (await kept_listings(feed.redis, feed.keys.listings)).items():
+        await feed.redis.hset(feed.keys.listings, name, encode_listing(msgspec.structs.replace(one, content=b"")))
 
 
 async def many_listings(api_url: str, server: Server) -> AsyncIterator[Figure]:
@@ -123,6 +146,7 @@ async def many_listings(api_url: str, server: Server) -> AsyncIterator[Figure]:
             speed / fetched,
             "0.5",
         )
+        yield await _shifted(feed, "every listing differs", fetched)
 
 
 async def _memory(full: Bench, data: Written) -> AsyncIterator[Figure]:
@@ -137,7 +161,13 @@ async def _memory(full: Bench, data: Written) -> AsyncIterator[Figure]:
         f"its JSON {raw / records:.0f} B",
         snapshots / raw,
     )
-    yield Figure("Redis bytes per event, stream", f"{events / len(data.events):.0f} B")
+    size = sum(map(len, data.events))
+    yield Figure(
+        "Redis bytes per event, stream",
+        f"{events / len(data.events):.0f} B",
+        f"its JSON {size / len(data.events):.0f} B",
+        events / size,
+    )
 
 
 async def _bodies(full: Bench) -> list[bytes]:
