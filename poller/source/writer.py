@@ -525,7 +525,7 @@ class RoundWriter:
         self, records: Sequence[bytes], *, mode: RoundMode, seen: SeenKeysObserver | None
     ) -> Sequence[bytes]:
         """The records of a page that may differ from what is stored; the others are listed and counted."""
-        stored = set[str]()
+        stored: list[str] = []
         keys = None if mode in (RoundMode.DELTA, RoundMode.BASELINE) else await self._distinct_keys(records)
         if keys is None:
             return records
@@ -537,10 +537,10 @@ class RoundWriter:
                 return records
             if self._held:  # these are held back no more
                 same = [one and key not in self._held for one, key in zip(same, asked, strict=True)]
-            stored.update(compress(asked, same))
+            stored += compress(asked, same)
             differing += compress(some, map(not_, same))
         if seen is not None:
-            seen.update(list(stored))
+            seen.update(stored)
         self.tally += RoundCounts(records=len(stored), unchanged=len(stored))
         return differing
 
