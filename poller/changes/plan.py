@@ -471,7 +471,7 @@ class RoundCounts(msgspec.Struct, gc=False):
         return self.created + self.modified + self.removed
 
     def count(self, kind: ChangeKind, number: int) -> None:
-        """Count so many changes of this kind."""
+        """Count changes of this kind."""
         setattr(self, kind, getattr(self, kind) + number)
 
 
