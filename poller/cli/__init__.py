@@ -13,15 +13,14 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+_COLLECT_AFTER: Final = 50_000  # objects; at Python's 700 the collector takes a seventh of all imports
 DAEMONS: Final = {"demo": "", "run": "", "sandbox": "", "status": "--watch", "tail": ""}
 """The commands that a signal ends with code 0 from the first moment; a command with an option here only with that."""
 
 
-_COLLECT_AFTER: Final = 50_000  # objects; at Python's 700 the collector takes a seventh of all imports
-
-
 def main() -> None:
     """Run the program with ``sys.argv`` and exit; for the codes see :mod:`poller.cli.app`."""
+    gc.disable()  # until a loop runs: what is imported before is no garbage
     gc.set_threshold(_COLLECT_AFTER)
     if _is_daemon(sys.argv[1:]):
         _exit_on_signals()

@@ -340,7 +340,9 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         KeyboardInterrupt: a signal stopped it.
     """
     import asyncio
+    import gc
 
+    gc.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             return runner.run(_cancelled_by_signals(main))

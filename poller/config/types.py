@@ -177,7 +177,7 @@ def _sane(value: float) -> bool:
 class Table(BaseModel):
     """A table of the file: frozen, without unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ program is built on, in the same run; its CPU tells more than its seconds on a m
 from __future__ import annotations
 
 import asyncio
+import compileall
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
+import poller
 from tests.bench.figures import Figure
 from tests.bench.many_sources import RESOURCES, many_sources, polled
 from tests.bench.scale import HEAD, SOURCE, configured, cpu_of
@@ -79,7 +81,8 @@ def _of_one(root: Path, server: Server, url: str, interval: int) -> Path:
 
 
 def _starts(root: Path, one: Path, many: Path) -> list[Figure]:
-    """Each start in turn with the bare import, several times."""
+    """Each start in turn with the bare import, several times. All of it is compiled, as it is after an installation."""
+    compileall.compile_dir(Path(poller.__file__).parent, quiet=1)
     bare, ready, status = [], [], []
     for number in range(_STARTS):
         bare.append(_ended(_BARE))
