@@ -142,7 +142,9 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
         progress: how far the round that is under way has come, as :mod:`poller.source.feed` writes it; None where
             none has been for long.
         formers: the generations before this one, as far as they are known, the newest first.
-        anew_at: when the feed was reset because a part of it was lost, milliseconds of the server's clock.
+        begun_at: when the generation was drawn, milliseconds of the server's clock.
+        ordered_at: when an operator last had the feed reset, likewise; equal to ``begun_at`` where that drew this one.
+        anew_at: when the feed was reset because a part of it was lost, or by an operator, likewise.
         lost: what was lost last, in words.
         lost_at: when that was noticed.
         forms: of its snapshots.
@@ -190,6 +192,8 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     recheck_from: datetime | None = None
     rechecked: int = 0
     formers: tuple[str, ...] = ()
+    begun_at: int | None = None
+    ordered_at: int | None = None
     anew_at: int | None = None
     lost: str | None = None
     lost_at: datetime | None = None

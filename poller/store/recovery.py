@@ -11,8 +11,9 @@ compared with that:
 the store holds                                 then
 ==============================================  =====================================================
 the generation known, no lower a sequence       nothing is lost
+its successor, drawn for an operator            nothing is lost, though no process may have noted the reset
 the generation known, a lower sequence          rolled back: later changes come again, with the same ids
-a successor of the one known                    a part was lost, and the feed was reset
+another successor of the one known              a part was lost, and the feed was reset
 a predecessor of the one known                  rolled back, to before something was lost
 another successor of the same predecessor       a part was lost twice, and another process has reset the feed
 any other                                       replaced: it is another installation's
@@ -140,7 +141,7 @@ def loss_of(known: HighWaterMark | None, state: FeedState, found: str) -> Loss |
         return _loss(known, state, _PARTS[found])
     if found == STREAM:
         return _with(known, state, kind="lost", text="events that its stream held", advice=_STREAM)
-    if known is None or found == ORDER:
+    if known is None or found == ORDER or _is_ordered_after(known, state):
         return None
     if state.generation in known.lineage:
         before = state.generation != known.generation
@@ -150,6 +151,12 @@ def loss_of(known: HighWaterMark | None, state: FeedState, found: str) -> Loss |
     return _with(
         known, state, kind="replaced", text="another installation's data stands in its place", advice=_REPLACED
     )
+
+
+def _is_ordered_after(known: HighWaterMark, state: FeedState) -> bool:
+    """Whether the known feed was reset because an operator wanted it, by a process that ended before it noted that."""
+    is_ordered = state.ordered_at is not None and state.ordered_at == state.begun_at
+    return is_ordered and state.formers[:1] == (known.generation,) and state.sequence >= known.sequence
 
 
 def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
@@ -282,7 +289,8 @@ class FeedMemory:
     def begun(self, state: FeedState, found: str) -> None:
         """Remember this state, with which a round begins."""
         before = self.known.losses if self.known else 0
-        turned = state.loss is not None or found == ORDER
+        is_new = self.known is not None and self.known.generation != state.generation
+        turned = is_new or state.loss is not None or found == ORDER
         latest = max(self.known.latest if self.known else 0, _entry_ms(state.entry))
         self.known = HighWaterMark(state.generation, state.sequence, state.formers, before + turned, latest)
 

@@ -346,6 +346,22 @@ async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
     assert await two.round(3) is None
 
 
+async def test_a_process_that_ends_before_it_notes_an_order_leaves_no_loss(store_client: Redis) -> None:
+    """Law: a reset that an operator requested is no loss for the next process, if the one that made it ended in it."""
+    one, ending, two = (Process(store_client, name) for name in "abc")
+    await one.round(1)
+    await one.store.release()
+    await two.store.memory.recall()
+    assert await request_round(store_client, KEYS, RoundRequest.ANEW)
+    await begun(ending.store)
+    await ending.store.release()
+    assert await noted(store_client) == ("a0", 1)
+    assert await two.round(1, 2) is None
+    assert two.store.memory.known is not None
+    assert two.store.memory.known.losses == 1  # a later reset, though no loss: others must not keep the older mark
+    assert await sequences(store_client) == [1, 2, 3]
+
+
 async def test_it_is_noted_now_and_then(store_client: Redis) -> None:
     """Law: the note is written at once if more than the sequence changed, else after a while; it is never ahead."""
     one = Process(store_client, "a")
