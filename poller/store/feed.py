@@ -306,9 +306,9 @@ class FeedStore:
 
     async def _write_converted(self, forms: Forms, conversions: Sequence[bytes]) -> None:
         keys = [self.keys.lease, self.keys.state, self.keys.snapshots]
-        arguments: list[Argument] = [self.lease.token, self._generation, self._sequence, FORMS, forms]
+        checks: list[Argument] = [self.lease.token, self._generation, self._sequence, FORMS, self._stored_forms]
         with translated(self._client):
-            answer = await self._scripts.convert(keys, [*arguments, *conversions])
+            answer = await self._scripts.convert(keys, [*checks, forms, *conversions])
         if answer == b"FENCED":
             raise await self.lease.fenced("snapshots not converted")
         if answer == b"STALE":
@@ -883,7 +883,7 @@ def commit_arguments(
         QUARANTINE_ENTRIES,
         commit.page_digests or b"",
     ]
-    return [*checks, *map(len, sections), *chain.from_iterable(sections)]
+    return [*checks, *map(len, sections), stored_forms, *chain.from_iterable(sections)]
 
 
 def _quarantined(rejected: Rejected) -> tuple[bytes, str, bytes]:

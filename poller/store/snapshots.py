@@ -25,6 +25,7 @@ live process says that it reads that, and keeps it. Earlier versions refuse a fe
 
 - A record stands in the hash once: a snapshot that is written in the second form deletes that of the first form.
 - No snapshot is written in the first form where the second one stands.
+- Each write checks that the forms are those that its process knows: a store may go back to before a conversion.
 """
 
 from __future__ import annotations

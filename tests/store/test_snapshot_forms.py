@@ -174,13 +174,15 @@ async def test_a_snapshot_that_was_written_meanwhile_is_not_replaced(store_clien
     names = [KEYS.lease, KEYS.state, KEYS.snapshots]
     before = await stored(store_client)
     convert = FeedScripts(store_client).convert
-    for nonce, generation, sequence, value, answer in (
-        ("b", state.generation, state.sequence, before[name], b"FENCED"),
-        ("a", "other", state.sequence, before[name], b"STALE"),
-        ("a", state.generation, state.sequence + 1, before[name], b"STALE"),
-        ("a", state.generation, state.sequence, b"another", b"OK"),
+    for nonce, generation, sequence, there, value, answer in (
+        ("b", state.generation, state.sequence, "1", before[name], b"FENCED"),
+        ("a", "other", state.sequence, "1", before[name], b"STALE"),
+        ("a", state.generation, state.sequence + 1, "1", before[name], b"STALE"),
+        ("a", state.generation, state.sequence, "1 2", before[name], b"STALE"),
+        ("a", state.generation, state.sequence, "1", b"another", b"OK"),
     ):
-        arguments: list[Any] = [nonce, generation, sequence, FORMS, "1 2", name, value, name_of(key), b"converted"]
+        checks: list[Any] = [nonce, generation, sequence, FORMS, there]
+        arguments = [*checks, "1 2", name, value, name_of(key), b"converted"]
         assert await convert(names, arguments) == answer
         assert await stored(store_client) == before
         assert await forms(store_client) == (b"1 2" if answer == b"OK" else None)
@@ -200,6 +202,31 @@ async def test_a_conversion_ends_where_the_lease_is_lost(store_client: Redis) ->
     with pytest.raises(Stale):
         await store._convert()
     assert await stored(store_client) == before
+
+
+async def test_a_store_that_goes_back_to_before_a_conversion_keeps_its_form(store_client: Redis) -> None:
+    """Law: a round that has converted its feed writes nothing more where the store holds the first form again.
+
+    The sequence is the same then. Snapshots of the second form would be records that no other process finds.
+    """
+    await in_the_first_form(store_client)
+    before = [cast("dict[Any, Any]", await store_client.hgetall(key)) for key in (KEYS.state, KEYS.snapshots)]
+    store = opened(store_client, Permission(given=True))
+    state = await begun(store)
+    assert await forms(store_client) == b"2 after 1"
+    for key, kept in zip((KEYS.state, KEYS.snapshots), before, strict=True):
+        await store_client.delete(key)
+        await store_client.hset(key, mapping=kept)
+    changed = await store.known([_id(3)])
+    with pytest.raises(Stale):
+        await store.commit(Commit(state.generation, state.sequence, changed))
+    with pytest.raises(Stale):
+        await store._write_converted("2 after 1", [])
+    assert [await store_client.hgetall(key) for key in (KEYS.state, KEYS.snapshots)] == before
+    await write(opened(store_client, Permission()), [unavailability(3, reason="new"), unavailability(COUNT)])
+    assert len(await stored(store_client)) == len(before[1]) + 1
+    kinds = [str(event["type"]).split(".")[-2] for event in (await events(store_client))[-2:]]
+    assert kinds == ["modified", "created"]
 
 
 async def test_what_cannot_be_read_is_converted_as_it_is(store_client: Redis) -> None:

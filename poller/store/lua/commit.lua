@@ -7,9 +7,9 @@
 -- ARGV 10-19: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason,
 --   digest), qualifications (id), dictionaries (field, value), marks (field, value; '' deletes), listings
 --   (field, value), held versions (field, value), held versions that go (field), snapshots that go (field): the first
---   form of those that are written in the second.
--- Answers OK, FENCED (the lease is another's), STALE (planned on another state, or a part of what is known was
---   lost since), or ALREADY (this very commit was written before and its reply got lost); an error where a
+--   form of those that are written in the second. ARGV 20: the forms of the snapshots that are there.
+-- Answers OK, FENCED (the lease is another's), STALE (planned on another state, or on snapshots of other forms, or a
+--   part of what is known was lost since), or ALREADY (this very commit was written before and its reply got lost); an error where a
 --   key holds something else.
 -- A stream that was lost since is no reason to refuse; it is noted for the next round. What comes then has a later id
 --   than all that was published, whatever the clock: readers that are past those would not see it.
@@ -28,14 +28,15 @@ for i = 2, 11 do
   end
   if i == 4 then streams = kind ~= 'none' end
 end
-local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'digest', 'kept', 'entry')
+local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'digest', 'kept', 'entry', '\255forms')
 if have[1] ~= ARGV[2] then return 'STALE' end
 if ARGV[5] ~= '' and have[3] == ARGV[5] and have[2] == ARGV[4] then return 'ALREADY' end
 if have[2] ~= ARGV[3] then return 'STALE' end
+if (have[6] or '1') ~= ARGV[20] then return 'STALE' end
 if redis.call('HLEN', KEYS[8]) ~= tonumber(ARGV[6]) then return 'STALE' end
 if lost(counted(KEYS[3], KEYS[8], KEYS[7]), have[4], have[2]) then return 'STALE' end
 local first, last = {}, {}
-local at = 20
+local at = 21
 for i = 10, 19 do
   first[i] = at
   at = at + tonumber(ARGV[i])
