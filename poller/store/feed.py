@@ -74,7 +74,10 @@ _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for oth
 _LATEST_AT_ONCE: Final = 100  # events
 _CONVERTED_AT_ONCE: Final = 500  # snapshots
 _CONVERTED_BYTES: Final = 1024 * 1024  # of their records
-
+_CONVERTING: Final = (
+    "an earlier version has written them; the round goes on when all of them are in the form of this version, and "
+    "nothing is published for it"
+)
 
 _log = structlog.get_logger("poller.store")
 
@@ -257,7 +260,7 @@ class FeedStore:
             await self.commit(Commit(state.generation, state.sequence, marks=marks))
             state = marked(state, marks)
         if self._forms == "1 2":
-            await self._convert()
+            await self._convert(state.kept_records)
         self.memory.begun(state, found)
         self._polled_ms = state.now_ms
         return state
@@ -270,7 +273,7 @@ class FeedStore:
         if forms != self._forms:
             self._forms, self._codec = forms, None
 
-    async def _convert(self) -> None:
+    async def _convert(self, records: int | None = None) -> None:
         """Replace all snapshots of the first form; what cannot be read goes to its new name as it is.
 
         Raises:
@@ -278,14 +281,17 @@ class FeedStore:
             Stale: the feed was reset since.
             StoreError: see :func:`~poller.redis.client.translated`. The next round goes on.
         """
-        cursor = 0
+        cursor, began = 0, self._clock.monotonic()
+        _log.info("converting snapshots", feed=self.keys.feed, records=records, advice=_CONVERTING)
         while True:
             with translated(self._client):
                 cursor, found = await self._client.hscan(self.keys.snapshots, cursor, count=_CONVERTED_AT_ONCE)
             await self._replace(cast("dict[bytes, bytes]", found))
             if not cursor:
                 await self._write_converted("2 after 1", [])
-                return
+                break
+        seconds = round(self._clock.monotonic() - began, 3)
+        _log.info("snapshots converted", feed=self.keys.feed, records=records, seconds=seconds)
 
     async def _replace(self, found: Mapping[bytes, bytes]) -> None:
         """Replace those of the first form, in scripts of a size that does not keep the store busy for others."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+import structlog
 from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
@@ -84,7 +85,12 @@ async def test_a_feed_is_converted_once_all_processes_read_the_second_form(store
     assert (permission.asked, await forms(store_client)) == (1, None)
     await store_client.set(KEYS.page_digests, "kept")
     published, permission.given = await events(store_client), True
-    state = await begun(store)
+    with structlog.testing.capture_logs() as logs:
+        state = await begun(store)
+    assert [(one["event"], one["records"]) for one in logs] == [
+        ("converting snapshots", len(known)),
+        ("snapshots converted", len(known)),
+    ]
     await store.commit(Commit(state.generation, state.sequence, marks={"query": "q"}))
     assert await forms(store_client) == b"2 after 1"
     found = await stored(store_client)
