@@ -221,6 +221,7 @@ async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerato
                 raise
             if further is not None:
                 ahead = asyncio.create_task(fetch(further))
+                await asyncio.sleep(0)  # it is sent now: nothing else may be waited for until this page is done
             yield page
     finally:
         if ahead is not None:
