@@ -71,6 +71,7 @@ _TIME_BYTES: Final = 4
 
 _ONE_BYTE: Final = range(0x80)
 _SMALL: Final = tuple(bytes((number,)) for number in _ONE_BYTE)
+_CONTINUED: Final = tuple(bytes((number | 0x80,)) for number in _ONE_BYTE)  # the first byte of a longer number
 
 _UUID_BYTES: Final = 16
 _UUID_CHARACTERS: Final = 36
@@ -184,22 +185,26 @@ class SnapshotCodec:
     ) -> Iterator[bytes]:
         """The stored forms, of what is compressed where that is smaller."""
         newest = b"" if self._newest is None else bytes((self._newest,))
-        is_sealing, small = self._is_sealing, _COMPRESSED | (_DICTIONARY if newest else 0)
+        is_sealing, small, new = self._is_sealing, _COMPRESSED | (_DICTIONARY if newest else 0), _DIGEST.copy
+        high, higher = 0, b""  # of the sequence number: that of the next snapshot is mostly the next number
         for snapshot, place, body, one in zip(snapshots, places, bodies, packed, strict=True):
-            flags, number, at, shorter = 0, b"", b"", body
+            flags, number, shorter = 0, b"", body
             if len(one) < len(body):
                 flags, number, shorter = small, newest, one
             if snapshot.removed or snapshot.missing:
                 flags |= (_REMOVED if snapshot.removed else 0) | (_MISSING if snapshot.missing else 0)
-            revision, sequence = _varint(snapshot.revision), _varint(snapshot.sequence)
+            sequence = snapshot.sequence
+            if sequence >> 7 != high:
+                high, higher = sequence >> 7, _varint(sequence >> 7)
+            numbers = _varint(snapshot.revision) + (_CONTINUED[sequence & 0x7F] + higher if high else _SMALL[sequence])
             if not is_sealing:
-                yield b"%c%b%b%b%b" % (flags, revision, sequence, number, shorter)
+                yield _SMALL[flags] + numbers + number + shorter
                 continue
             if place >= 0:
-                flags, at = flags | _WITHOUT_ID, _varint(place)
+                flags, number = flags | _WITHOUT_ID, number + _varint(place)
             time = snapshot.changed_at.to_bytes(_TIME_BYTES, "big")
-            stored = b"%c%b%b%b%b%b%b" % (flags | _SEALED, revision, sequence, time, number, at, shorter)
-            digest = _DIGEST.copy()  # cheaper than a new one
+            stored = _SMALL[flags | _SEALED] + numbers + time + number + shorter
+            digest = new()  # cheaper than a new one
             digest.update(snapshot.raw + stored)
             yield stored + digest.digest()
 
