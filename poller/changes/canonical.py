@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import (
     MAX_EMAX,
     MAX_PREC,
@@ -38,6 +38,7 @@ from decimal import (
     Overflow,
 )
 from functools import partial
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, NoReturn
 
@@ -86,7 +87,8 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 _fast_decode: Final = msgspec.json.Decoder(float_hook=_number).decode
-_fast_encode: Final = msgspec.json.Encoder(order="sorted", decimal_format="number").encode
+_fast_encoder: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
+_fast_encode: Final = _fast_encoder.encode
 
 
 def parse(raw: bytes) -> Any:
@@ -150,6 +152,29 @@ def parse_received(raw: bytes) -> tuple[Any, bytes]:
     if len(raw) > _INT_DIGITS and _has_long_integer(raw):
         json.loads(raw, parse_int=_refuse_long, parse_float=str)
     return value, form
+
+
+def parse_all_received(raws: Sequence[bytes]) -> tuple[list[Any], list[bytes]] | None:
+    """The values and the canonical forms of several texts, as :func:`parse_received` gives them of each.
+
+    They are read in less than half of the time, for what would be done for each is done once for all. None: at least
+    one of them may have to be refused, or can only be read by itself.
+    """
+    _zeros.left = MOST_ZEROS
+    try:
+        values = list(map(_fast_decode, raws))
+        forms = _fast_encoder.encode_lines(values)  # no line break occurs within a form
+    except (ValueError, RecursionError, DecimalException):
+        return None
+    together = b"".join(raws)
+    # No text has fewer colons than its form, unless some are escaped: so equal sums mean that each has as many.
+    if together.count(b":") != forms.count(b":") or (_ESCAPE in together and _ESCAPED_COLON in together):
+        return None
+    # A text has at most as many levels as brackets that open, and most records have few of them.
+    objects, arrays = (max(map(bytes.count, raws, repeat(bracket)), default=0) for bracket in (b"{", b"["))
+    if objects + arrays > MAX_DEPTH:
+        return None
+    return values, forms.split(b"\n")[:-1]
 
 
 def _has_long_integer(raw: bytes) -> bool:

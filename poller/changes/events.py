@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from types import MappingProxyType
@@ -24,12 +24,15 @@ from typing import Any, Final
 import msgspec
 
 from poller.changes.diff import Change, ChangeKind
+from poller.changes.records import Record
 from poller.resources import RESOURCES
 
 # Receivers must accept events of 64 KiB. A larger event leaves out the previous version, and says so.
 MAX_EVENT_BYTES: Final = 64 * 1024
 
 _quoted: Final = msgspec.json.Encoder().encode
+_FIRST_REVISION: Final = f"\0{1}\0".encode()  # as it stands in what an id is made of
+_lines: Final = msgspec.json.Encoder().encode_lines
 
 
 class Cause(StrEnum):
@@ -70,6 +73,7 @@ class EventFrame:
         self._types = {kind: _quoted(f"{type_stem}.{kind}.v1")[1:-1] + b'","subject":' for kind in ChangeKind}
         self._cause = b',"cause":"' + cause.encode() + b'"}}'
         self._extensions = b"".join(b',"%b":%b' % (name.encode(), _quoted(text)) for name, text in extensions.items())
+        self._templates: dict[ChangeKind, tuple[str, bytes]] = {}
 
     def event_id(self, change: Change) -> str:
         """The event's id: 32 lower-case hex digits; see the invariants of this module."""
@@ -87,22 +91,52 @@ class EventFrame:
             sequence: the feed's running number of this event, from 1.
             recorded: when the daemon read the record, from :func:`~poller.clock.rfc3339`.
         """
-        subject = _quoted(change.subject)
-        head = (
-            b'{"specversion":"1.0","id":"%b%b%b%b,"time":"%b","recordedtime":"%b","sequence":"%020d",'
-            b'"partitionkey":%b%b,"datacontenttype":"application/json","data":'
-        ) % (
-            event_id.encode(),
-            self._source,
-            self._types[change.kind],
-            subject,
-            (change.modified or recorded).encode(),
-            recorded.encode(),
-            sequence,
-            subject,
-            self._extensions,
-        )
+        subject, time = _quoted(change.subject), (change.modified or recorded).encode()
+        head = self._template(change.kind, recorded) % (event_id.encode(), subject, time, sequence, subject)
         return head + self._content(change, room=MAX_EVENT_BYTES - len(head))
+
+    def created(
+        self, records: Sequence[Record], forms: Iterable[bytes], *, sequence: int, recorded: str
+    ) -> tuple[list[str], list[bytes]]:
+        """The ids and the events of new records, as :meth:`event_id` and :meth:`encode` give them of each.
+
+        They are made in less than half of the time.
+
+        Args:
+            records: none of which was known before.
+            forms: what counts of each, in canonical form.
+            sequence: the number of the first event.
+            recorded: as for :meth:`encode`.
+        """
+        end = b'{"record":%b,"revision":1' + self._cause
+        whole, copy = self._template(ChangeKind.CREATED, recorded) + end, self._origin.copy
+        moment, subjects = recorded.encode(), _lines([record.subject for record in records]).splitlines()
+        ids, events = list[str](), list[bytes]()
+        for number, (record, form, subject) in enumerate(zip(records, forms, subjects, strict=True), start=sequence):
+            digest = copy()
+            digest.update(record.key.encode() + _FIRST_REVISION + form)
+            event_id = digest.hexdigest()
+            time = record.modified.encode() if record.modified else moment
+            ids.append(event_id)
+            events.append(whole % (event_id.encode(), subject, time, number, subject, record.raw))
+        return ids, events
+
+    def _template(self, kind: ChangeKind, recorded: str) -> bytes:
+        """An event up to its data, with places for its id, subject, time, number, and the subject once more."""
+        known, template = self._templates.get(kind, ("", b""))
+        if known != recorded:
+            template = (
+                b'{"specversion":"1.0","id":"%%b%b%b%%b,"time":"%%b","recordedtime":"%b","sequence":"%%020d",'
+                % (
+                    self._source.replace(b"%", b"%%"),
+                    self._types[kind].replace(b"%", b"%%"),
+                    recorded.encode(),
+                )
+            )
+            extensions = self._extensions.replace(b"%", b"%%")
+            template += b'"partitionkey":%%b%b,"datacontenttype":"application/json","data":' % extensions
+            self._templates[kind] = recorded, template
+        return template
 
     def _content(self, change: Change, *, room: int) -> bytes:
         if change.kind is ChangeKind.CREATED and change.raw is not None and change.previous is None:

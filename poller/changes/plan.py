@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from uuid import UUID
 
 import msgspec
 
+from poller.changes.canonical import encode, parse_all_received
 from poller.changes.diff import EVERYTHING, Change, ChangeKind, Snapshot, checked, compare, lost_snapshot
 from poller.changes.events import EventFrame
 from poller.changes.full_readings import Confirmation, DeltaVersions
@@ -126,6 +127,27 @@ class _CommitBuilder:
         self.events.append(event)
         self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw, changed_at=self._changed_at)
 
+    def publish_new(
+        self, records: Collection[Record | Rejected], known: Mapping[str, Snapshot], rules: PublishRules
+    ) -> Collection[Record | Rejected]:
+        """Publish these records together if all are new and usable; returns those to be looked at one by one."""
+        new = _all_new(records, known, rules)
+        read = parse_all_received([record.raw for record in new]) if new else None
+        if read is None:
+            return records
+        values, forms = read
+        if rules.strip is not None:
+            forms = list(map(encode, map(rules.strip, values)))
+        ids, events = self._frame.created(new, forms, sequence=self._sequence + 1, recorded=self._recorded)
+        self._event_ids += ids
+        self.events += events
+        for sequence, record in enumerate(new, start=self._sequence + 1):
+            self.snapshots[record.key] = Snapshot(1, sequence, record.raw, False, False, "", self._changed_at)  # noqa: FBT003 -- names would take twice the time
+        self._sequence += len(new)
+        self._kinds += [ChangeKind.CREATED] * len(new)
+        self.qualifications.update(dict.fromkeys(record.qualification for record in new if record.qualification))
+        return ()
+
     def count(self, kind: ChangeKind) -> None:
         self._kinds.append(kind)
 
@@ -223,7 +245,7 @@ def plan(
     """
     draft = _CommitBuilder(frame, sequence, recorded)
     draft.tally.records = len(records)
-    for record in records:
+    for record in draft.publish_new(records, known, rules):
         if isinstance(record, Rejected):
             draft.reject(record)
             continue
@@ -259,6 +281,17 @@ def plan(
         else:
             draft.publish(change, kept, again)
     return draft.commit(generation, sequence), draft.tally
+
+
+def _all_new(
+    records: Collection[Record | Rejected], known: Mapping[str, Snapshot], rules: PublishRules
+) -> Sequence[Record]:
+    """These records, if nothing is known of any of them and each becomes an event; else none."""
+    if rules.partial or rules.silent or rules.holding.kept:
+        return ()
+    new = [record for record in records if isinstance(record, Record)]
+    keys = {record.key for record in new}
+    return new if len(keys) == len(records) and known.keys().isdisjoint(keys) else ()
 
 
 def seconds_of(recorded: str) -> int:

@@ -20,6 +20,7 @@ from poller.changes.canonical import (
     encode,
     own_members,
     parse,
+    parse_all_received,
     parse_received,
     refuse_ambiguous,
     same,
@@ -318,3 +319,47 @@ def test_exponents_stand_for_a_bounded_number_of_zeros(other: bytes) -> None:
     with pytest.raises(ValueError, match=f"more than {MOST_ZEROS} zeros"):
         parse(b"[%b,%b]" % (other, b",".join([*few, b"1e1"])))
     assert parse(b"[%b]" % b",".join(few)) == value[1:]  # each text has its own allowance
+
+
+PLAIN = b'{"id":"a","n":1.50,"s":"[{:\\n"}'
+
+
+@MANY
+@given(st.lists(OBJECTS.map(str.encode) | st.builds(spelled, TREES, CHANCE), max_size=5))
+def test_texts_that_are_read_together_are_as_each_by_itself(raws: list[bytes]) -> None:
+    """Reading texts together gives for each what reading it by itself gives, or nothing at all."""
+    read = parse_all_received(raws)
+    assert read is None or list(zip(*read, strict=True)) == [parse_received(raw) for raw in raws]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a":1,"a":1}',
+        rb'{"a\u003a":1,"a:":1}',
+        b'{"a":NaN}',
+        b'{"a":"\xff"}',
+        b'{"a":1',
+        b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}",
+        b'{"a":[' * (MAX_DEPTH // 2) + b"[1]" + b"]}" * (MAX_DEPTH // 2),
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":%b}' % (b"7" * 4_301),
+        b'{"a":1e99999999999999999999}',
+        b'{"a":[%b]}' % b",".join([b"1e4000"] * (MOST_ZEROS // 4_000 + 1)),
+        rb'{"a":"\ud800"}',
+    ],
+)
+def test_a_text_that_is_refused_is_not_read_together_with_others(raw: bytes) -> None:
+    """Where one text has to be refused, each is read by itself; sound ones before and after it are read together."""
+    with pytest.raises(ValueError, match=r"."):
+        parse_received(raw)
+    assert parse_all_received([PLAIN, raw, PLAIN]) is None
+    assert parse_all_received([PLAIN] * 200) == tuple(map(list, zip(*[parse_received(PLAIN)] * 200, strict=True)))
+
+
+def test_each_of_the_texts_read_together_has_zeros_of_its_own() -> None:
+    """Exponents that are too many for one text, and not for each of two, refuse neither."""
+    half = b"[%b]" % b",".join([b"1e4000"] * (MOST_ZEROS // 4_000))
+    assert parse_received(half)
+    assert parse_all_received([half, half]) is None  # each is read by itself
+    assert parse_all_received([b'{"a":1e4000}', b'{"b":1e4000}']) is not None

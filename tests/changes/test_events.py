@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from poller.changes.canonical import canonical
 from poller.changes.diff import Change, ChangeKind
 from poller.changes.events import MAX_EVENT_BYTES, Cause, EventFrame
+from poller.changes.records import Record
 from poller.clock import rfc3339
 from tests.changes.samples import FEW, OBJECTS, spelled
 
@@ -107,6 +108,41 @@ def test_the_sdk_reads_every_attribute_of_the_contract(change: Change, sequence:
         "datacontenttype": "application/json",
         "data": data,
     }
+
+
+@FEW
+@given(
+    st.lists(st.tuples(TEXTS, OBJECTS, st.sampled_from([None, "2025-01-31T09:30:00Z"])), max_size=4),
+    st.integers(1, 10**20 - 9),
+    st.sampled_from(["%", "%%b%d", '"é', ""]),
+)
+def test_new_records_that_are_encoded_together_are_as_each_by_itself(
+    found: list[tuple[str, dict[str, Any], str | None]], sequence: int, mark: str
+) -> None:
+    """Ids and events of new records made together are those made of each, whatever signs the constants have."""
+    records = [Record(subject.lower(), subject, spelled(fields), time, None) for subject, fields, time in found]
+    by = EventFrame(
+        feed="a/b",
+        generation="g",
+        source=f"{SOURCE}?q={mark}",
+        type_stem=STEM + mark,
+        cause=Cause.FULL,
+        extensions={"tracestate": f"x={mark}"},
+    )
+    for recorded in (RECORDED, "2025-03-01T12:00:00.126Z"):
+        ids, events = by.created(records, [canonical(one.raw) for one in records], sequence=sequence, recorded=recorded)
+        changes = [
+            Change(ChangeKind.CREATED, one.key, one.subject, one.modified, one.raw, canonical(one.raw), None, (), 1)
+            for one in records
+        ]
+        assert ids == [by.event_id(change) for change in changes]
+        assert events == [
+            by.encode(change, event_id=event_id, sequence=number, recorded=recorded)
+            for number, (change, event_id) in enumerate(zip(changes, ids, strict=True), start=sequence)
+        ]
+        for event in map(json.loads, events):
+            assert (event["source"], event["tracestate"]) == (f"{SOURCE}?q={mark}", f"x={mark}")
+            assert (event["recordedtime"], event["type"]) == (recorded, f"{STEM}{mark}.created.v1")
 
 
 @FEW

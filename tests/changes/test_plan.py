@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from poller.changes.canonical import without
 from poller.changes.diff import ChangeKind, Snapshot
 from poller.changes.events import Cause, EventFrame
+from poller.changes.held_versions import HeldVersion, VersionPolicy
 from poller.changes.plan import (
     Commit,
     PublishRules,
@@ -135,6 +136,9 @@ def sum_of(tally: RoundCounts) -> int:
     return tally.created + tally.modified + tally.removed + tally.unchanged + tally.quarantined
 
 
+BROKEN_ONE: Final = b'{"id":"x","n":[[[}'
+
+
 def version(subject: str, value: int) -> bytes:
     return b'{"id":"%b","n":%d}' % (subject.encode(), value)
 
@@ -204,6 +208,29 @@ def test_rejected_records_do_not_disturb_the_others(raws: list[bytes], broken: l
     assert all(rejected.reason for rejected in disturbed.rejected)
 
 
+@pytest.mark.parametrize("strip", [None, without(("/n",))])
+@pytest.mark.parametrize("beside", [BROKEN_ONE, version("Known", 2)])
+def test_new_records_are_planned_together_as_beside_others(strip: Callable[[Any], Any] | None, beside: bytes) -> None:
+    """New records get the same events and snapshots whether all of a slice are new or not."""
+    new = [
+        b'{"id":"%b","n":%d,"lastModifiedAt":"2025-01-31T09:30:0%dZ","qualificationID":"%b"}'
+        % (subject.encode(), number, number, QUALIFICATION.encode())
+        for number, subject in enumerate(("a", QUALIFICATION.upper(), "c"))
+    ]
+    known, rules = {"Known": Snapshot(1, 1, version("Known", 2))}, PublishRules(strip, round_start=5)
+    together, tally = planned(new, known, sequence=7, rules=rules)
+    apart, others = planned([*new, beside], known, sequence=7, rules=rules)
+    assert (together.events, together.snapshots, together.qualifications) == (
+        apart.events,
+        apart.snapshots,
+        apart.qualifications,
+    )
+    assert (tally.created, tally.records, others.created) == (3, 3, 3)
+    assert beside == BROKEN_ONE or together.digest == apart.digest
+    held = VersionPolicy({"a": HeldVersion(b"x")}, begun=0, now=0)
+    assert planned(new, known, rules=PublishRules(strip, holding=held))[0].held == {"a": None}
+
+
 def test_a_record_twice_in_a_slice_is_compared_with_its_own_first_version() -> None:
     """Two versions of a record in one slice are two events, and the first is the previous version of the second."""
     commit, tally = planned([version("a", 1), version("a", 1), version("a", 2)])
@@ -255,6 +282,7 @@ def test_a_silent_baseline_keeps_and_says_nothing() -> None:
         "a": Snapshot(0, 0, version("a", 1), changed_at=CHANGED_AT),
         "b": Snapshot(0, 0, version("b", 2), changed_at=CHANGED_AT),
     }
+    assert planned([version("a", 1), version("b", 2)], rules=PublishRules(silent=True))[0].snapshots == silent.snapshots
     after = decoded(planned([version("a", 1), version("b", 3)], silent.snapshots)[0])
     assert [(event["type"], event["data"]["revision"], event["sequence"]) for event in after] == [
         ("t.modified.v1", 1, "0" * 19 + "1")
