@@ -14,6 +14,8 @@ group does not hold entries for days. A *replay* is a span of the stream that is
 - Nothing is lost when a process dies, and an entry that is delivered twice had not been recorded as delivered.
 - Reading is fenced like writing: entries read without the lease would be held for a consumer that never sees them.
 - Creating the group is fenced, too: a process that was replaced would bring the group of a removed subscription back.
+- What many subscriptions of one process ask of one feed goes in one request (:class:`ConsumerScripts`). An entry that
+  several groups get is sent and decoded once, and nothing of it is remembered after the answer.
 - The lease is not checked before each request; :attr:`ConsumerStore.held` turns false as soon as the lease may have
   expired by this process' clock, which is before it expires at the server.
 - A parked delivery is in exactly one place at any instant.
@@ -36,12 +38,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from poller.clock import Clock, milliseconds_of
 from poller.errors import Fenced, GroupGone
@@ -51,12 +54,15 @@ from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, last_read, replay_of
-from poller.store.scripts import in_any_case, lua
+from poller.store.scripts import LATER, CallGathering, ScriptBatch, ScriptCall, in_any_case, lua
 from poller.store.stream import EARLIEST
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
+_NOT_HELD: Final = 0
+_NOT_READ: Final = 1
 _BEHIND: Final = 2
+_NO_GROUP: Final = "NOGROUP"
 _DATA: Final = b"data"
 _ONE_FIELD: Final = 2  # its name and its value
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -129,6 +135,7 @@ class ConsumerStore:
         self._client = client
         self._scripts = scripts
         self._events = events
+        self._requests = scripts.of_stream(events)
         self._subscription = subscription
         self._group = group_of(subscription)
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, witness=keys.state, clock=clock)
@@ -249,7 +256,7 @@ class ConsumerStore:
         checks += [replay.id, replay.after]
         arguments = [*checks, *map(len, sections), *chain.from_iterable(sections), before]
         # Not sent again, all of it would be delivered again.
-        send = partial(self._scripts.settle, names, arguments)
+        send = partial(self._requests.settlements.ask, ScriptCall(SETTLE, tuple(names), tuple(arguments)))
         answer = await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
         if not answer:
             raise await self.lease.fenced("nothing settled")
@@ -261,18 +268,18 @@ class ConsumerStore:
     async def _read(self, after: str, most: int) -> list[Entry]:
         with translated(self._client):
             try:
-                answer = await self._scripts.read(
-                    [self.keys.lease, self._events], [self.lease.token, self._group, CONSUMER, after, most]
+                answer = await self._requests.reads.ask(
+                    EntryRequest(self.keys.lease, (self.lease.token, self._group, after, most))
                 )
             except ResponseError as error:
-                if str(error).startswith("NOGROUP"):
+                if str(error).startswith(_NO_GROUP):
                     if not await self.lease.renew():  # a failover that lost the group may have lost settlements, too
                         raise Fenced(f"the store lost {self._group} and its settlements; all is read again") from None
                     raise GroupGone(f"{self._events} has no group {self._group}") from None
                 raise
-        if answer == 0:
+        if answer == _NOT_HELD:
             raise await self.lease.fenced("nothing read")
-        return [_entry(*found) for found in answer[0][1]] if answer else []
+        return cast("list[Entry]", answer)
 
     async def _note_place(self, place: str, beginning: str) -> bytes:
         """Store where the consumer begins, unless that is stored already; returns what is stored then."""
@@ -303,6 +310,62 @@ READ: Final = lua("read_entries")
 SETTLE: Final = lua("settle_deliveries")
 
 
+class EntryRequest(NamedTuple):
+    """What one group is to read: the key of its lease; its nonce, the group, the id to read after, how many at most."""
+
+    lease: str
+    arguments: tuple[str, str, str, int]
+
+
+_READ_BYTES: Final = 4 * 1024 * 1024  # of different entries in one answer, and one group's more at most
+_READS: Final = 100  # groups; a script that reads for more would keep others waiting for milliseconds
+_SETTLED: Final = 4000  # keys and arguments: of some 150 settlements of one entry
+
+
+class StreamRequests:
+    """The requests of one process's feed consumers at one stream, each for many of them.
+
+    Attributes:
+        reads: of entries. Answers the entries, or :data:`_NOT_HELD`.
+        settlements: calls of the script :data:`SETTLE`.
+    """
+
+    def __init__(self, events: str, read: AsyncScript, batch: ScriptBatch) -> None:
+        """Take the key of the stream, the script that reads, and what sends other scripts."""
+        self.reads: CallGathering[EntryRequest] = CallGathering(self._read, weight=lambda _: 1, most=_READS)
+        self.settlements: CallGathering[ScriptCall] = CallGathering(self._settle, weight=_size_of, most=_SETTLED)
+        self._events = events
+        self._script = read
+        self._batch = batch
+
+    async def _read(self, requests: Sequence[EntryRequest]) -> Sequence[Any]:
+        keys = [self._events, *[one.lease for one in requests]]
+        asked: list[str | int] = []
+        for one in requests:
+            asked += one.arguments
+        read, answers = await self._script(keys, [CONSUMER, _READ_BYTES, *asked])
+        entries = [_entry(*found) for found in read]
+        return [await self._answer(*one, entries) for one in zip(requests, answers, strict=True)]
+
+    async def _answer(self, request: EntryRequest, answer: Any, entries: Sequence[Entry]) -> Any:
+        """What one group is answered: its entries, :data:`_NOT_HELD`, :data:`LATER`, or an error."""
+        if isinstance(answer, list):
+            return [entries[place - 1] for place in answer]
+        if isinstance(answer, RedisError) and not str(answer).startswith(_NO_GROUP):
+            try:
+                return (await self._read([request]))[0]  # alone, so that the error names the key
+            except RedisError as error:
+                return error
+        return LATER if answer == _NOT_READ else answer
+
+    async def _settle(self, calls: Sequence[ScriptCall]) -> Sequence[Any]:
+        return await self._batch.send(calls, one_tag=True)
+
+
+def _size_of(call: ScriptCall) -> int:
+    return len(call.keys) + len(call.arguments)
+
+
 class ConsumerScripts(LeaseScripts):
     """The scripts of deliveries, registered once for a client and shared by its feed consumers."""
 
@@ -313,8 +376,15 @@ class ConsumerScripts(LeaseScripts):
         # Without a shebang they are run without memory, too, and what they must not write is refused by its command.
         self.note_place: AsyncScript = client.register_script(NOTE_PLACE)
         self.create: AsyncScript = client.register_script(CREATE)
-        self.read: AsyncScript = client.register_script(first + READ)
-        self.settle: AsyncScript = client.register_script(first + SETTLE)
+        self._read: AsyncScript = client.register_script(first + READ)
+        self._streams: WeakValueDictionary[str, StreamRequests] = WeakValueDictionary()
+
+    def of_stream(self, events: str) -> StreamRequests:
+        """The requests at the stream with this key, the same ones for all that hold them at a time."""
+        found = self._streams.get(events)
+        if found is None:
+            found = self._streams[events] = StreamRequests(events, self._read, self.batch)
+        return found
 
 
 FORGET: Final = lua("forget_consumer")

@@ -2,7 +2,7 @@
 
 Their text is in ``lua/*.lua``; each file begins with what it does, its KEYS, its ARGV and what it answers. What a
 process reads again and again, and the renewals of its leases, would be most of its requests: :class:`ScriptBatch` sends
-them together.
+them together. What many tasks ask of one feed at nearly the same time goes through :class:`CallGathering`.
 
 **Invariants**
 
@@ -13,7 +13,7 @@ them together.
   repeat after a failover.
 - A script is sent again only while the lease that it checks may last: after that another process may have it.
 - In a batch each call has its own keys, arguments and answer. A call that fails ends no other one.
-- On a cluster each call of a batch is a request of its own, because its keys may be on another server.
+- On a cluster each call of a batch is a request of its own, unless all keys have one hash tag.
 - A call of a batch may be carried out twice: one that the server refuses is sent again by itself, so that the error
   names its key. So only scripts that may be repeated go there.
 """
@@ -22,17 +22,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 from redis.exceptions import RedisError
 
-from poller.errors import StoreError, StoreRefused
+from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.redis.client import scattered
 from poller.redis.errors import translated
 
@@ -154,9 +155,12 @@ class ScriptBatch:
         with translated(self._client):
             return await script(call.keys, call.arguments)
 
-    async def send(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        """The answer to each call, or the StoreError in its place; raises none."""
-        if len(calls) == 1 or scattered(self._client):
+    async def send(self, calls: Sequence[ScriptCall], *, one_tag: bool = False) -> list[Any]:
+        """The answer to each call, or the StoreError in its place; raises none.
+
+        ``one_tag``: all keys have one hash tag, so that they are on one server.
+        """
+        if len(calls) == 1 or (not one_tag and scattered(self._client)):
             return await asyncio.gather(*map(self._settled, calls))
         sources = tuple(sorted({call.source for call in calls}))
         script = self._together.get(sources)
@@ -187,3 +191,96 @@ class ScriptBatch:
 def _batch_of(sources: Sequence[str]) -> str:
     functions = "".join(f"function(KEYS, ARGV)\n{source}\nend,\n" for source in sources)
     return f"local scripts = {{\n{functions}}}\n{_BATCH}"
+
+
+C = TypeVar("C")
+
+LATER: Final = object()
+"""In place of an answer: the call was not carried out, and goes first with the next request."""
+
+
+class CallGathering(Generic[C]):
+    """Calls of many tasks, sent together: a request takes what has come while the one before was under way.
+
+    A call that comes alone is sent at once. The more come at a time, the fewer requests they cost.
+
+    **Invariants**
+
+    - One request is under way at a time, and calls are carried out in the order in which they came.
+    - A call that is not awaited any more is not sent. A request of which no call is awaited any more is given up, as a
+      command is whose caller was cancelled; the next one is sent after that.
+    - Nothing is remembered but the calls that wait for an answer.
+    """
+
+    def __init__(
+        self, send: Callable[[Sequence[C]], Awaitable[Sequence[Any]]], *, weight: Callable[[C], int], most: int
+    ) -> None:
+        """Take what is to be done with calls.
+
+        Args:
+            send: carries out some calls. Returns the answer to each, or an exception to be raised instead, or
+                :data:`LATER`, but not to the first.
+            weight: of a call.
+            most: the greatest weight of all calls of a request; a heavier call goes alone.
+        """
+        self._send = send
+        self._weight = weight
+        self._most = most
+        self._waiting: deque[tuple[C, asyncio.Future[Any]]] = deque()
+        self._sent: Sequence[tuple[C, asyncio.Future[Any]]] = ()
+        self._sending: asyncio.Task[Sequence[Any]] | None = None
+
+    async def ask(self, call: C) -> Any:
+        """The answer to a call.
+
+        Raises:
+            Exception: what was returned in place of the answer, or raised by ``send``.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, answer))
+        if self._sending is None:
+            self._start()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._sending is not None and all(one.done() for _, one in self._sent):
+                self._sending.cancel()
+            raise
+
+    def _start(self) -> None:
+        """Send what waits. The task begins a turn of the loop later, and takes what has come until then."""
+        self._sending = asyncio.create_task(self._request(), name="gathered calls")
+        self._sending.add_done_callback(self._ended)
+
+    async def _request(self) -> Sequence[Any]:
+        sent: list[tuple[C, asyncio.Future[Any]]] = []
+        weight = 0
+        while self._waiting:
+            call, answer = self._waiting[0]
+            if not answer.done():
+                weight += self._weight(call)
+                if sent and weight > self._most:
+                    break
+                sent.append((call, answer))
+            self._waiting.popleft()
+        self._sent = sent
+        return await self._send([call for call, _ in sent]) if sent else ()
+
+    def _ended(self, sending: asyncio.Task[Sequence[Any]]) -> None:
+        sent, self._sent, self._sending = self._sent, (), None
+        if sending.cancelled():
+            answers: Sequence[Any] = [StoreUnavailable("the request was given up")] * len(sent)
+        else:
+            error = sending.exception()
+            answers = sending.result() if error is None else [error] * len(sent)
+        for (call, answer), found in reversed(list(zip(sent, answers, strict=True))):
+            if answer.done():
+                continue
+            if found is LATER:
+                self._waiting.appendleft((call, answer))
+            elif isinstance(found, BaseException):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+        if self._waiting:
+            self._start()

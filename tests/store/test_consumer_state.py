@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from poller.clock import Clock
-from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
-from poller.redis.client import commands
+from poller.errors import Fenced, GroupGone, StoreError, StoreRefused, StoreUnavailable
+from poller.redis.client import commands, servers
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement, forget
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.harness.waiting import patience
@@ -463,3 +464,118 @@ async def test_a_stream_that_is_not_there_yet(scene: Scene) -> None:
     await store.open("now")
     entries = await scene.add(b"1")
     assert [entry for entry, _ in await store.read(most=9)] == entries
+
+
+# Many subscriptions of one process at one feed: what they ask at the same time goes in one request.
+
+
+async def together(scene: Scene, names: Sequence[str], places: Mapping[str, str] | None = None) -> list[ConsumerStore]:
+    """Stores that share their requests, each with its lease and its group, which begins at one of these places."""
+    scripts = ConsumerScripts(scene.client, shebang="#!lua\n")
+    stores = []
+    for name in names:
+        keys = ConsumerKeys.of("p", "acme/a", name)
+        store = ConsumerStore(
+            scene.client,
+            scripts,
+            keys,
+            events=FEED.events,
+            subscription=name,
+            nonce=f"of-{name}",
+            lease=TTL,
+            clock=scene.clock,
+        )
+        assert await store.lease.acquire() is None
+        await store.open("earliest")
+        if places:
+            await scene.client.xgroup_setid(FEED.events, f"sub:{name}", places[name])
+        stores.append(store)
+    return stores
+
+
+async def calls(client: Redis, command: str) -> int:
+    """How often a command was carried out, outside of scripts and in them."""
+    stats: Any = [await one.info("commandstats") for one in await servers(client)]
+    return sum(one.get(f"cmdstat_{command}", {}).get("calls", 0) for one in stats)
+
+
+async def test_many_subscriptions_read_an_entry_once(scene: Scene) -> None:
+    """Subscriptions that read at the same time share one request, and what several of them get is one object."""
+    stores = await together(scene, [f"s{number}" for number in range(9)])
+    entries = await scene.add(b"1" * 100, b"2" * 100)
+    await stores[0].pending("0", most=1)  # the script is known then
+    before = await calls(scene.client, "evalsha")
+    found = await asyncio.gather(*(store.read(most=9) for store in stores))
+    assert await calls(scene.client, "evalsha") - before == 1
+    assert found == [[(entries[0], b"1" * 100), (entries[1], b"2" * 100)]] * 9
+    assert len({id(event) for read in found for _, event in read}) == 2
+    assert await asyncio.gather(*(store.read(most=9) for store in stores)) == [[]] * 9
+
+
+async def test_each_of_many_gets_its_own_entries(scene: Scene) -> None:
+    """A group that is further on, one that has pending entries, and one that wants fewer get theirs in one request."""
+    one, two, three = await scene.add(b"1", b"2", b"3")
+    ahead, behind, few, again = await together(
+        scene, ["ahead", "behind", "few", "again"], {"ahead": two, "behind": "0", "few": "0", "again": "0"}
+    )
+    await again.read(most=2)
+    await scene.client.xdel(FEED.events, two)
+    found = await asyncio.gather(
+        ahead.read(most=9), behind.read(most=9), few.read(most=1), again.pending("0", most=9), again.read(most=9)
+    )
+    assert [*found] == [
+        [(three, b"3")],
+        [(one, b"1"), (three, b"3")],
+        [(one, b"1")],
+        [(one, b"1"), (two, None)],
+        [(three, b"3")],
+    ]
+
+
+async def test_what_one_of_many_cannot_read_is_no_concern_of_the_others(scene: Scene) -> None:
+    """A lost lease, a lease of another type and a lost group fail the read of their own subscription alone."""
+    fenced, mistyped, gone, well = await together(scene, ["fenced", "mistyped", "gone", "well"])
+    (entry,) = await scene.add(b"1")
+    await scene.client.set(fenced.keys.lease, "another")
+    await scene.client.delete(mistyped.keys.lease)
+    await scene.client.lpush(mistyped.keys.lease, "x")
+    await scene.client.xgroup_destroy(FEED.events, "sub:gone")
+    found = await asyncio.gather(
+        *(store.read(most=9) for store in (fenced, mistyped, gone, well)), return_exceptions=True
+    )
+    assert [type(one) for one in found] == [Fenced, StoreRefused, GroupGone, list]
+    assert f"{mistyped.keys.lease} is a list" in str(found[1])
+    assert found[3] == [(entry, b"1")]
+    assert [one["pending"] for one in await scene.client.xinfo_groups(FEED.events)] == [0, 0, 1]
+
+
+async def test_a_large_answer_is_read_in_parts(scene: Scene) -> None:
+    """Reads whose different entries are many megabytes are several requests; each subscription gets all of its own."""
+    entries = await scene.add(*(bytes([number]) * 3_000_000 for number in range(4)))
+    places = {"a": "0", "b": entries[0], "c": entries[1], "d": entries[2]}
+    stores = await together(scene, list(places), places)
+    await stores[0].pending("0", most=1)
+    before = await calls(scene.client, "evalsha")
+    found = await asyncio.gather(*(store.read(most=1) for store in stores))
+    assert await calls(scene.client, "evalsha") - before == 2
+    assert [[(entry, event and event[:1]) for entry, event in read] for read in found] == [
+        [(entry, bytes([number]))] for number, entry in enumerate(entries)
+    ]
+
+
+async def test_many_settlements_are_one_request_and_each_counts_by_itself(scene: Scene) -> None:
+    """Settlements of one moment are written by one request; one that is fenced writes nothing, the others do."""
+    stores = await together(scene, [f"s{number}" for number in range(9)])
+    (entry,) = await scene.add(b"1")
+    await asyncio.gather(*(store.read(most=9) for store in stores))
+    await asyncio.gather(*(store.settle(Settlement(), now_ms=1) for store in stores))
+    await scene.client.set(stores[4].keys.lease, "another")
+    before = await calls(scene.client, "evalsha")
+    settled = await asyncio.gather(
+        *(store.settle(Settlement([entry], {entry: b"p"}, place=entry), now_ms=1) for store in stores),
+        return_exceptions=True,
+    )
+    assert await calls(scene.client, "evalsha") - before <= 2  # the fenced one asks whose the lease is
+    assert [type(one) for one in settled] == [type(None)] * 4 + [Fenced] + [type(None)] * 4
+    assert [one["pending"] for one in await scene.client.xinfo_groups(FEED.events)] == [0] * 4 + [1] + [0] * 4
+    assert [await store.parked() for store in stores] == [{entry: b"p"}] * 4 + [{}] + [{entry: b"p"}] * 4

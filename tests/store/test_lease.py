@@ -69,7 +69,7 @@ class _Batch(ScriptBatch):
                 raise self._fails[key]
         return [1] * len(call.keys)
 
-    async def send(self, calls: Sequence[ScriptCall]) -> list[Any]:
+    async def send(self, calls: Sequence[ScriptCall], *, one_tag: bool = False) -> list[Any]:  # noqa: ARG002 -- as there
         return [self._fails.get(call.keys[0], 1) for call in calls]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from redis.exceptions import ResponseError
 from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.redis.client import commands, servers, until_answered
 from poller.store import scripts
-from poller.store.scripts import ScriptBatch, ScriptCall, ScriptQuestion, lua
+from poller.store.scripts import LATER, CallGathering, ScriptBatch, ScriptCall, ScriptQuestion, lua
 from tests.acl import running_with_acl
 from tests.harness.clock import StubClock
+from tests.harness.waiting import turns
 
 SCRIPTS = sorted(Path(scripts.__file__).parent.glob("lua/*.lua"))
 
@@ -216,3 +218,95 @@ async def test_a_question_that_nobody_asks_any_more_takes_its_answer_silently() 
     other.settle(StoreRefused("no"))
     with pytest.raises(StoreError, match="no"):
         await other.answer
+
+
+# Gathering: calls that come at nearly the same time are one request.
+
+
+class Requests:
+    """Requests that are answered when the test says so; each answer is the call in capitals."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+        self.given_up = 0
+        self.free = asyncio.Event()
+        self.answers: dict[str, list[Any]] = {}  # in place of the usual one, the first time
+        self.calls = CallGathering(self._send, weight=len, most=6)
+
+    async def _send(self, calls: Sequence[str]) -> Sequence[Any]:
+        self.seen.append(list(calls))
+        try:
+            await self.free.wait()
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        if "broken" in calls:
+            raise StoreUnavailable("it is broken")
+        return [self.answers[call].pop() if self.answers.get(call) else call.upper() for call in calls]
+
+    def ask(self, *calls: str) -> list[asyncio.Task[str]]:
+        return [asyncio.create_task(self.calls.ask(call)) for call in calls]
+
+
+async def test_what_comes_while_a_request_is_under_way_is_the_next_request() -> None:
+    """Calls of one turn are one request; those that come during it are the next one, in order, up to the weight."""
+    requests = Requests()
+    first = requests.ask("a", "b")
+    await turns(9)
+    later = requests.ask("cc", "dd", "ee", "f", "too heavy", "g")
+    await turns(9)
+    assert requests.seen == [["a", "b"]]
+    requests.free.set()
+    assert await asyncio.gather(*first, *later) == ["A", "B", "CC", "DD", "EE", "F", "TOO HEAVY", "G"]
+    assert requests.seen == [["a", "b"], ["cc", "dd", "ee"], ["f"], ["too heavy"], ["g"]]
+    assert await requests.calls.ask("h") == "H"
+
+
+async def test_a_failure_is_that_of_its_calls_alone() -> None:
+    """A request that fails fails all of its calls; an error in place of an answer fails that call; the next goes on."""
+    requests = Requests()
+    requests.answers["b"] = [StoreRefused("not b")]
+    asked = requests.ask("a", "b", "c")
+    await turns(9)
+    broken = requests.ask("broken")
+    await turns(9)
+    after = requests.ask("d")
+    requests.free.set()
+    answers = await asyncio.gather(*asked, *broken, *after, return_exceptions=True)
+    assert [str(one) for one in answers] == ["A", "not b", "C", "it is broken", "D"]
+
+
+async def test_a_call_that_was_put_off_goes_first_with_the_next_request() -> None:
+    """A call that was not carried out is sent again, before those that came later."""
+    requests = Requests()
+    requests.answers = {"b": [LATER], "c": [LATER]}
+    asked = requests.ask("a", "b", "c")
+    await turns(9)
+    asked += requests.ask("d")
+    requests.free.set()
+    assert await asyncio.gather(*asked) == ["A", "B", "C", "D"]
+    assert requests.seen == [["a", "b", "c"], ["b", "c", "d"]]
+
+
+async def test_what_is_not_awaited_any_more_is_not_sent() -> None:
+    """A cancelled call is not sent. A request goes on as long as one of its calls is awaited, else it is given up.
+
+    The next request is sent only when that has ended: a later call must not overtake an earlier one.
+    """
+    requests = Requests()
+    one, two = requests.ask("a", "b")
+    await turns(9)
+    three, four = requests.ask("c", "d")
+    await turns(9)
+    one.cancel()
+    three.cancel()
+    await turns(9)
+    assert (requests.given_up, requests.seen) == (0, [["a", "b"]])
+    two.cancel()
+    await turns(9)
+    assert (requests.given_up, requests.seen) == (1, [["a", "b"], ["d"]])
+    requests.free.set()
+    assert await four == "D"
+    assert all(
+        isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(one, two, three, return_exceptions=True)
+    )
