@@ -450,6 +450,25 @@ async def test_a_sink_that_answers_before_it_has_read_is_heard() -> None:
         assert (await sink.post((TYPE,), b"x" * 3_000_000)).status == 413
 
 
+async def test_a_connection_with_a_part_of_a_request_is_not_used_again() -> None:
+    """If the answer comes before all of a large body was sent, the next request goes over another connection."""
+    heads: list[bytes] = []
+    over = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+            await over.wait()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    async with server, sink_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as sink:
+        for _ in range(2):
+            assert (await sink.post((TYPE,), b"x" * 9_000_000)).is_delivered
+        assert [head[:4] for head in heads] == [b"POST", b"POST"]
+        over.set()
+
+
 async def test_a_refused_connection_is_told_as_one() -> None:
     """A refused connection is reported with host and port, without the path."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -9,13 +9,15 @@ import threading
 import warnings
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import trustme
 import uvloop
 
 from poller.delivery.sinks.base import Failure
-from tests.delivery.sinks import loopback, posted
+from poller.http.transport import CertificateFiles, Transport
+from tests.delivery.sinks import TYPE, loopback, posted, sink_of
 from tests.receiver import PATIENCE, Raw, receiving
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -70,6 +72,22 @@ async def test_a_certificate_that_proves_nothing_is_not_accepted(
         assert receiver.count == 0
     assert outcome.failure is Failure.TLS
     assert outcome.error.startswith(f"the sink's certificate is not accepted: {why}")
+
+
+async def test_a_certificate_file_that_changes_counts_from_the_next_request_on(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    """An open sink trusts the authority that its file names now."""
+    file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(file)
+    certificates = CertificateFiles(Transport(ca_file=file), "sink")
+    async with (
+        receiving(tls=presenting(authority.issue_cert("127.0.0.1"))) as receiver,
+        sink_of(receiver.url, certificates=certificates) as sink,
+    ):
+        assert (await sink.post((TYPE,), b"{}")).failure is Failure.TLS
+        authority.cert_pem.write_to_path(file)
+        assert (await sink.post((TYPE,), b"{}")).is_delivered
 
 
 async def test_by_default_the_systems_authorities_are_trusted_and_no_other(authority: trustme.CA) -> None:

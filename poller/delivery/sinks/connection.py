@@ -1,4 +1,7 @@
-"""Connections to HTTP sinks, made by aiohttp, and the first bytes of their responses.
+"""Connections to HTTP sinks, made by aiohttp, requests over them, and the first bytes of their responses.
+
+aiohttp makes and keeps the connections and parses the responses. Requests are written here: what its session does for
+redirects, cookies, proxies, traces and bodies of every kind takes longer than all the rest of a delivery.
 
 If aiohttp's parser rejects a part of a response, it returns nothing of the bytes that arrived in the same segment. So
 the first bytes are kept beside the parser, and status and headers are read from them here.
@@ -28,7 +31,7 @@ import os
 import re
 import select
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -36,7 +39,11 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import RawResponseMessage
 from multidict import CIMultiDict
+from yarl import URL
 
 from poller.delivery.sinks.base import Failure, always
 from poller.errors import AddressRefused, SourceError
@@ -45,6 +52,7 @@ from poller.http.transport import NameResolver, OneAnswerConnector, OneAnswerPro
 from poller.lifecycle import abandon
 
 _BEGINNING: Final = b"HTTP/"
+_BREAK: Final = re.compile("[\r\n\0]")
 
 
 class ReceivedBytes:
@@ -200,6 +208,138 @@ class SinkConnector(OneAnswerConnector):
             connection.close()
             raise NotAllowed
         return connection
+
+
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+_COPIED: Final = 64 * 1024  # bytes; a larger body is no part of the same write as its head
+_INTERIM: Final = range(100, 200)
+
+
+class StartedResponse:
+    """A response whose head has arrived.
+
+    Attributes:
+        status: its code.
+        headers: with case-insensitive names.
+        content: the body, as it arrives.
+    """
+
+    __slots__ = ("_connection", "_protocol", "content", "headers", "status")
+
+    def __init__(
+        self, connection: Connection, protocol: ResponseHandler, head: RawResponseMessage, content: aiohttp.StreamReader
+    ) -> None:
+        self.status: int = head.code
+        self.headers: Mapping[str, str] = head.headers
+        self.content = content
+        self._connection = connection
+        self._protocol = protocol
+
+    def close(self) -> None:
+        """Keep the connection for another request if this exchange has ended, else close it."""
+        protocol = self._protocol
+        unsent = protocol.transport is not None and protocol.transport.get_write_buffer_size()
+        if self.content.is_eof() and not unsent:
+            self._connection.release()
+        else:
+            self._connection.close()
+
+
+class SinkClient:
+    """Sends requests to one URL over kept connections, which it makes when they are needed."""
+
+    def __init__(self, url: URL, connector: SinkConnector, headers: Mapping[str, str]) -> None:
+        """Begin without connections.
+
+        Args:
+            url: as it is to be sent.
+            connector: makes connections; closed with this client.
+            headers: of each request, unless the request has others of these names.
+        """
+        self._url = url
+        self._connector = connector
+        self._headers = CIMultiDict({"Host": url.host_port_subcomponent or "", **headers})
+        self._form: tuple[ssl.SSLContext | bool, aiohttp.ClientRequest] | None = None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._connector.close()
+
+    async def request(
+        self, method: str, headers: Iterable[tuple[str, str]], body: bytes | None, *, tls: ssl.SSLContext | bool
+    ) -> StartedResponse:
+        """Send a request. Returns when the head of its response has arrived; close that.
+
+        Args:
+            method: POST or OPTIONS.
+            headers: of this request.
+            body: None: there is none.
+            tls: trusted authorities and certificate; True: those of the connector.
+
+        Raises:
+            aiohttp.ClientError, OSError: there is no connection, or no response.
+            ValueError: a header cannot be sent.
+        """
+        head, form = self._head_of(method, headers, body), self._form_of(tls=tls)
+        try:
+            connection = await self._connector.connect(form, traces=[], timeout=_NO_TIMEOUT)
+        except aiohttp.ClientError:
+            raise
+        except OSError as error:
+            raise aiohttp.ClientOSError(*error.args) from error
+        try:
+            return await _exchanged(connection, head, body or b"", form.request_info)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _form_of(self, *, tls: ssl.SSLContext | bool) -> aiohttp.ClientRequest:
+        """A request as the connector wants one: for it, all requests to this URL are the same."""
+        if self._form is None or self._form[0] is not tls:
+            loop = asyncio.get_running_loop()
+            self._form = tls, aiohttp.ClientRequest("POST", self._url, loop=loop, ssl=tls)
+        return self._form[1]
+
+    def _head_of(self, method: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+        """Request line and headers. Of a name the last value counts if it is spelt differently, else all do."""
+        fields = self._headers.copy()
+        given: set[str] = set()
+        for name, value in headers:
+            if name in given:
+                fields.add(name, value)
+            else:
+                fields[name] = value
+                given.add(name)
+        if body is not None:
+            fields.setdefault("Content-Type", "application/octet-stream")
+            fields["Content-Length"] = str(len(body))
+        lines = [f"{method} {self._url.raw_path_qs} HTTP/1.1", *[f"{name}: {value}" for name, value in fields.items()]]
+        if _BREAK.search("".join(lines)):
+            raise ValueError("a header contains a line break")
+        return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def _exchanged(connection: Connection, head: bytes, body: bytes, info: aiohttp.RequestInfo) -> StartedResponse:
+    """Write a request, and wait for the head of its response."""
+    protocol = connection.protocol
+    if protocol is None:
+        raise aiohttp.ServerDisconnectedError
+    protocol.set_response_params(read_until_eof=True, auto_decompress=False)
+    if protocol.transport is None or protocol.transport.is_closing():
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+    if len(body) <= _COPIED:
+        protocol.transport.write(head + body)
+    else:
+        protocol.transport.write(head)
+        protocol.transport.write(body)
+    while True:
+        try:
+            message, content = await protocol.read()
+        except HttpProcessingError as error:
+            failed = aiohttp.ClientResponseError(info, (), status=error.code, message=error.message)
+            raise failed from error
+        if message.code not in _INTERIM or message.code == _SWITCHING:
+            return StartedResponse(connection, protocol, message, content)
 
 
 class GuardedResolver(NameResolver):
