@@ -34,16 +34,19 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from poller.delivery.signing import Signer
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _Text = Annotated[str, Meta(min_length=1)]
 
@@ -137,8 +140,40 @@ def record_of(envelope: Envelope) -> str:
     return key.lower() if len(key) == _UUID_LENGTH else key
 
 
+_REMEMBERED: Final = 128
+_REMEMBERED_BYTES: Final = 256 * 1024
+
+
+class LatestResults(Generic[K, V]):
+    """What was made of the latest events, so that subscriptions of one feed share it.
+
+    At most :data:`_REMEMBERED` results of :data:`_REMEMBERED_BYTES` in all. When they would be more, all are dropped:
+    events come in order, and subscriptions that are not behind ask for the same ones at nearly the same time.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[K, V] = {}
+        self._bytes = 0
+        self.get: Callable[[K], V | None] = self._results.get
+
+    def put(self, key: K, result: V, size: int) -> None:
+        """Remember a result, which holds this many bytes; a large one is not remembered."""
+        if size > _REMEMBERED_BYTES:
+            return
+        if len(self._results) >= _REMEMBERED or self._bytes + size > _REMEMBERED_BYTES:
+            self._results.clear()
+            self._bytes = 0
+        self._results[key] = result
+        self._bytes += size
+
+
+_envelopes: Final[LatestResults[bytes, Envelope]] = LatestResults()
+
+
 def envelope_of(entry: bytes) -> Envelope:
     """Read the field ``data`` of an entry.
+
+    The envelopes of the latest entries are remembered by their bytes, whatever place these have in the store.
 
     Args:
         entry: an event in CloudEvents JSON.
@@ -146,6 +181,14 @@ def envelope_of(entry: bytes) -> Envelope:
     Raises:
         ValueError: the entry is no CloudEvent. The message repeats nothing of it but a name.
     """
+    envelope = _envelopes.get(entry)
+    if envelope is None:
+        envelope = _envelope_of(entry)
+        _envelopes.put(entry, envelope, len(entry))
+    return envelope
+
+
+def _envelope_of(entry: bytes) -> Envelope:
     try:
         return _read(entry)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -217,7 +260,7 @@ class Request(msgspec.Struct, frozen=True):
     """A POST request.
 
     Attributes:
-        headers: each name once, in any case; the client adds ``Content-Length`` and ``Host``.
+        headers: each name once, in any case; not to be changed; the client adds ``Content-Length`` and ``Host``.
         body: as signed.
     """
 
@@ -225,10 +268,16 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class RequestForm:
-    """Makes the requests of one subscription."""
+_requests: Final[LatestResults[tuple[object, ...], Request]] = LatestResults()
 
-    __slots__ = ("_mode", "_same", "_signer")
+
+class RequestForm:
+    """Makes the requests of one subscription, or of several whose requests have the same constant parts and secrets.
+
+    The latest requests are remembered: one of the same entries in the same second is not made and signed again.
+    """
+
+    __slots__ = ("__weakref__", "_id", "_mode", "_same", "_signer")
 
     def __init__(
         self,
@@ -254,6 +303,7 @@ class RequestForm:
         given = dict(headers or {})
         replaced = {name.lower() for name in given}
         self._same = {name: text for name, text in own.items() if name.lower() not in replaced} | given
+        self._id = object()  # and not the form itself, which holds secrets and may be gone before what it has made
 
     def request(self, events: Sequence[tuple[Envelope, bytes]], *, timestamp: int) -> Request:
         """The request for one attempt.
@@ -268,11 +318,16 @@ class RequestForm:
         """
         if not events or (len(events) > 1 and self._mode != "batch"):
             raise ValueError(f"{len(events)} events in one request of mode {self._mode}")
-        carried, body, webhook_id = _carried(self._mode, events)
-        headers = self._same | carried | {"webhook-id": webhook_id, "webhook-timestamp": str(timestamp)}
-        if self._signer:
-            headers |= self._signer.headers(webhook_id, timestamp, body)
-        return Request(headers, body)
+        key = self._id, timestamp, *[entry for _, entry in events]
+        request = _requests.get(key)
+        if request is None:
+            carried, body, webhook_id = _carried(self._mode, events)
+            headers = self._same | carried | {"webhook-id": webhook_id, "webhook-timestamp": str(timestamp)}
+            if self._signer:
+                headers |= self._signer.headers(webhook_id, timestamp, body)
+            request = Request(headers, body)
+            _requests.put(key, request, len(body) + sum([len(entry) for _, entry in events]))
+        return request
 
 
 def header_text(value: str) -> str:

@@ -447,7 +447,8 @@ class FeedConsumer:
                     raise Fenced(f"the lease of {self.feed} was not renewed in time")
                 await self._repeats.read_scheduled()
                 self._requests.start()
-                await self._read()
+                if await self._read():
+                    self._requests.start()
                 await self._read_again()
                 if not self._gathers():
                     await self._settle()
@@ -459,18 +460,19 @@ class FeedConsumer:
             self._endpoint.leave(self.wake)
             await self._requests.cancel()
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Read new entries, if there is room. True: there were some."""
         self._report_full()
         most = self._room()
         if most <= 0 or not self._intake.wanted:
-            return
+            return False
         if self._queues.ready and most < self._window // 2:
-            return  # reading many costs little more than reading one
+            return False  # reading many costs little more than reading one
         entries = await self._intake.read(most)
-        if entries or self._intake.wanted:
+        if self._intake.wanted:
             self._changed.set()
         if not entries:
-            return
+            return False
         self._largest = max(1, *(len(event or b"") for _, event in entries))
         reset = await self._store.reset_entry() if meets_baseline(self._subscription, entries) else None
         now, known_to = self._clock.now(), self._intake.known_to
@@ -482,6 +484,7 @@ class FeedConsumer:
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
             )
         reach("delivery.read")
+        return True
 
     async def _read_again(self) -> None:
         endpoint = self._endpoint
@@ -535,7 +538,7 @@ class FeedConsumer:
             now_ms = milliseconds_of(self._clock.now())
             await self._store.settle(draft.settlement(self._tracker.place), now_ms=now_ms)
             reach("delivery.settled")
-            if self._tracker.written(draft):
+            if self._tracker.written(draft) and self._queues.ready:
                 self._changed.set()
         if self._requests.failed is not None:
             raise self._requests.failed

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 from redis.asyncio import Redis
@@ -32,7 +32,7 @@ from poller.redis.errors import translated
 from poller.store.keys import SubscriptionKeys
 from poller.store.members import ListedSubscriptions
 from poller.store.recovery import last_entries
-from poller.store.scripts import SHEBANG, ScriptBatch, ScriptCall, ScriptSender, in_any_case, lua
+from poller.store.scripts import SHEBANG, CallGathering, ScriptBatch, ScriptCall, ScriptSender, in_any_case, lua
 from poller.store.subscriptions import (
     LONGEST_PAUSE,
     NO_ENDS,
@@ -78,6 +78,7 @@ NOTE: Final = lua("note_mark")
 
 NOTE_PAUSE: Final = lua("note_sink_pause")
 
+_HEALTHS: Final = 200  # in one request
 _TRIES: Final = 3  # to change a health that others change
 
 T = TypeVar("T")
@@ -132,6 +133,7 @@ class Registry:
         self._client = client
         self._keys = keys
         self._batch = ScriptBatch(client)
+        self._healths: CallGathering[ScriptCall] = CallGathering(self._noted, weight=lambda _: 1, most=_HEALTHS)
 
     async def version(self) -> int:
         """The version; compare it for being another one, not for being larger: a store may lose its last writes."""
@@ -337,7 +339,19 @@ class Registry:
 
     async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
         """Store its health at a feed. False: there is no such subscription."""
-        return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed), "", "")
+        arguments = (subscription, health, health_field(subscription, feed), "", "")
+        with translated(self._client):
+            return bool(await self._healths.ask(ScriptCall(NOTE, (self._keys.registry, self._keys.health), arguments)))
+
+    async def _noted(self, calls: Sequence[ScriptCall]) -> Sequence[Any]:
+        """What each of these calls is answered; those of many subscriptions are one request."""
+        answers = [None] if len(calls) == 1 else await self._batch.send(calls, one_tag=True)
+        return [
+            await self._eval(call.source, len(call.keys), *call.keys, *call.arguments)
+            if answer is None or _is_out_of_memory(answer)
+            else answer
+            for call, answer in zip(calls, answers, strict=True)
+        ]
 
     async def change_health(
         self, subscription: str, feed: str, changed: Callable[[bytes | None], bytes | None]
@@ -466,6 +480,10 @@ class Registry:
                     raise
                 # Only servers that know the shebang give this error for a script.
                 return bool(await self._client.eval(in_any_case(SHEBANG) + script, keys, *arguments))
+
+
+def _is_out_of_memory(answer: Any) -> bool:
+    return isinstance(answer, StoreError) and isinstance(answer.__cause__, OutOfMemoryError)
 
 
 def _number(key: str, found: bytes | str | None) -> int:

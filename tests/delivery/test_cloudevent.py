@@ -12,7 +12,7 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.delivery.cloudevent import ATTRIBUTES, Envelope, envelope_of
+from poller.delivery.cloudevent import ATTRIBUTES, Envelope, LatestResults, envelope_of
 from tests.changes.samples import FEW, MANY, OBJECTS
 from tests.changes.samples import spelled as json_text
 from tests.delivery.events import MEMBERS, RECORDED, SOURCE, TYPE, entry, spelled, string_form
@@ -125,3 +125,39 @@ def test_any_bytes_are_an_event_or_refused(written: bytes) -> None:
     """Arbitrary bytes raise no error but the one for text that is no CloudEvent."""
     with pytest.raises(ValueError, match="no CloudEvent"):
         envelope_of(written)
+
+
+# What is remembered of the latest events.
+
+
+def test_an_event_that_many_subscriptions_get_is_read_once() -> None:
+    """Entries of the same bytes have the same envelope, also after others; entries that differ in any byte do not."""
+    written = [entry(b'{"id":"K","n":%d}' % number) for number in range(9)]
+    first = [envelope_of(one) for one in written]
+    assert all(envelope_of(bytes(bytearray(one))) is read for one, read in zip(written, first, strict=True))
+    assert [bytes(one.data) for one in first] == [
+        bytes(json.dumps(json.loads(one)["data"], separators=(",", ":")), "utf-8") for one in written
+    ]
+    assert len({one.id for one in first}) == 9
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Results are remembered up to a number and a size; a large one is not, and drops nothing that is small."""
+    results: LatestResults[int, str] = LatestResults()
+    for number in range(1000):
+        results.put(number, str(number), 1)
+        assert results.get(number) == str(number)
+    assert 100 <= sum(results.get(number) is not None for number in range(1000)) <= 128
+    for number in range(1000):
+        results.put(number, str(number), 10_000)
+    assert sum(results.get(number) is not None for number in range(1000)) <= 26
+    results.put(0, "large", 10_000_000)
+    assert results.get(0) is None
+    assert results.get(999) == "999"
+
+
+def test_an_entry_that_is_no_event_is_refused_each_time() -> None:
+    """What cannot be read is not remembered as anything."""
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no CloudEvent"):
+            envelope_of(b'{"specversion":"1.0"}')

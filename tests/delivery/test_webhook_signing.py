@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from standardwebhooks import Webhook
 
 from poller.auth.base import SecretFile
 from poller.delivery.signing import SecretUnusable, new_secret
@@ -37,3 +39,45 @@ def test_which_file_holds_no_secret_is_said(tmp_path: Path) -> None:
         requests.request(batch, 0)
     written(bad, new_secret(b"t" * 32))
     assert requests.request(batch, 0).headers["webhook-signature"].count("v1,") == 2
+
+
+def test_subscriptions_with_the_same_secrets_share_a_request(tmp_path: Path) -> None:
+    """A request of the same events, in the same second, with the same secrets is made and signed once.
+
+    Another second, event, secret, mode or origin makes another one, and so does a secret file that changes.
+    """
+    secret, other = new_secret(b"s" * 32), new_secret(b"t" * 32)
+    batch, later = [SinkEvent(*pair(spelled()))], [SinkEvent(*pair(spelled(id="a2")))]
+    file = written(tmp_path / "secret", secret)
+    filed = SignedRequests(files=[SecretFile(file, "signing secret")])
+    one = SignedRequests(secrets=(secret,))
+    first = one.request(batch, 7)
+    same = [SignedRequests(secrets=(secret,)), filed]
+    assert all(requests.request([SinkEvent(*pair(spelled()))], 7) is first for requests in same)
+    others = [
+        filed.request(batch, 8),
+        filed.request(later, 7),
+        SignedRequests(secrets=(other,)).request(batch, 7),
+        SignedRequests(secrets=(secret, other)).request(batch, 7),
+        SignedRequests("binary", secrets=(secret,)).request(batch, 7),
+        SignedRequests("batch", secrets=(secret,)).request(batch, 7),
+        SignedRequests(secrets=(secret,), origin="acme.example").request(batch, 7),
+        SignedRequests().request(batch, 7),
+    ]
+    assert not any(request.headers == first.headers for request in others)
+    written(file, other)
+    assert filed.request(batch, 7).headers == SignedRequests(secrets=(other,)).request(batch, 7).headers
+    assert filed.request(batch, 7).headers != first.headers
+
+
+def test_a_request_that_others_share_has_the_right_signature() -> None:
+    """Whoever has made it first, a shared request verifies with the secret of the subscription that sends it."""
+    secrets = [new_secret(bytes([number]) * 32) for number in range(3)]
+    forms = [SignedRequests(secrets=(secret,)) for secret in (*secrets, *secrets)]
+    batches = [[SinkEvent(*pair(spelled(id=f"a{number}")))] for number in range(5)]
+    now = int(time.time())
+    for batch in batches:
+        for requests, secret in zip(forms, (*secrets, *secrets), strict=True):
+            request = requests.request(batch, now)
+            assert request.body == batch[0].data
+            Webhook(secret).verify(request.body, dict(request.headers))

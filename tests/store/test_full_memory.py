@@ -131,6 +131,9 @@ async def test_subscriptions_can_be_paused_and_removed(client: Redis) -> None:
     assert (await registry.resume("s")) == Paused("sink", "it is gone", NOW)
     assert await registry.pause("s", Paused("operator", "by request", NOW)) is None
     assert await registry.note_health("s", "acme/a", b"{}")
+    assert (
+        await asyncio.gather(*(registry.note_health("s", feed, b"{}") for feed in ("acme/a", "acme/b"))) == [True] * 2
+    )
     assert await registry.note_pause("s", timedelta())
     await registry.remove("s")
     assert not (await registry.all()).registered

@@ -1069,3 +1069,16 @@ async def test_a_health_that_changes_meanwhile_is_changed_as_it_is_then(store_cl
     assert await registry.health("a", "") == b"resumed and more"
     await registry.change_health("b", "", changed)
     assert await registry.health("b", "") is None
+
+
+async def test_the_health_of_many_is_stored_in_one_request(store_client: Redis) -> None:
+    """Healths that are noted at the same time are one request; that of an unknown subscription is not stored."""
+    registry = Registry(store_client, SubscriptionKeys.of("p"))
+    for name in ("a", "b", "c"):
+        await registry.add(name, b"{}", [], NOW)
+    names = ["a", "b", "unknown", "c"]
+    for turn in (b"1", b"2"):
+        noted = await asyncio.gather(*(registry.note_health(name, "s/f", turn + name.encode()) for name in names))
+        assert noted == [True, True, False, True]
+        kept = (await registry.all()).health
+        assert kept == {name: {"s/f": turn + name.encode()} for name in ("a", "b", "c")}

@@ -38,6 +38,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import aiohttp
 import msgspec
@@ -179,8 +180,18 @@ class SignedRequests:
         return self._form.request([(one.envelope, one.data) for one in batch], timestamp=timestamp)
 
     def _made(self, secrets: tuple[str, ...]) -> RequestForm:
-        signer = Signer(secrets) if secrets else None
-        return RequestForm(self._mode, signer=signer, user_agent=_USER_AGENT, origin=self._origin)
+        """The form with these secrets, the same one for all subscriptions that need the same."""
+        key = self._mode, secrets, self._origin
+        form = _forms.get(key)
+        if form is None:
+            signer = Signer(secrets) if secrets else None
+            form = RequestForm(self._mode, signer=signer, user_agent=_USER_AGENT, origin=self._origin)
+            _forms[key] = form
+        return form
+
+
+# Each for as long as a subscription has it; no secret is here that is not in its Signer.
+_forms: Final[WeakValueDictionary[tuple[Mode, tuple[str, ...], str | None], RequestForm]] = WeakValueDictionary()
 
 
 class WebhookSink(Sink):
