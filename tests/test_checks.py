@@ -46,6 +46,7 @@ _SLEEPING = {
     "bench/idle.py": 2,  # measured spans
     "bench/scale.py": 3,  # measured spans, and paces
     "bench/delivering.py": 1,  # a pace
+    "bench/fanout.py": 1,  # the time in which a bare client gathers a batch
     "bench/metering.py": 1,  # a measured span
 }
 """Files that sleep, how often, and why."""

@@ -202,7 +202,7 @@ LATER: Final = object()
 class CallGathering(Generic[C]):
     """Calls of many tasks, sent together: a request takes what has come while the one before was under way.
 
-    A call that comes alone is sent at once. The more come at a time, the fewer requests they cost.
+    A call that comes alone waits for nothing. The more come at a time, the fewer requests they cost.
 
     **Invariants**
 

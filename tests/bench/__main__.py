@@ -37,6 +37,7 @@ def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     arguments.add_argument("--records", type=int, default=200_000, help="records in the sandbox (default: 200000)")
+    arguments.add_argument("--backlog", type=int, default=200_000, help="events that wait for a sink (default: 200000)")
     arguments.add_argument("what", nargs="?", choices=tuple(_MEASURES), default="readings")
     arguments.add_argument("--check", action="store_true", help="fail below half of a wanted ratio")
     asked = arguments.parse_args()
@@ -46,7 +47,7 @@ def main() -> None:
     low: list[str] = []
     for _ in range(_CHECKS if asked.check else 1):
         with tempfile.TemporaryDirectory() as directory:
-            figures = list(_MEASURES[asked.what](asked.records, Path(directory)))
+            figures = list(_MEASURES[asked.what](asked, Path(directory)))
         low = [figure.name for figure in figures if figure.is_low]
         if not low:
             break
@@ -58,7 +59,7 @@ def main() -> None:
         sys.exit(f"below half of what is wanted: {', '.join(low)}")
 
 
-def measured(records: int, root: Path) -> list[Figure]:
+def measured(asked: argparse.Namespace, root: Path) -> list[Figure]:
     """All figures, server and sandbox of their own."""
 
     async def all_readings(api_url: str) -> list[Figure]:
@@ -69,7 +70,7 @@ def measured(records: int, root: Path) -> list[Figure]:
         with running("valkey", short_directory(root, "c"), appendfsync="everysec") as server:
             return [figure async for figure in many_listings(api_url, server)]
 
-    here = Path.cwd()
+    here, records = Path.cwd(), int(asked.records)
     with running("valkey", short_directory(root, "b"), appendfsync="everysec") as server:
         with sandbox(records // 10) as api_url:
             small = peak_rss(api_url, server, here)
@@ -88,39 +89,39 @@ def measured(records: int, root: Path) -> list[Figure]:
     return [*figures, growth]
 
 
-def compared(records: int, root: Path) -> list[Figure]:
+def compared(asked: argparse.Namespace, root: Path) -> list[Figure]:
     """The program beside a script of forty lines."""
 
     async def all_of(api_url: str, server: Server) -> list[Figure]:
         return [figure async for figure in naive(api_url, server)]
 
     server = running("valkey", short_directory(root, "a"), appendfsync="everysec")
-    with server as started, sandbox(records) as api_url:
+    with server as started, sandbox(asked.records) as api_url:
         return run_loop(all_of(api_url, started))
 
 
-def rotations(records: int, root: Path) -> list[Figure]:
+def rotations(asked: argparse.Namespace, root: Path) -> list[Figure]:
     """The figures of a feed with many listings, at a rate, with the real daemon."""
 
     async def all_of(api_url: str, server: Server) -> list[Figure]:
         return [figure async for figure in rotating(api_url, server, root, qualifications=_QUALIFICATIONS, rate=50)]
 
     server = running("valkey", short_directory(root, "a"), appendfsync="everysec")
-    with server as started, sandbox(min(records, 40_000), *_MANY) as api_url:
+    with server as started, sandbox(min(asked.records, 40_000), *_MANY) as api_url:
         return run_loop(all_of(api_url, started))
 
 
-def delivered(_records: int, root: Path) -> list[Figure]:
+def delivered(asked: argparse.Namespace, root: Path) -> list[Figure]:
     """The figures of deliveries, with the real daemon."""
 
     async def all_of(server: Server, url: str) -> list[Figure]:
-        return [figure async for figure in deliveries(server, url, root)]
+        return [figure async for figure in deliveries(server, url, root, backlog=asked.backlog)]
 
     with running("valkey", short_directory(root, "a"), appendfsync="everysec") as server, receiver() as url:
         return run_loop(all_of(server, url))
 
 
-def scaled(_records: int, root: Path) -> list[Figure]:
+def scaled(_asked: argparse.Namespace, root: Path) -> list[Figure]:
     """The figures of many feeds, processes, records and subscriptions."""
 
     async def all_of() -> list[Figure]:
@@ -129,7 +130,7 @@ def scaled(_records: int, root: Path) -> list[Figure]:
     return run_loop(all_of())
 
 
-def idling(_records: int, root: Path) -> list[Figure]:
+def idling(_asked: argparse.Namespace, root: Path) -> list[Figure]:
     """The figures of starts, and of daemons to which nothing happens."""
 
     async def all_of() -> list[Figure]:
@@ -138,7 +139,7 @@ def idling(_records: int, root: Path) -> list[Figure]:
     return run_loop(all_of())
 
 
-def metered(_records: int, root: Path) -> list[Figure]:
+def metered(_asked: argparse.Namespace, root: Path) -> list[Figure]:
     """What it costs to be measured."""
 
     async def all_of(server: Server) -> list[Figure]:

@@ -7,9 +7,11 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
+import psutil  # type: ignore[import-untyped]  # has no types of its own
 from redis.asyncio import Redis
 
 from tests.bench.delivering import Place, Ran, Wanted, collected, delivering, drained, fill, groups, peak_rss, publish
+from tests.bench.fanout import dear, soon
 from tests.bench.figures import Figure
 from tests.bench.posting import posting
 from tests.bench.receiver import Arrived, arrived
@@ -20,13 +22,19 @@ _REPEATS = 3
 _WANTED = 1_200  # deliveries a second
 _EVENTS = {1: 6_000, 32: 15_000}
 _SINKS = 100
+_MOST_SINKS = 1_000
+_PACE, _BATCH_PACE = 3, 10  # events a second to each of them
+_TENTH = 10
 _LATENCY_SECONDS = 8.0
 _BACKLOG = 1_000_000
 _SLOW_ONES = 400  # events that the slow sink has taken when memory is looked at
 
 
-async def deliveries(server: Server, receiver_url: str, root: Path) -> AsyncIterator[Figure]:
-    """To one sink, to a hundred, beside one that hangs, in batches, and with a long backlog."""
+async def deliveries(server: Server, receiver_url: str, root: Path, *, backlog: int) -> AsyncIterator[Figure]:
+    """To one sink, to a hundred, to a thousand, beside one that hangs, in batches, and with a long backlog.
+
+    ``backlog``: how many events one sink gets, the first tenth beside the last.
+    """
     async with Redis.from_url(server.url) as redis:
         at, url = Place(redis, server.url, root, receiver_url), receiver_url
         usual = 0.0
@@ -37,13 +45,23 @@ async def deliveries(server: Server, receiver_url: str, root: Path) -> AsyncIter
                 yield figure
         yield await _soon(at, _WANTED / 2)
         yield await _soon(at, usual / 2)
+        yield await soon(at, 1, usual / 2, "10 ms")
         many = Wanted([f"{url}/{number}" for number in range(_SINKS)])
         ran = await _repeated(at, many, 150)
         for figure in _beside(url, ran, f"{_SINKS} sinks, concurrency 8 each", 32):
             yield figure
+        yield await soon(at, _SINKS, median(one.a_second for one in ran) / 2 / _SINKS, "40 ms")
+        most = Wanted([f"{url}/{number}" for number in range(_MOST_SINKS)])
+        ran = await _repeated(at, most, 30)
+        for figure in _beside(url, ran, f"{_MOST_SINKS} sinks, concurrency 8 each", 32):
+            yield figure
+        yield await soon(at, _MOST_SINKS, median(one.a_second for one in ran) / 2 / _MOST_SINKS, "300 ms")
+        yield await dear(at, _MOST_SINKS, _PACE, "structured")
+        yield await dear(at, _MOST_SINKS, _BATCH_PACE, "batch")
         yield await _hanging(at, _WANTED / 2 / _SINKS)
         ran = await _repeated(at, Wanted([f"{url}/0"], mode="batch"), 100_000)
         yield Figure("batches of 100 to one sink", _speed(ran, " events/s"), wanted="20 000 events/s")
+        yield await _long(at, backlog)
         yield await _backlog(at)
 
 
@@ -125,6 +143,32 @@ async def _paced(at: Place, wanted: Wanted, a_second: float) -> tuple[float, flo
 def _percentiles(took: Sequence[tuple[float, float]]) -> str:
     (p99, p50), usual = min(took), median(p99 for p99, _ in took)
     return f"p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms (median p99 {usual * 1000:.1f} ms)"
+
+
+async def _long(at: Place, events: int) -> Figure:
+    """A backlog to one sink: its first tenth, without the part in which connections are made, beside its last."""
+    await fill(at.redis, events)
+    arrived(at.url)
+    part, came = events // _TENTH, Arrived()
+    async with delivering(at.store, at.root, Wanted([f"{at.url}/0"], 32)) as daemon:
+        process = psutil.Process(daemon.pid)
+
+        async def until_came(count: int) -> tuple[int, float]:
+            """How many have come when these have, and the CPU of the daemon until then."""
+            came.add(await collected(at.url, count - came.events, within=events / 100))
+            if came.events < count:
+                raise RuntimeError(f"{came.events} of {events} events arrived: {daemon}")
+            return came.events, sum(process.cpu_times()[:2])
+
+        marks = [await until_came(count) for count in (part // _TENTH, part, events - part, events)]
+    first, last = (_between(came, *marks[place : place + 2]) for place in (0, 2))
+    name = f"{events} events waiting for one sink, the last tenth"
+    return Figure(name, _speed([last], "/s"), f"the first tenth {_speed([first], '/s')}", first.cpu / last.cpu, "1.0")
+
+
+def _between(came: Arrived, start: tuple[int, float], end: tuple[int, float]) -> Ran:
+    events = end[0] - start[0]
+    return Ran(events / (came.at[end[0] - 1] - came.at[start[0]]), (end[1] - start[1]) / events * 1e6)
 
 
 async def _backlog(at: Place) -> Figure:

@@ -75,6 +75,7 @@ class Wanted(msgspec.Struct, frozen=True):
     concurrency: int = 8
     mode: str = "structured"
     start: str = "earliest"
+    linger: float | None = None  # seconds
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -101,7 +102,8 @@ async def delivering(store: str, root: Path, wanted: Wanted) -> AsyncIterator[Da
         )
         for number, sink in enumerate(wanted.sinks)
     )
-    config.write_text(_CONFIG.format(store=store) + "".join(subscriptions))
+    linger = "" if wanted.linger is None else f'batch = {{ linger = "{wanted.linger:g}s" }}\n'
+    config.write_text(_CONFIG.format(store=store) + "".join(one + linger for one in subscriptions))
     only_deliver = ("poller", "run", "--only", "deliver")
     async with daemon(config, command=only_deliver, level="warning") as running:
         yield running
@@ -146,9 +148,7 @@ async def collected(url: str, events: int, *, within: float = _LONG) -> Arrived:
     all_of, end = Arrived(), time.monotonic() + within
 
     def enough() -> bool:
-        nonlocal all_of
-        more = arrived(url)
-        all_of = Arrived(all_of.events + more.events, all_of.at + more.at, all_of.took + more.took)
+        all_of.add(arrived(url))
         return all_of.events >= events or time.monotonic() >= end
 
     await until(enough, "events", seconds=None, every=_LOOK)
