@@ -106,6 +106,7 @@ def before_moment(moment: int) -> str:
 LOOK_BACK: Final = timedelta(seconds=10)
 """How often to look whether a stream has lost its last entries, as one does in a failover."""
 _ENTRIES: Final = 200
+_FEW: Final = 2  # if fewer have come, the last of them is the end of its stream
 _BETWEEN_QUESTIONS: Final = 0.1  # seconds
 _QUESTIONS: Final = 5000  # a second
 _KEYS_AT_ONCE: Final = 500
@@ -206,13 +207,16 @@ async def arrivals(
     after, looked = await last_ids(client, list(keys)), clock.monotonic()
     yield after.keys()
     while True:
-        fresh = dict.fromkeys(await _read(client, after, most=1, block=block, clock=clock))
+        found = await _read(client, after, most=_FEW, block=block, clock=clock)
+        fresh = dict.fromkeys(found)
         if clock.monotonic() - looked >= look_back.total_seconds():
             ids, looked = await last_ids(client, list(after)), clock.monotonic()
             fresh |= dict.fromkeys(key for key in after if ids[key] != after[key])
             after = ids
-        elif fresh:  # past all that is there: one look for a burst, however long it is
-            after |= await last_ids(client, list(fresh))
+        elif found:  # past all that is there: one look for a burst, however long it is; a few entries need none
+            after |= {key: entries[-1][0].decode() for key, entries in found.items()}
+            bursts = [key for key, entries in found.items() if len(entries) == _FEW]
+            after |= await last_ids(client, bursts) if bursts else {}
         yield fresh.keys()
 
 

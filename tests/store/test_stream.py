@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, KeysView
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 from redis.asyncio import Redis
 
 from poller.clock import Clock
-from poller.redis.client import blocking, commands, connect
+from poller.redis.client import blocking, commands, connect, servers
 from poller.store.stream import EARLIEST, Entry, append, arrivals, follow, last_id
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience
@@ -48,6 +48,29 @@ async def test_all_streams_are_looked_at_once_and_then_those_with_something_new(
         assert await anext(coming) == {"b"}
         await client.xadd("a", {"data": "2"})
         assert await anext(coming) == {"a"}
+
+
+async def test_entries_that_come_alone_are_seen_without_another_question(client: Redis) -> None:
+    """Each of some single entries is reported, and the ends of the streams are read only after a burst."""
+    async with aclosing(arrivals(client, ["a", "b"], block=BLOCK, clock=Clock())) as coming:
+        await anext(coming)
+        before = await _evaluations(client)
+        for _ in range(9):
+            await client.xadd("b", {"data": "1"})
+            assert await anext(coming) == {"b"}
+        assert await _evaluations(client) == before
+        for _ in range(3):
+            await client.xadd("b", {"data": "1"})
+        assert await anext(coming) == {"b"}
+        await client.xadd("a", {"data": "2"})
+        assert await anext(coming) == {"a"}
+        assert await _evaluations(client) == before + 1
+
+
+async def _evaluations(client: Redis) -> int:
+    """How many scripts were sent with their text."""
+    stats: Any = [await one.info("commandstats") for one in await servers(client)]
+    return sum(one.get("cmdstat_eval", {}).get("calls", 0) for one in stats)
 
 
 async def test_after_a_while_without_anything_an_empty_set(client: Redis) -> None:
