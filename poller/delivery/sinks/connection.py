@@ -1,7 +1,8 @@
 """Connections to HTTP sinks, made by aiohttp, requests over them, and the first bytes of their responses.
 
-aiohttp makes and keeps the connections and parses the responses. Requests are written here: what its session does for
-redirects, cookies, proxies, traces and bodies of every kind takes longer than all the rest of a delivery.
+aiohttp makes and keeps the connections and parses the responses. Requests are written here: a webhook needs nothing of
+what aiohttp's session does for redirects, cookies, proxies, traces and bodies of every kind, and that costs as much as
+reading and settling the event.
 
 If aiohttp's parser rejects a part of a response, it returns nothing of the bytes that arrived in the same segment. So
 the first bytes are kept beside the parser, and status and headers are read from them here.

@@ -25,8 +25,9 @@ nothing: the event does not fit    rejected: an event that its mode cannot carry
 * Nothing that was secret in the request is in the outcome, wherever the sink has put it.
 * Each sink has connections of its own and shares no limit with another, so one that hangs holds up no other.
 
-Connections and parsing are aiohttp's; :class:`poller.delivery.sinks.connection.SinkClient` writes the requests. A POST
-takes a third of the time of the processor that it takes with aiohttp's session.
+Connections and parsing are aiohttp's; :class:`poller.delivery.sinks.connection.SinkClient` writes the requests. With
+aiohttp's session a small signed POST takes a third more of the processor's time, and with httpx around that three to
+four times as much (measured with 8 and 32 in flight).
 """
 
 from __future__ import annotations
