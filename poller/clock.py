@@ -12,6 +12,7 @@ import asyncio
 import random
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -50,6 +51,10 @@ class Clock:
                 return await event.wait()
         except TimeoutError:
             return event.is_set()
+
+    def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call this function after this many seconds, perhaps a little earlier, unless the timer is cancelled."""
+        return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 def milliseconds_of(moment: datetime) -> int:

@@ -373,6 +373,8 @@ class FeedConsumer:
         self._window = max(WINDOW, 4 * batching.max_events, 4 * self._subscription.concurrency)
         self._window_bytes = max(WINDOW_BYTES, 2 * (batching.max_bytes or 0))
         self._changed = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None  # of the wait
+        self._timer_at = 0.0
         self._stopping = False
         self._is_full = False  # of scheduled retries, since that was logged
         self._reset()
@@ -457,6 +459,7 @@ class FeedConsumer:
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
+            self._stop_timer()
             self._endpoint.leave(self.wake)
             await self._requests.cancel()
 
@@ -571,7 +574,16 @@ class FeedConsumer:
             return
         if any(moment is not None and moment <= now for moment in (queues.next_due, self._settle_by)):
             return
-        if later is None:
-            await self._changed.wait()
-        else:
-            await self._clock.wait(self._changed, later - now)
+        if later is not None and (self._timer is None or later < self._timer_at):
+            self._stop_timer()
+            self._timer, self._timer_at = self._clock.call_after(later - now, self._timer_fired), later
+        await self._changed.wait()  # a timer that is left from an earlier turn costs one turn too many
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._changed.set()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -128,10 +128,10 @@ def subscriber(
 
 @asynccontextmanager
 async def delivering(
-    store: ConsumerStorage, to: EndpointState
+    store: ConsumerStorage, to: EndpointState, *, clock: Clock | None = None
 ) -> AsyncIterator[tuple[FeedConsumer, asyncio.Task[None]]]:
     """A feed consumer that runs while the block does and is stopped in order."""
-    pair = FeedConsumer("acme/a", to, store, clock=Clock())
+    pair = FeedConsumer("acme/a", to, store, clock=clock or Clock())
     task = asyncio.create_task(pair.run())
     try:
         yield pair, task

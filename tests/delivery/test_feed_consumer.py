@@ -561,6 +561,49 @@ async def test_a_moment_that_passes_after_the_look_at_it_is_not_missed(scene: Sc
     assert sink.looks > 1
 
 
+class TimerClock(Clock):
+    """A clock that notes the timers that are set, in seconds; they fire after this part of their time."""
+
+    def __init__(self, part: float = 1.0) -> None:
+        super().__init__()
+        self.timers: list[float] = []
+        self._part = part
+
+    def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        self.timers.append(seconds)
+        return super().call_after(seconds * self._part, callback)
+
+
+async def test_a_timer_that_fires_before_its_time_is_set_again(scene: Scene) -> None:
+    """A retry comes although each timer fires too early."""
+    clock, fails = TimerClock(0.5), [503, 503]
+    scene.posted.answer = lambda _: answered(fails.pop()) if fails else OK
+    to = subscriber(scene.posted, patience=RetryPolicy([timedelta(milliseconds=300)] * 3, 0.0))
+    await scene.add("a0")
+    async with delivering(await scene.store(), to, clock=clock):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 3)
+    assert len(clock.timers) > 2
+
+
+async def test_a_timer_for_a_later_moment_delays_nothing(scene: Scene) -> None:
+    """If something is due before the moment that was waited for so far, a timer is set for it."""
+    clock, answers = TimerClock(), [OK, OK, answered(503)]
+    scene.posted.answer = lambda _: answers.pop(0) if answers else OK
+    to = subscriber(scene.posted, patience=RetryPolicy([timedelta(milliseconds=300)] * 3, 0.0))
+    to.took("acme/a", Health())
+    async with delivering(await scene.store(), to, clock=clock) as (pair, _):
+        for count, key in enumerate(("a0", "b0"), start=1):  # what the second adds to the counts is stored after 2 s
+            await scene.add(key)
+            pair.news()
+            await scene.posted.until(lambda: len(scene.posted.bodies) == count)  # noqa: B023 -- used before the next
+        await until(lambda: any(seconds > 1 for seconds in clock.timers), "the wait until the counts are stored")
+        clock.timers.clear()
+        await scene.add("c0")
+        pair.news()
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 4)
+        assert any(0.1 < seconds <= 0.3 for seconds in clock.timers)
+
+
 async def two_waiting(scene: Scene, clock: Callable[[], float]) -> ConsumerStore:
     """A store with a lease of 30 s by this clock, and two events to deliver."""
     store = ConsumerStore(

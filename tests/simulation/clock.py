@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
@@ -59,3 +60,7 @@ class SimulatedClock(Clock):
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
         """Wait for the event, at most this many seconds of this clock."""
         return await super().wait(event, seconds / (1 + self.drift))
+
+    def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call this function after this many seconds of this clock."""
+        return super().call_after(seconds / (1 + self.drift), callback)
