@@ -25,7 +25,7 @@ from poller.delivery.sinks.webhook import KEPT, READ, SEND_AGAIN
 from tests.delivery.sinks import TYPE, posted, sink_of
 from tests.harness.clock import StubClock
 from tests.harness.unread import MANY, unread
-from tests.harness.waiting import strain, turns
+from tests.harness.waiting import patience, strain, turns
 from tests.receiver import (
     CLOSE,
     FLOOD,
@@ -467,6 +467,37 @@ async def test_a_connection_with_a_part_of_a_request_is_not_used_again() -> None
             assert (await sink.post((TYPE,), b"x" * 9_000_000)).is_delivered
         assert [head[:4] for head in heads] == [b"POST", b"POST"]
         over.set()
+
+
+async def test_what_an_early_answer_leaves_unsent_keeps_no_connection() -> None:
+    """A sink that has answered and reads no more of the body is cut off, or it would hold the connection."""
+    ends: list[bool] = []
+    size = 40_000_000
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.transport.pause_reading()  # type: ignore[attr-defined]  # every transport of a stream has it
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+            await answered.wait()
+            writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
+            got = 0
+            try:
+                while part := await reader.read(1_000_000):
+                    got += len(part)
+            except ConnectionError:
+                got = 0
+            ends.append(got < size // 2)
+            over.set()
+
+    answered, over = asyncio.Event(), asyncio.Event()
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=4096)
+    async with server, sink_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as sink:
+        assert (await sink.post((TYPE,), b"x" * size)).is_delivered
+        answered.set()
+        async with patience("the end of the connection"):
+            await over.wait()
+    assert ends == [True]
 
 
 async def test_a_refused_connection_is_told_as_one() -> None:

@@ -174,8 +174,12 @@ class SinkProtocol(OneAnswerProtocol):
         super().connection_lost(exc)
 
     def close(self) -> None:
-        """Close the connection; a request without a response is not to arrive behind those that follow it."""
-        if self._final is None and self.transport is not None:
+        """Close the connection, and send no more of a request.
+
+        One without a response is not to arrive behind those that follow it, and a sink that has answered and reads no
+        more would keep the connection for ever.
+        """
+        if self.transport is not None and (self._final is None or self.transport.get_write_buffer_size()):
             abandon(self.transport)
         super().close()
 
