@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -142,21 +142,30 @@ class ConnectionBudget:
         self._most = most
         self._of = of
         self._holders: set[ConnectionHolder] = set()
+        self._each = most
+        self._widest = 0  # the most that a holder has wanted so far
         self._is_reported = False
 
     @contextmanager
     def shared_by(self, *holders: ConnectionHolder) -> Iterator[None]:
         """Give each of these a share for the time of the block."""
         self._holders.update(holders)
-        self._spread()
+        self._widest = max((self._widest, *(holder.wanted for holder in holders)))
+        self._spread(holders)
         try:
             yield
         finally:
             self._holders.difference_update(holders)
-            self._spread()
+            self._spread(())
 
-    def _spread(self) -> None:
-        each = max(1, self._most // max(1, len(self._holders)))
+    def _spread(self, come: Iterable[ConnectionHolder]) -> None:
+        """Give each holder its share; if all others have and keep what they want, only those that have come."""
+        before, each = self._each, max(1, self._most // max(1, len(self._holders)))
+        self._each = each
+        if min(before, each) >= self._widest:
+            for holder in come:
+                holder.bound(holder.wanted)
+            return
         for holder in self._holders:
             holder.bound(min(each, holder.wanted))
         if not self._is_reported and any(each < holder.wanted for holder in self._holders):

@@ -113,17 +113,22 @@ class RunnerContext(msgspec.Struct, frozen=True):
 
 def active_inputs(kept: Subscriptions) -> dict[str, RunnerInputs]:
     """The inputs of all subscriptions that are not paused."""
-    return {
-        name: RunnerInputs(
-            bytes(registered.settings),
-            kept.secrets.get(name, ()),
-            kept.credentials.get(name),
-            registered.since,
-            kept.unusable.get(name, ""),
-        )
-        for name, registered in kept.registered.items()
-        if name not in kept.paused
-    }
+    return {name: _inputs_of(name, kept) for name in kept.registered if _is_active(name, kept)}
+
+
+def _is_active(name: str, kept: Subscriptions) -> bool:
+    return name in kept.registered and name not in kept.paused
+
+
+def _inputs_of(name: str, kept: Subscriptions) -> RunnerInputs:
+    registered = kept.registered[name]
+    return RunnerInputs(
+        bytes(registered.settings),
+        kept.secrets.get(name, ()),
+        kept.credentials.get(name),
+        registered.since,
+        kept.unusable.get(name, ""),
+    )
 
 
 class SubscriptionRunner:
@@ -147,7 +152,7 @@ class SubscriptionRunner:
             feeds: of the subscription.
             after: the task that must end before.
         """
-        self.inputs = active_inputs(kept)[name]
+        self.inputs = _inputs_of(name, kept)
         self.feeds = feeds
         self.sink = kept.registered[name].outline.sink
         self.stores: list[ConsumerStore] = []
@@ -254,7 +259,7 @@ class SubscriptionRunner:
             try:
                 fresh = fresh or await self._shared.registry.all()
                 self._shared.watch.worked(self._name)
-                if self._name in active_inputs(fresh):
+                if _is_active(self._name, fresh):
                     await self._deliver(fresh)
                 else:  # paused or removed meanwhile; the reader of the registry ends this, unless the store forgets it
                     fresh = None
