@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,19 @@ def test_subscriptions_with_the_same_secrets_share_a_request(tmp_path: Path) -> 
     written(file, other)
     assert filed.request(batch, 7).headers == SignedRequests(secrets=(other,)).request(batch, 7).headers
     assert filed.request(batch, 7).headers != first.headers
+
+
+def test_batches_share_a_request_only_if_all_their_events_are_the_same() -> None:
+    """Batches that begin alike, as of a subscription with a filter beside one without, have their own events each."""
+    secret = new_secret(b"s" * 32)
+    events = [SinkEvent(*pair(spelled(id=f"a{number}"))) for number in range(3)]
+    batches = [[events[place] for place in places] for places in ((0,), (0, 1), (0, 2), (0, 1, 2), (1, 0), (2, 1, 0))]
+    now = int(time.time())
+    subscriptions = [SignedRequests("batch", secrets=(secret,)) for _ in range(2)]
+    for batch, requests in product(batches, subscriptions):
+        request = requests.request(batch, now)
+        assert request.body == b"[%b]" % b",".join(one.data for one in batch)
+        Webhook(secret).verify(request.body, dict(request.headers))
 
 
 def test_a_request_that_others_share_has_the_right_signature() -> None:
