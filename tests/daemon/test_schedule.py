@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from poller.daemon.schedule import PollTiming, Schedule, _StoreCron
+from poller.daemon.schedule import PollTiming, Schedule, _Interval, _StoreCron, tenth
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns, until, within
 
@@ -350,3 +350,33 @@ async def test_a_clock_that_runs_as_it_should_changes_nothing() -> None:
         assert schedule.next_round("a") == due
     finally:
         await schedule.drain()
+
+
+@pytest.mark.parametrize("jitter", [timedelta(), timedelta(seconds=6)])
+async def test_rounds_of_about_the_same_time_begin_together(schedule: Schedule, jitter: timedelta) -> None:
+    """Law: rounds are due at whole tenths of a second, the first one of a feed and those that follow."""
+    timing, rounds = PollTiming(timedelta(seconds=60), None, jitter), [Rounds() for _ in range(20)]
+    for number, one in enumerate(rounds):
+        schedule.add(str(number), one, timing)
+    first = {schedule.next_round(str(number)) for number in range(20)}
+    assert len(first) <= 4  # a hundred in a second
+    schedule.start()
+    for one in rounds:
+        await within(one.enough.wait(), 5)
+    for due in (*first, *(schedule.next_round(str(number)) for number in range(20))):
+        assert due is not None
+        about = due + timedelta(milliseconds=1)  # the clocks of store and process are compared at two moments
+        assert about - tenth(about) < timedelta(milliseconds=2)
+
+
+@pytest.mark.parametrize("milliseconds", [100, 250, 1050, 60_000])
+def test_a_whole_tenth_shortens_no_interval(milliseconds: int) -> None:
+    """Law: rounds follow each other at their interval, also if that is no number of tenths."""
+    interval = timedelta(milliseconds=milliseconds)
+    trigger = _Interval(PollTiming(interval, None, timedelta()).trigger(), interval)
+    at = tenth(now())
+    for _ in range(10):
+        due = trigger.get_next_fire_time(at, at)
+        assert due is not None
+        assert abs(due - at - interval) < timedelta(microseconds=10)
+        at = due
