@@ -71,6 +71,9 @@ Forms = Literal["1", "1 2", "2 after 1", "2"]
 """See :mod:`poller.store.snapshots`. In the first three, records may stand in the first form."""
 
 
+_FORMS: Final = frozenset(get_args(Forms))
+
+
 class Loss(msgspec.Struct, frozen=True):
     """A part of a feed that the store has lost.
 
@@ -213,12 +216,13 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
     for field, value in fields.items():
         if field == FORMS:
             found["forms"] = _forms(value)
-            continue
-        name = field.decode()
-        decode = _DECODERS.get(name)
-        decoded = decode(value.decode("utf-8", "replace")) if decode else None
-        if decoded is not None:
-            found[_ATTRIBUTES.get(name, name)] = decoded
+        elif (known := _BY_FIELD.get(field)) is not None:
+            attribute, decode = known
+            decoded = decode(value.decode("utf-8", "replace"))
+            if decoded is not None:
+                found[attribute] = decoded
+        else:
+            field.decode()  # a name that is no text is a later version's
     return FeedState(**found)
 
 
@@ -230,7 +234,7 @@ def marked(state: FeedState, marks: Mapping[str, str | None]) -> FeedState:
 
 def _forms(value: bytes) -> Forms:
     text = value.decode("utf-8", "replace")
-    if text not in get_args(Forms):
+    if text not in _FORMS:
         raise ValueError(f"snapshots of the forms {text!r}, which a later version has written")
     return cast("Forms", text)
 
@@ -240,9 +244,12 @@ def fields_mark(fields: tuple[str, ...]) -> str:
     return msgspec.json.encode(fields).decode()
 
 
+_decode_fields: Final = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
 def _fields(text: str) -> tuple[str, ...] | None:
     try:
-        return msgspec.json.decode(text, type=tuple[str, ...]) if text else None
+        return _decode_fields(text) if text else None
     except msgspec.MsgspecError:
         return None
 
@@ -264,7 +271,8 @@ def _decimal(text: str) -> float | None:
 
 def _moment(text: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(text).astimezone(UTC) if text else None
+        moment = datetime.fromisoformat(text) if text else None
+        return moment if moment is None or moment.tzinfo is UTC else moment.astimezone(UTC)
     except ValueError:
         return None
 
@@ -287,6 +295,7 @@ _DECODERS: Final[Mapping[str, Callable[[str], object]]] = {
     FORMERS: lambda text: tuple(text.split()),
     FIELDS: _fields,
 }
+_BY_FIELD: Final = {name.encode(): (_ATTRIBUTES.get(name, name), decode) for name, decode in _DECODERS.items()}
 _NOT_STORED: Final = {"loss", "forms"}  # the one is not kept, the other not under its name
 if undecoded := set(FeedState.__struct_fields__) - _DECODERS.keys() - set(_ATTRIBUTES.values()) - _NOT_STORED:
     raise TypeError(f"FeedState: no decoder for {', '.join(sorted(undecoded))}; add its type to _BY_TYPE")
