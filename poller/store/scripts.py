@@ -197,9 +197,9 @@ class ScriptBatch:
 class ScriptLine:
     """Sends calls of scripts to one store; those that come at the same time go in one request.
 
-    Each is a command of its own, which is carried out once at most. Whoever cancels the wait for an answer ends the
-    request for the others, too: else it might reach the store later, after all that was sent since. For them it is as
-    if the connection was lost. Used within one event loop.
+    Each is a command of its own, which is carried out once at most. If one of the answers is not awaited any more, the
+    request ends for all: else it might reach the store later, after all that was sent since. For the others it is as if
+    the connection was lost. Used within one event loop.
     """
 
     def __init__(self, client: Redis) -> None:

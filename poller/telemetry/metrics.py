@@ -3,8 +3,8 @@
 **Invariants**
 
 * A process has series only for the feeds that it polls.
-* There may be thousands of feeds and subscriptions, so each is a few numbers rather than objects of the library; they
-  become series on request.
+* There may be thousands of feeds, sources and subscriptions, so each is a few numbers rather than objects of the
+  library; they become series on request.
 * Each metric is declared once, with its name, labels and meaning, so that a complete list exists.
 * What is counted goes to the :class:`ProcessMetrics` of the task: those of the process, unless :func:`counting_in` says
   otherwise. Series that are counted again and again are looked up once.
@@ -123,6 +123,30 @@ _ROUND_SECONDS: Final = declared(
 )
 
 
+class _Durations:
+    """The numbers of a histogram: a count for each bucket, not cumulated, and the sum of all seconds."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, described: MetricDescription) -> None:
+        self._bounds = described.bounds
+        self._counts = [0] * (len(described.bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def samples(self, **labels: str) -> Iterator[Sample]:
+        """The series, each with its suffix."""
+        counts, seconds = list(self._counts), self._sum  # one copy, because the loop may continue meanwhile
+        bounds = (*map(str, map(float, self._bounds)), "+Inf")
+        for bound, count in zip(bounds, accumulate(counts), strict=True):
+            yield "_bucket" + labelled(le=bound, **labels), count
+        yield "_count" + labelled(**labels), sum(counts)
+        yield "_sum" + labelled(**labels), seconds
+
+
 class _FeedCounts:
     """The counts of one feed."""
 
@@ -138,6 +162,7 @@ class RoundMetrics:
 
     def __init__(self) -> None:
         self._feeds: dict[str, _FeedCounts] = {}
+        self._seconds: dict[tuple[str, str], _Durations] = {}  # by source and mode
 
     def ended(self, feed: str, counts: RoundCounts, *, mode: str, result: str) -> None:
         """Count a round.
@@ -154,7 +179,11 @@ class RoundMetrics:
         tally.rounds[mode, result] += 1
         tally.sums += counts
         if result != "skipped":
-            process_metrics().round_seconds.labels(feed.partition("/")[0], mode).observe(counts.seconds)
+            kind = feed.partition("/")[0], mode
+            seconds = self._seconds.get(kind)
+            if seconds is None:
+                seconds = self._seconds[kind] = _Durations(_ROUND_SECONDS)
+            seconds.observe(counts.seconds)
 
     def gone(self, feed: str) -> None:
         """Remove a feed that is not polled here any more."""
@@ -172,6 +201,8 @@ class RoundMetrics:
         yield _PAGES.block(((labelled(feed=feed), one.sums.pages) for feed, one in feeds), openmetrics=openmetrics)
         records = ((labelled(feed=feed, kind=kind), getattr(one.sums, kind)) for feed, one in feeds for kind in KINDS)
         yield _RECORDS.block(records, openmetrics=openmetrics)
+        seconds = (one.samples(source=source, mode=mode) for (source, mode), one in list(self._seconds.items()))
+        yield _ROUND_SECONDS.block(chain.from_iterable(seconds), openmetrics=openmetrics)
 
 
 # Attempts by subscription. A subscription that is not delivered here has no series.
@@ -209,30 +240,6 @@ _DELAY: Final = declared(
     "subscription",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300, 3600, 86400),
 )
-
-
-class _Durations:
-    """The numbers of a histogram: a count for each bucket, not cumulated, and the sum of all seconds."""
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, described: MetricDescription) -> None:
-        self._bounds = described.bounds
-        self._counts = [0] * (len(described.bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum += seconds
-
-    def samples(self, **labels: str) -> Iterator[Sample]:
-        """The series, each with its suffix."""
-        counts, seconds = list(self._counts), self._sum  # one copy, because the loop may continue meanwhile
-        bounds = (*map(str, map(float, self._bounds)), "+Inf")
-        for bound, count in zip(bounds, accumulate(counts), strict=True):
-            yield "_bucket" + labelled(le=bound, **labels), count
-        yield "_count" + labelled(**labels), sum(counts)
-        yield "_sum" + labelled(**labels), seconds
 
 
 class AttemptSeries:
@@ -409,12 +416,12 @@ class SourceSeries:
         self._source = source
         self._requests = metrics.source_requests
         self._paused = metrics.source_paused
-        self._seconds = metrics.source_seconds.labels(source)
+        self._seconds = metrics.source_seconds.setdefault(source, _Durations(_REQUEST_SECONDS))
 
     def ended(self, answer: int | Failure, seconds: float) -> None:
         """Count a request with this status or failure."""
         status = answer if isinstance(answer, str) else _STATUSES.get(answer, "other")
-        self._requests.labels(self._source, status).inc()
+        self._requests[self._source, status] += 1
         self._seconds.observe(seconds)
 
     def opened(self, paused: Callable[[], bool]) -> None:
@@ -493,6 +500,8 @@ class ProcessMetrics:
     Attributes:
         registry: those that the library collects.
         rounds: of the rounds.
+        source_requests: the requests to sources, by source and by status or failure.
+        source_seconds: their durations, by source.
     """
 
     def __init__(self) -> None:
@@ -500,13 +509,12 @@ class ProcessMetrics:
         self.registry = registry = CollectorRegistry()
         self.rounds = RoundMetrics()
         ProcessCollector(registry=registry)
-        self.round_seconds = _ROUND_SECONDS.histogram(registry)
         self.retention_max_bytes = _RETENTION_MAX_BYTES.gauge(registry)
         self.loop_lag = _LOOP_LAG.histogram(registry)
         self.answers = _ANSWERS.counter(registry)
         self.event_readers = _EVENT_READERS.gauge(registry)
-        self.source_requests = _REQUESTS.counter(registry)
-        self.source_seconds = _REQUEST_SECONDS.histogram(registry)
+        self.source_requests: Counts[tuple[str, str]] = Counts()
+        self.source_seconds: dict[str, _Durations] = {}
         self.source_paused = _PAUSED.gauge(registry)
         commits = _COMMITS.counter(registry)
         self.commits = {one: commits.labels(one) for one in COMMIT_RESULTS}
@@ -534,6 +542,11 @@ class ProcessMetrics:
     def blocks(self, *, openmetrics: bool) -> Iterator[str]:
         """The series that the library does not collect, as text. May be called by any thread."""
         yield from self.rounds.blocks(openmetrics=openmetrics)
+        requests = list(self.source_requests.items())
+        counts = ((labelled(source=source, status=status), count) for (source, status), count in requests)
+        yield _REQUESTS.block(counts, openmetrics=openmetrics)
+        seconds = (one.samples(source=source) for source, one in list(self.source_seconds.items()))
+        yield _REQUEST_SECONDS.block(chain.from_iterable(seconds), openmetrics=openmetrics)
         found = [one.samples(name) for name, one in list(self._subscriptions.items())]
         for described in (_ATTEMPTS, _ATTEMPT_SECONDS, _DELAY):
             samples = chain.from_iterable(one[described] for one in found)

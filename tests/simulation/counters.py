@@ -57,8 +57,10 @@ class DaemonMetrics(ProcessMetrics):
 
     def requested(self) -> Counter[str]:
         """How many requests to sources have ended with each status or failure."""
-        samples = (one for family in self.source_requests.collect() for one in family.samples)
-        return Counter({one.labels["status"]: int(one.value) for one in samples if one.name.endswith("_total")})
+        found = Counter[str]()
+        for (_, status), count in self.source_requests.items():
+            found[status] += count
+        return found
 
 
 def _value(metric: MetricWrapperBase) -> float:

