@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -287,4 +288,4 @@ class SourceSettings(Table):
 
     def feed_id(self, feed: FeedSettings) -> str:
         """``SOURCE/NAME``, the feed's id in commands, keys and subscriptions."""
-        return f"{self.name}/{feed.name}"
+        return sys.intern(f"{self.name}/{feed.name}")  # a dozen parts of a daemon have it

@@ -8,9 +8,11 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -111,7 +113,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         event_source=source.event_source,
         type_prefix=source.type_prefix,
         base_url=source.base_url,
-        binding=f"{source.base_url} {source.auth.binding}{_bound_headers(source.headers)}",
+        binding=sys.intern(f"{source.base_url} {source.auth.binding}{_bound_headers(source.headers)}"),
         id_field=feed.id_field,
         delta=feed.delta == "on" or (feed.delta == AUTO and resource.delta),
         delta_on_trial=feed.delta == AUTO,
@@ -122,7 +124,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         removals=feed.removals == "confirm",
         newest=feed.versions == "newest",
         breaker=RemovalGuard(feed.max_removals.percent, feed.max_removals.records),
-        expired_statuses=frozenset(feed.expired_statuses),
+        expired_statuses=_set_of(feed.expired_statuses),
         qualifications=tuple(name for name in feed.qualifications if name != AUTO),
         discover=resource.per_qualification and AUTO in feed.qualifications,
         slot=feed.interval,
@@ -130,6 +132,12 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         max_round=feed.max_round,
         patience=min(feed.interval or LONGEST_PATIENCE, LONGEST_PATIENCE),
     )
+
+
+@lru_cache(maxsize=64)
+def _set_of(statuses: tuple[int, ...]) -> frozenset[int]:
+    """One value for all feeds with the same ones: it takes more memory than the rest of a feed."""
+    return frozenset(statuses)
 
 
 def keys_of(settings: Settings, feed_id: str) -> FeedKeys:

@@ -198,6 +198,20 @@ def test_delta_tokens_are_bound_to_the_headers_of_the_source() -> None:
     assert not any("two" in feed.binding for feed in feeds)
 
 
+def test_feeds_share_what_is_the_same() -> None:
+    """A process may have thousands of feeds: equal statuses, bindings and names are one value, others are not."""
+    usual = [{"resource": "contractTypes"}, {"resource": "evidenceVariants"}]
+    given = [*usual, {"resource": "positions", "path": "/positions", "expired_statuses": [410]}]
+    source = SourceSettings.model_validate({"name": "acme", "base_url": "https://api.example.org/v1", "feeds": given})
+    one, other, special = (feed_of(source, feed) for feed in source.feeds)
+    assert one.expired_statuses is other.expired_statuses
+    assert one.expired_statuses == frozenset(source.feeds[0].expired_statuses)
+    assert special.expired_statuses == frozenset({410})
+    assert one.binding is other.binding
+    assert one.id is source.feed_id(source.feeds[0])
+    assert len({feed.id for feed in (one, other, special)}) == 3
+
+
 def test_achievements_are_requested_with_the_qualification_they_belong_to() -> None:
     """``fields`` of achievements include ``qualificationID``: a removal is published where the record was listed."""
     feeds = [{"resource": name, "fields": ["remark"]} for name in ("achievements", "contractTypes")]
