@@ -30,6 +30,11 @@ class Setting:
         misbehaviour: faults of the source, as for ``poller sandbox --faults``; off until switched on.
         environ: of the program.
         store_environ: of a ``lasting`` store.
+        records: of the source at the start, in all.
+        profile: of the source, as for ``poller sandbox --profile``.
+        feeds: more lines for the tables of some feeds in the configuration.
+        config: options of the scene's configuration that differ from the usual ones.
+        former: the commit of an earlier version, which the first processes run; empty: they run this one.
     """
 
     store: Store = "lasting"
@@ -39,6 +44,11 @@ class Setting:
     misbehaviour: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
     store_environ: Mapping[str, str] = field(default_factory=dict)
+    records: int = 100
+    profile: str = ""
+    feeds: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+    former: str = ""
 
 
 @dataclass(frozen=True, slots=True)

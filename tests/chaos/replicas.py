@@ -26,14 +26,27 @@ class Starts(Protocol):
     """Starts a process; see :func:`tests.harness.processes.daemon`."""
 
     def __call__(
-        self, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
+        self, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str], checkout: Path | None
     ) -> AbstractAsyncContextManager[Daemon]: ...
 
 
 class Replicas:
-    """All processes of a chapter, including ended ones; ``running`` are those that should run now."""
+    """All processes of a chapter, including ended ones.
 
-    def __init__(self, start: Starts, commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> None:
+    Attributes:
+        running: those that should run now.
+        started: all of them.
+        checkout: the version of the program that is started from now on; None: this one.
+    """
+
+    def __init__(
+        self,
+        start: Starts,
+        commands: Sequence[Sequence[str]],
+        environ: Mapping[str, str],
+        checkout: Path | None = None,
+    ) -> None:
+        self.checkout = checkout
         self.running: list[Daemon] = []
         self.started: list[Daemon] = []
         self._start = start
@@ -50,7 +63,7 @@ class Replicas:
     async def at_work(self) -> None:
         """Return when one of them has logged a round."""
         async with patience("a first round"):
-            told = [asyncio.create_task(one.until(_of_round, "a round")) for one in self.started]
+            told = [asyncio.create_task(one.until(of_round, "a round")) for one in self.started]
             try:
                 await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -60,7 +73,7 @@ class Replicas:
         """Start another process, with the first command unless one is given."""
         does, stack = command or self._commands[0], AsyncExitStack()
         added = await stack.enter_async_context(
-            self._start(does, failpoint=failpoint, environ={**self._environ, **environ})
+            self._start(does, failpoint=failpoint, environ={**self._environ, **environ}, checkout=self.checkout)
         )
         self._stacks[id(added)], self._does[id(added)] = stack, does
         self.running.append(added)
@@ -99,7 +112,8 @@ class Replicas:
             await stack.aclose()
 
 
-def _of_round(line: Mapping[str, Any]) -> bool:
+def of_round(line: Mapping[str, Any]) -> bool:
+    """Whether a line of a log is about a round that was not skipped."""
     return line.get("event") == "round" and line["mode"] != "skipped"
 
 

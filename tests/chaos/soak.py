@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from poller.lifecycle import ended
 from tests.chaos.asking import answered
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _RECORDS = 400
 _ENTRIES = 2000
 _SAMPLE_SECONDS = 5.0
-_CONFIG = {"interval": "500ms", "ttl": "10s", "limit": "200", "reconcile": "60s", "sink_timeout": "10s"}
+_CONFIG: dict[str, Any] = {"interval": "500ms", "ttl": "10s", "limit": "200", "reconcile": "60s", "sink_timeout": "10s"}
 _COMMANDS: Final = (("poller", "run"), ("poller", "run"))
 
 

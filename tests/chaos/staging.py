@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from poller.redis.embedded import SOCKET
+from tests.chaos.checkouts import exported
 from tests.chaos.confided import SECRETS, SOURCE, confided, users
 from tests.chaos.lasting import LastingStore
 from tests.chaos.load import Load
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from tests.harness.processes import Daemon
     from tests.harness.wire import Wire
 
-_RECORDS = 100
 _CHANGES = 40.0  # a second
 _CONFIG = {"interval": "200ms", "ttl": f"{TTL:g}s", "limit": "40", "reconcile": "3s", "timeout": "2s"}
 
@@ -50,9 +50,10 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
                 cast.wishes,
                 store=url,
                 seed=chapter.seed,
-                records=_RECORDS,
+                records=setting.records,
                 changes_per_second=0,
                 feeds=RESOURCES,
+                profile=setting.profile,
                 faults=setting.misbehaviour,
             )
         )
@@ -68,13 +69,14 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
             scene.losses = wires["sinks"].losses
         proxy = await stack.enter_async_context(proxied(url)) if "commands" in setting.between else None
         ways = {name: wire.url for name, wire in wires.items()} | ({"store": proxy.url} if proxy else {})
-        config = scene.config(**_CONFIG | ways)
+        config = scene.config(lines=setting.feeds, **{**_CONFIG, **setting.config, **ways})
         if served is None:
             _own_store(config, url, directory / EMBEDDED)
         environ = {name: text.format(directory=directory) for name, text in setting.environ.items()}
         environ |= confided(config, ways.get("store", url) if setting.store == "lasting" else "")
         load = Load(scene.played, Random(chapter.seed), per_second=_CHANGES, removals=cast.removals)
-        replicas = Replicas(partial(started_with, config), cast.commands, environ)
+        checkout = await asyncio.to_thread(exported, setting.former, directory) if setting.former else None
+        replicas = Replicas(partial(started_with, config), cast.commands, environ, checkout)
         stack.push_async_callback(load.close)
         stack.push_async_callback(replicas.close)
         for wish in cast.wishes:
@@ -101,10 +103,15 @@ async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> S
 
 
 def started_with(
-    config: Path, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
+    config: Path,
+    command: Sequence[str],
+    *,
+    failpoint: str,
+    environ: Mapping[str, str],
+    checkout: Path | None = None,
 ) -> AbstractAsyncContextManager[Daemon]:
     """A process with this configuration, for the duration of a block."""
-    return daemon(config, command=command, failpoint=failpoint, environ=environ, level="debug")
+    return daemon(config, command=command, failpoint=failpoint, environ=environ, level="debug", checkout=checkout)
 
 
 def _own_store(config: Path, url: str, directory: Path) -> None:

@@ -23,7 +23,7 @@ MOST_SLOPE = 1.0
 
 _MB = 1e6
 _WARM_UP = 1 / 4
-_TEXTS = {"employmentUnavailabilities": "reason", "achievements": "remark"}  # of all others "name"
+TEXTS = {"employmentUnavailabilities": "reason", "achievements": "remark"}  # of all others "name"
 
 
 class Steady:
@@ -40,7 +40,7 @@ class Steady:
         """This many records, each with another text of the same length."""
         for resource, record in self._rng.choices(self._records, k=count):
             self._turn += 1
-            changed = {**record, _TEXTS.get(resource, "name"): f"turn {self._turn % 10_000:04}"}
+            changed = {**record, TEXTS.get(resource, "name"): f"turn {self._turn % 10_000:04}"}
             changed.pop("lastModifiedAt", None)  # the source sets it
             yield resource, json.loads(json.dumps(changed, default=int))
 

@@ -132,6 +132,7 @@ async def daemon(
     environ: Mapping[str, str] | None = None,
     descriptors: tuple[int, int] | None = None,
     importing: bool = False,
+    checkout: Path | None = None,
 ) -> AsyncIterator[Daemon]:
     """A daemon for the duration of the block; killed at its end if it still runs.
 
@@ -143,11 +144,12 @@ async def daemon(
         environ: additions to this process's environment.
         descriptors: its soft and hard limit of descriptors.
         importing: whether to start a new Python process, for a test of the start itself.
+        checkout: the directory of another version of the program; None: this one.
     """
     words = (*command[1:], "--config", str(config), "--log-format", "json", "--log-level", level)
     environs = bare_environ() | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {})
     process: Running
-    forked = command[0] in _FORKED and not importing and not descriptors
+    forked = command[0] in _FORKED and not importing and not descriptors and checkout is None
     if forked and (forks := forks_for(environ or {})):
         process = await forks.start(words, cwd=_ROOT, environ=environs, piped=(2,), module=_FORKED[command[0]])
     else:
@@ -157,7 +159,7 @@ async def daemon(
         process = await asyncio.create_subprocess_exec(
             *(("sh", "-c", f'{limits} && exec "$@"', "sh") if descriptors else ()),
             *(sys.executable, "-m", command[0], *words),
-            cwd=_ROOT,
+            cwd=checkout or _ROOT,
             env=environs,
             stderr=asyncio.subprocess.PIPE,
             limit=2**20,

@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
@@ -60,12 +61,20 @@ class Scene:
     client: Redis
     http: aiohttp.ClientSession
 
-    def config(self, name: str = "poller", *, resources: Sequence[str] = RESOURCES, **differing: str) -> Path:
+    def config(
+        self,
+        name: str = "poller",
+        *,
+        resources: Sequence[str] = RESOURCES,
+        lines: Mapping[str, str] = MappingProxyType({}),
+        **differing: str,
+    ) -> Path:
         """A configuration file.
 
         Args:
             name: of the file.
             resources: the feeds.
+            lines: more lines for the tables of some feeds; a ``limit`` among them replaces the common one.
             differing: ``store``, ``source``, ``interval``, ``ttl``, ``limit``, ``reconcile``, ``timeout`` or ``bind``,
                 where the default does not fit.
         """
@@ -73,7 +82,7 @@ class Scene:
         use |= {"reconcile": "off", "timeout": "30s", "bind": "off"} | differing
         feeds = (
             f'[[sources.feeds]]\nresource = "{resource}"\ninterval = "{use["interval"]}"\njitter = "20ms"\n'
-            f'reconcile = "{use["reconcile"]}"\nlimit = {use["limit"]}\n'
+            f'reconcile = "{use["reconcile"]}"\n{_with_limit(lines.get(resource, ""), use["limit"])}\n'
             for resource in resources
         )
         token = self.directory / "token"
@@ -172,6 +181,10 @@ class Scene:
         async with self.http.request(method, f"{self.source}/_sandbox/{path}", data=body) as answer:
             answer.raise_for_status()
             return read(await answer.text() or "null")
+
+
+def _with_limit(lines: str, limit: str) -> str:
+    return lines if "limit" in lines else f"limit = {limit}\n{lines}"
 
 
 @asynccontextmanager

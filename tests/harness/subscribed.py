@@ -13,6 +13,7 @@ from collections import defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.harness.checker import Verdict, judge
@@ -56,15 +57,23 @@ class Subscribed:
     _arrived: dict[int, Arrived] = field(default_factory=dict)
     _taken: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def config(self, name: str = "poller", *, without: Sequence[str] = (), **differing: str) -> Path:
+    def config(
+        self,
+        name: str = "poller",
+        *,
+        without: Sequence[str] = (),
+        lines: Mapping[str, str] = MappingProxyType({}),
+        **differing: str,
+    ) -> Path:
         """A configuration file with all subscriptions but some.
 
         Args:
             name: of the file.
             without: the ids of the subscriptions to leave out.
+            lines: more lines for the tables of some feeds.
             differing: ``sinks`` (their URL), ``sink_timeout``, and the options of a scene.
         """
-        path = self.played.config(name, resources=self.feeds, **{"ttl": self.ttl} | differing)
+        path = self.played.config(name, resources=self.feeds, lines=lines, **{"ttl": self.ttl} | differing)
         secret = self.played.directory / "secret"
         secret.write_text(SECRET)
         secret.chmod(0o600)
@@ -260,12 +269,19 @@ async def subscribed(
     records: int = 40,
     changes_per_second: float = 60,
     feeds: Sequence[str] = FEEDS,
+    profile: str = "",
     faults: str = "",
     logged: bool = True,
 ) -> AsyncIterator[Subscribed]:
     """A scene with sinks for the duration of the block; ``logged=False`` keeps no log, if nothing is judged."""
     with sink_process(directory / "sinks" if logged else Path(os.devnull), seed) as sinks:
         async with scene(
-            directory, store=store, records=records, changes_per_second=changes_per_second, seed=seed, faults=faults
+            directory,
+            store=store,
+            records=records,
+            changes_per_second=changes_per_second,
+            seed=seed,
+            profile=profile,
+            faults=faults,
         ) as played:
             yield Subscribed(played, sinks, wishes, feeds)
