@@ -12,14 +12,18 @@ from tests.chaos.faults import (
     disk_full,
     failpoint,
     flush,
+    flush_at_rest,
+    held_back,
     kill,
     lost_reply,
+    memory,
     pause,
     power_cut,
     sentinel_failover,
     sigterm,
     sinks,
     source,
+    store_back,
     store_clock,
     store_freeze,
     store_full,
@@ -30,6 +34,7 @@ from tests.chaos.faults import (
     store_readonly,
     store_scripts,
     storm,
+    versions,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +66,11 @@ _MODULES = (
     clock,
     clocks_apart,
     store_clock,
+    store_back,
+    flush_at_rest,
+    memory,
+    held_back,
+    versions,
 )
 FAULTS: Final[dict[str, Fault]] = {module.FAULT.name: module.FAULT for module in _MODULES}
 ROWS: Final = [fault.row for fault in FAULTS.values()]
@@ -75,6 +85,7 @@ ACCEPTANCE: Final = dict.fromkeys(FAULTS, 10) | {
     "failpoint": 52,
     "pause": 80,
     "redis-kill": 80,
+    "held-back": 4,
     **_OF_CLUSTERS,
 }
 """How often each fault strikes before a release."""

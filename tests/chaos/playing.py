@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.chaos.outcome import Outcome
-from tests.chaos.stage import Cast
+from tests.chaos.stage import Cast, Unpublished
 from tests.chaos.staging import staged
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ async def _played(outcome: Outcome, fault: Fault, directory: Path, cast: Cast) -
                 await stage.work(strike)
                 await fault.strike(stage, Random(strike.dice))
             outcome = await stage.judged(outcome, fault)
+        except Unpublished as found:
+            outcome = replace(outcome, changes=await stage.scene.played.version(), stream=found.verdict)
         finally:
             if not (outcome.held and outcome.stream):
                 await stage.keep(directory / "seen")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.chaos.load import Load
     from tests.chaos.plan import Strike
     from tests.chaos.replicas import Replicas
+    from tests.harness.checker import Verdict
     from tests.harness.delivered import Deliveries
     from tests.harness.subscribed import Subscribed
     from tests.harness.wire import Wire
@@ -66,6 +67,14 @@ class Cast:
     wishes: Sequence[Wish] = WISHES
     removals: bool = True
     commits: bytes = b"}:rejected"  # the only script that names it is the commit
+
+
+class Unpublished(Exception):
+    """A change of the source that is not in the streams although there was time, or an event that is wrong."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(str(verdict))
+        self.verdict = verdict
 
 
 @dataclass(slots=True)

@@ -1,0 +1,107 @@
+"""Processes of an earlier version are replaced by those of this one, and come back with a copy of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.chaos.checkouts import FORMER, missing
+from tests.chaos.fault import Fault
+from tests.chaos.remembered import SETTING, Quiet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from random import Random
+
+    from tests.chaos.stage import Stage
+    from tests.harness.processes import Daemon
+
+_REFUSAL = "holds what this version cannot read"
+
+
+async def strike(stage: Stage, rng: Random) -> None:
+    """One process after the other is upgraded, sometimes in two attempts; in the end all are stopped.
+
+    Then the earlier version starts on a copy of the store.
+    """
+    former = stage.replicas.checkout
+    quiet = await Quiet.begin(stage)
+    log, copy = stage.store.directory / "appendonlydir", stage.directory / "copy"
+    await asyncio.to_thread(shutil.copytree, log, copy)
+    first, second = stage.replicas.running
+    upgraded = await _exchanged(stage, quiet, rng, first, None)
+    if rng.randrange(2):  # while one has the earlier version, that can read all
+        upgraded = await _exchanged(stage, quiet, rng, upgraded, former)
+        upgraded = await _exchanged(stage, quiet, rng, upgraded, None)
+    await _exchanged(stage, quiet, rng, second, None)
+    if rng.randrange(2):
+        await _refused(stage, former)
+    await quiet.change(rng)
+    await quiet.published()
+    if rng.randrange(2):
+        stage.load.start()
+        await stage.rest(rng.random())
+        await stage.load.stop()
+    for one in list(stage.replicas.running):
+        await _ended(stage, one, rng)
+    stage.store.kill()
+    await asyncio.to_thread(_exchange, log, copy)
+    await stage.store.start()
+    stage.replicas.checkout = former
+    for one in list(stage.replicas.running):
+        await stage.replicas.replace(one)
+    await quiet.end()
+
+
+async def _exchanged(stage: Stage, quiet: Quiet, rng: Random, one: Daemon, to: Path | None) -> Daemon:
+    """Replace a process by one of this version; all is read and written with it."""
+    await _ended(stage, one, rng)
+    stage.replicas.checkout = to
+    new = await stage.replicas.replace(one)
+    await new.started()
+    await quiet.change(rng)
+    await quiet.rest()
+    await quiet.back()
+    await (quiet.rest() if rng.randrange(2) else quiet.published())
+    return new
+
+
+async def _refused(stage: Stage, former: Path | None) -> None:
+    """A process of the earlier version comes back too early: it refuses what it cannot read, and is killed."""
+    stage.replicas.checkout = former
+    early = await stage.replicas.add()
+    stage.replicas.checkout = None
+    await early.until(lambda line: _REFUSAL in (line.get("error") or ""), "its refusal")
+    await early.kill()
+    await stage.killed()
+    stage.replicas.running.remove(early)
+
+
+async def _ended(stage: Stage, one: Daemon, rng: Random) -> None:
+    if rng.randrange(2):
+        await one.kill()
+        await stage.killed()
+    else:
+        one.send(signal.SIGTERM)
+        await one.left()
+
+
+def _exchange(log: Path, copy: Path) -> None:
+    shutil.rmtree(log)
+    copy.rename(log)
+
+
+FAULT = Fault(
+    "versions",
+    "an earlier version, both, this one; then the earlier one on a copy of Redis",
+    "each reads what the others wrote, or refuses it; nothing is published for the upgrade",
+    strike,
+    replace(SETTING, former=FORMER),
+    most=3,
+    replaces=True,
+    loses_writes=True,
+    missing=missing,
+)
