@@ -38,16 +38,20 @@ async def play(chapter: Chapter, fault: Fault, directory: Path, cast: Cast | Non
 
 
 async def _played(outcome: Outcome, fault: Fault, directory: Path, cast: Cast) -> Outcome:
+    struck = 0
     async with staged(outcome.chapter, fault, directory, cast) as stage:
         try:
             if fault.loses_writes:
                 await stage.begin()
-            for strike in outcome.chapter.strikes:
+            for number, strike in enumerate(outcome.chapter.strikes, start=1):
+                struck = number
                 await stage.work(strike)
                 await fault.strike(stage, Random(strike.dice))
             outcome = await stage.judged(outcome, fault)
         except Unpublished as found:
-            outcome = replace(outcome, changes=await stage.scene.played.version(), stream=found.verdict)
+            played = replace(outcome.chapter, strikes=outcome.chapter.strikes[:struck])
+            changes = await stage.scene.played.version()
+            outcome = replace(outcome, chapter=played, changes=changes, stream=found.verdict)
         finally:
             if not (outcome.held and outcome.stream):
                 await stage.keep(directory / "seen")

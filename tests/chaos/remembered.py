@@ -72,12 +72,12 @@ class Quiet:
 
     async def back(self) -> None:
         """Put all of these records where and as they were."""
-        await self._put(_FIRST)
+        await self._put(self._records, _FIRST)
 
     async def change(self, rng: Random) -> None:
         """Change or remove each of these records."""
         played, text = self._stage.scene.played, f"turn {rng.randrange(10_000)}"
-        await self._put(text)
+        await self._put(self._records, text)
         for feed, record in self._records.items():
             if not rng.randrange(3):
                 await played.remove(feed, record["id"])
@@ -85,6 +85,10 @@ class Quiet:
     async def remove(self) -> None:
         """Remove each of these records."""
         await self._remove(self._records)
+
+    async def change_others(self) -> None:
+        """Change another record of each feed."""
+        await self._put(self._others, _FIRST)
 
     async def remove_others(self) -> None:
         """Remove another record of each feed."""
@@ -101,8 +105,8 @@ class Quiet:
         for feed, record in records.items():
             await self._stage.scene.played.remove(feed, record["id"])
 
-    async def _put(self, text: str) -> None:
-        for feed, record in self._records.items():
+    async def _put(self, records: Mapping[str, Mapping[str, Any]], text: str) -> None:
+        for feed, record in records.items():
             await self._stage.scene.played.put(feed, {**record, TEXTS.get(feed, "name"): text})
 
     async def published(self, *, later: float = 0.0) -> None:

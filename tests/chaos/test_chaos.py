@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 _SEED = 1
 _TIMES = 2
 _QUICK = {"kill", "pause", "lost-reply", "redis-kill", "sinks"}
+_LONGEST = 360  # seconds on a quiet machine: an older version is held back for a minute at each strike
 
 
+@pytest.mark.timeout(_LONGEST)
 @pytest.mark.parametrize(
     "fault",
     [

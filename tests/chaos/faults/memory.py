@@ -39,6 +39,8 @@ async def strike(stage: Stage, rng: Random) -> None:
     if meanwhile is _counted:
         await quiet.remove()
         await quiet.rest()
+        await quiet.change_others()  # whoever reads that has counted what is removed
+        await quiet.rest()
     victim.send(signal.SIGSTOP)
     _send(others, signal.SIGCONT)
     stage.scene.suspensions.append((alone, time.monotonic()))

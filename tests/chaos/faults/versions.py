@@ -33,7 +33,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     await asyncio.to_thread(shutil.copytree, log, copy)
     first, second = stage.replicas.running
     upgraded = await _exchanged(stage, quiet, rng, first, None)
-    if rng.randrange(2):  # while one has the earlier version, that can read all
+    if rng.randrange(3):  # while one has the earlier version, that can read all
         upgraded = await _exchanged(stage, quiet, rng, upgraded, former)
         upgraded = await _exchanged(stage, quiet, rng, upgraded, None)
     await _exchanged(stage, quiet, rng, second, None)
