@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -55,6 +56,7 @@ _WRONG_TYPE: Final = re.compile(r"(?:^|\s-)WRONGTYPE Operation")
 _NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
 _SUBCOMMANDED: Final = frozenset({"MEMORY", "XINFO", "XGROUP", "OBJECT"})
 _SCRIPTED: Final = frozenset({"EVAL", "EVALSHA"})
+_SEND_BUFFER: Final = 1024 * 1024  # bytes; the system may give less
 _NO_PRIMARY: Final = (ReadOnlyError, MasterDownError)
 _WITHIN: Final = re.compile(r"(?:^|\s-)(?:READONLY|UNBLOCKED)\b")  # a script of Redis 6; a read that was waiting
 
@@ -228,6 +230,7 @@ class OurConnection(AbstractConnection):
         self._address = None
         if host is None or address_of(host):
             await connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+            self._enlarge_buffer()
             return
         limit = self.socket_connect_timeout
         async with asyncio.timeout(limit):
@@ -240,6 +243,15 @@ class OurConnection(AbstractConnection):
                     return
             self._address = last
             await connect()  # type: ignore[no-untyped-call]  # as above
+
+    def _enlarge_buffer(self) -> None:
+        """Let the system take a whole commit at once: the rest would wait while the next one is planned.
+
+        The buffer of a unix socket keeps its size, which is that of 250 records; that of a TCP socket grows by itself.
+        """
+        own = self._writer.get_extra_info("socket") if self._writer is not None else None
+        if own is not None and own.family == socket.AF_UNIX:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
 
     def _connection_arguments(self) -> Mapping[str, Any]:
         """Those of redis-py with the address; the certificate is that of the name."""

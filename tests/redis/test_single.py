@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from redis.asyncio import Redis
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.redis.client import commands
 from poller.redis.errors import translated
+from poller.source.paging import SLICE_BYTES
 from poller.store.keys import KEY_TYPES
 from tests.harness.lookups import without_lookups
 from tests.harness.unread import MANY, unread
 from tests.harness.waiting import until
+from tests.servers import running
 from tests.stores import clients_of
 
 
@@ -173,3 +176,14 @@ def test_the_name_of_a_server_is_not_looked_up_by_the_event_loop() -> None:
                 await client.ping()
 
     without_lookups(ask())
+
+
+async def test_a_unix_socket_takes_a_commit_at_once(tmp_path: Path) -> None:
+    """The system's buffer is larger than a slice of records, so that nothing of it waits for the event loop."""
+    with running("valkey", tmp_path) as unix:
+        async with commands(unix.url) as client:
+            connection = await client.connection_pool.get_connection()
+            own = connection._writer.get_extra_info("socket")
+            assert own.family == socket.AF_UNIX
+            assert own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > SLICE_BYTES
+            await client.connection_pool.release(connection)
