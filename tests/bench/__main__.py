@@ -9,6 +9,8 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -92,12 +94,17 @@ def measured(asked: argparse.Namespace, root: Path) -> list[Figure]:
 def compared(asked: argparse.Namespace, root: Path) -> list[Figure]:
     """The program beside a script of forty lines."""
 
-    async def all_of(api_url: str, server: Server) -> list[Figure]:
-        return [figure async for figure in naive(api_url, server)]
+    def servers() -> Generator[Server]:
+        for name in ("a", "b"):
+            with running("valkey", short_directory(root, name), appendfsync="everysec") as server:
+                yield server
 
-    server = running("valkey", short_directory(root, "a"), appendfsync="everysec")
-    with server as started, sandbox(asked.records) as api_url:
-        return run_loop(all_of(api_url, started))
+    async def all_of(api_url: str) -> list[Figure]:
+        with closing(servers()) as one_after_the_other:
+            return [figure async for figure in naive(api_url, one_after_the_other)]
+
+    with sandbox(asked.records) as api_url:
+        return run_loop(all_of(api_url))
 
 
 def rotations(asked: argparse.Namespace, root: Path) -> list[Figure]:

@@ -182,7 +182,7 @@ async def test_a_unix_socket_takes_a_commit_at_once(tmp_path: Path) -> None:
     """The system's buffer is larger than a slice of records, so that nothing of it waits for the event loop."""
     with running("valkey", tmp_path) as unix:
         async with commands(unix.url) as client:
-            connection = await client.connection_pool.get_connection()
+            connection = await client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
             own = connection._writer.get_extra_info("socket")
             assert own.family == socket.AF_UNIX
             assert own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > SLICE_BYTES
