@@ -6,6 +6,7 @@ With ``--check``, the command fails if a ratio is below half of the one that is 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from poller.cli.options import run_loop
+from poller.cli.run import COLLECT_AFTER
 from tests.bench.deliveries import deliveries
 from tests.bench.figures import Figure, many_listings, peak_rss, reading
 from tests.bench.idle import idle
@@ -43,6 +45,8 @@ def main() -> None:
     arguments.add_argument("what", nargs="?", choices=tuple(_MEASURES), default="readings")
     arguments.add_argument("--check", action="store_true", help="fail below half of a wanted ratio")
     asked = arguments.parse_args()
+    gc.freeze()  # as in the daemon
+    gc.set_threshold(COLLECT_AFTER)
     console = Console(width=None if os.isatty(1) else 170, highlight=False)
     table = Table("what", "measured", "raw limit in the same run", "ratio", "wanted", box=None, pad_edge=False)
     figures: list[Figure] = []
