@@ -21,7 +21,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from fractions import Fraction
 from functools import partial
 from typing import Any, Final, Protocol
@@ -154,6 +154,7 @@ class DeadlineProtocol(H11Protocol):
 LONGEST_HEAD: Final = 32 * 1024  # bytes of a request's line and headers
 GRACE_SECONDS: Final = 2
 _PATIENCE_SECONDS: Final = 2 * GRACE_SECONDS  # for requests that do not end when they are dropped: a fault
+_DATE_SECONDS: Final = 1
 _NOTICED_SECONDS: Final = 0.1  # in which requests learn that their client has gone
 _KEEP_ALIVE_SECONDS: Final = 75  # as in common servers; 5 s is too short under load
 _BACKLOG: Final = 2048
@@ -182,6 +183,7 @@ class _SilentServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, requests: DroppableRequests) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._requests = requests
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override] # same use, no generator needed
@@ -190,6 +192,18 @@ class _SilentServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def main_loop(self) -> None:
+        """Wait for :meth:`stop`, and make the header ``Date`` anew each second: uvicorn wakes up ten times a second."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_SECONDS):
+                    await self._stopped.wait()
+
+    def stop(self) -> None:
+        """Begin to end: accept no more connections, and give requests the grace."""
+        self.should_exit = True
+        self._stopped.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         dropping = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._drop)
@@ -271,7 +285,7 @@ async def listening(
             yield f"http://{shown}:{sock.getsockname()[1]}"
         finally:
             started.cancel()
-            server.should_exit = True
+            server.stop()
             await served
 
 

@@ -240,3 +240,23 @@ async def test_requests_that_are_not_over_at_a_stop_are_no_error(caplog: pytest.
             stopped = loop.time()
         assert loop.time() - stopped < GRACE_SECONDS + 1.5 * strain()
     assert [line for line in caplog.records if line.levelname in {"WARNING", "ERROR"}] == []
+
+
+async def _empty(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def test_the_date_of_an_answer_is_that_of_its_moment() -> None:
+    """The header ``Date`` goes on while nothing else happens at the server."""
+    async with AsyncExitStack() as clients, listening(_empty, "127.0.0.1", 0, clock=Clock(), most=8) as url:
+        reader, writer = await opened(int(url.rpartition(":")[2]), clients)
+        dates: set[bytes] = set()
+
+        async def went_on() -> bool:
+            writer.write(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            dates.add(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"date:")))
+            return len(dates) > 1
+
+        await until(went_on, "another date", every=0.2)
