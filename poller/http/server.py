@@ -194,7 +194,7 @@ class _SilentServer(uvicorn.Server):
         self.listening.set()
 
     async def main_loop(self) -> None:
-        """Wait for :meth:`stop`, and make the header ``Date`` anew each second: uvicorn wakes up ten times a second."""
+        """Wait for :meth:`stop`, and set the header ``Date`` each second: uvicorn wakes up ten times in that."""
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DATE_SECONDS):

@@ -245,7 +245,7 @@ class OurConnection(AbstractConnection):
             await connect()  # type: ignore[no-untyped-call]  # as above
 
     def _enlarge_buffer(self) -> None:
-        """Let the system take a whole commit at once: the rest would wait while the next one is planned.
+        """Let the system take a commit as a whole: the rest would wait while the next one is planned.
 
         The buffer of a unix socket keeps its size, which is that of 250 records; that of a TCP socket grows by itself.
         """

@@ -133,6 +133,7 @@ def test_any_bytes_are_an_event_or_refused(written: bytes) -> None:
 def test_an_event_that_many_subscriptions_get_is_read_once() -> None:
     """Entries of the same bytes have the same envelope, also after others; entries that differ in any byte do not."""
     written = [entry(b'{"id":"K","n":%d}' % number) for number in range(9)]
+    list(map(envelope_of, written))  # there may be no room left: then all is dropped, and there is
     first = [envelope_of(one) for one in written]
     assert all(envelope_of(bytes(bytearray(one))) is read for one, read in zip(written, first, strict=True))
     assert [bytes(one.data) for one in first] == [
