@@ -9,6 +9,7 @@ all pages are then those that were remembered. What is not published before the 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections import defaultdict
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ from tests.harness.waiting import Deadline, patience
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from random import Random
 
     from tests.chaos.stage import Stage
@@ -150,6 +152,12 @@ class Quiet:
         """As :meth:`published`, and start the load again."""
         await self.published(later=later)
         self._stage.load.start()
+
+
+def exchange(log: Path, copy: Path) -> None:
+    """Put a copy of the store's log in its place, while the store does not run."""
+    shutil.rmtree(log)
+    copy.rename(log)
 
 
 def _last(log: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:

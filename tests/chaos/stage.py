@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from tests.harness.waiting import Deadline, strain, unless, until
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from random import Random
 
     from tests.chaos.fault import Fault
     from tests.chaos.load import Load
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tests.chaos.replicas import Replicas
     from tests.harness.checker import Verdict
     from tests.harness.delivered import Deliveries
+    from tests.harness.processes import Daemon
     from tests.harness.subscribed import Subscribed
     from tests.harness.wire import Wire
     from tests.proxy import Proxy
@@ -150,6 +153,15 @@ class Stage:
     async def killed(self) -> None:
         """Record that a process was killed, and what is settled."""
         await answered(self.scene.killed)
+
+    async def end(self, one: Daemon, rng: Random) -> None:
+        """Kill a process, or stop it in order."""
+        if rng.randrange(2):
+            await one.kill()
+            await self.killed()
+        else:
+            one.send(signal.SIGTERM)
+            await one.left()
 
     async def quiet(self, patience: float) -> tuple[int, Deadline]:
         """Stop the changes and let the sinks recover; the version that is due, and the deadline."""

@@ -38,12 +38,7 @@ async def strike(stage: Stage, rng: Random) -> None:
 
 
 async def _made_way(stage: Stage, one: Daemon, rng: Random) -> None:
-    if rng.randrange(2):
-        await one.kill()
-        await stage.killed()
-    else:
-        one.send(signal.SIGTERM)
-        await one.left()
+    await stage.end(one, rng)
     stage.replicas.running.remove(one)
 
 

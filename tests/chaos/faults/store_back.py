@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.chaos.asking import answered
 from tests.chaos.fault import Fault
-from tests.chaos.remembered import SETTING, Quiet
+from tests.chaos.remembered import SETTING, Quiet, exchange
 from tests.chaos.stage import TTL
 from tests.harness.scene import RESOURCES
 
@@ -39,7 +39,7 @@ async def _all(stage: Stage, quiet: Quiet, rng: Random) -> None:
     stage.store.kill()
     if not rng.randrange(3):
         await quiet.back()
-    await asyncio.to_thread(_exchange, log, _copy(stage))
+    await asyncio.to_thread(exchange, log, _copy(stage))
     await stage.store.start()
 
 
@@ -65,11 +65,6 @@ async def _digests(stage: Stage, quiet: Quiet, rng: Random) -> None:
 
 def _copy(stage: Stage) -> Path:
     return stage.directory / "copy"
-
-
-def _exchange(log: Path, copy: Path) -> None:
-    shutil.rmtree(log)
-    copy.rename(log)
 
 
 FAULT = Fault(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.chaos.checkouts import FORMER, missing
 from tests.chaos.fault import Fault
-from tests.chaos.remembered import SETTING, Quiet
+from tests.chaos.remembered import SETTING, Quiet, exchange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,9 +45,9 @@ async def strike(stage: Stage, rng: Random) -> None:
         await stage.rest(rng.random())
         await stage.load.stop()
     for one in list(stage.replicas.running):
-        await _ended(stage, one, rng)
+        await stage.end(one, rng)
     stage.store.kill()
-    await asyncio.to_thread(_exchange, log, copy)
+    await asyncio.to_thread(exchange, log, copy)
     await stage.store.start()
     stage.replicas.checkout = former
     for one in list(stage.replicas.running):
@@ -58,7 +57,7 @@ async def strike(stage: Stage, rng: Random) -> None:
 
 async def _exchanged(stage: Stage, quiet: Quiet, rng: Random, one: Daemon, to: Path | None) -> Daemon:
     """Replace a process by one of this version; all is read and written with it."""
-    await _ended(stage, one, rng)
+    await stage.end(one, rng)
     stage.replicas.checkout = to
     new = await stage.replicas.replace(one)
     await new.started()
@@ -78,20 +77,6 @@ async def _refused(stage: Stage, former: Path | None) -> None:
     await early.kill()
     await stage.killed()
     stage.replicas.running.remove(early)
-
-
-async def _ended(stage: Stage, one: Daemon, rng: Random) -> None:
-    if rng.randrange(2):
-        await one.kill()
-        await stage.killed()
-    else:
-        one.send(signal.SIGTERM)
-        await one.left()
-
-
-def _exchange(log: Path, copy: Path) -> None:
-    shutil.rmtree(log)
-    copy.rename(log)
 
 
 FAULT = Fault(
