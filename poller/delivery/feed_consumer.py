@@ -449,8 +449,7 @@ class FeedConsumer:
                     raise Fenced(f"the lease of {self.feed} was not renewed in time")
                 await self._repeats.read_scheduled()
                 self._requests.start()
-                if await self._read():
-                    self._requests.start()
+                await self._read()
                 await self._read_again()
                 if not self._gathers():
                     await self._settle()
@@ -463,19 +462,18 @@ class FeedConsumer:
             self._endpoint.leave(self.wake)
             await self._requests.cancel()
 
-    async def _read(self) -> bool:
-        """Read new entries, if there is room. True: there were some."""
+    async def _read(self) -> None:
         self._report_full()
         most = self._room()
         if most <= 0 or not self._intake.wanted:
-            return False
+            return
         if self._queues.ready and most < self._window // 2:
-            return False  # reading many costs little more than reading one
+            return  # reading many costs little more than reading one
         entries = await self._intake.read(most)
-        if self._intake.wanted:
+        if entries or self._intake.wanted:  # they are sent in the next turn, after all checks
             self._changed.set()
         if not entries:
-            return False
+            return
         self._largest = max(1, *(len(event or b"") for _, event in entries))
         reset = await self._store.reset_entry() if meets_baseline(self._subscription, entries) else None
         now, known_to = self._clock.now(), self._intake.known_to
@@ -487,7 +485,6 @@ class FeedConsumer:
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
             )
         reach("delivery.read")
-        return True
 
     async def _read_again(self) -> None:
         endpoint = self._endpoint

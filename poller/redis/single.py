@@ -24,7 +24,6 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, cast
 
@@ -128,33 +127,6 @@ class KeyNamingClient(Redis):
             if not _WRONG_TYPE.search(str(error)):
                 raise
             raise ResponseError(f"WRONGTYPE {await self.mistyped(args)}") from error
-
-    async def send_together(self, commands: Sequence[Sequence[EncodableT]]) -> list[Any]:
-        """The answer to each of these commands, or the ResponseError in its place; they are sent in one request.
-
-        A pipeline of redis-py takes twice the CPU. Whatever else goes wrong is raised: then it is unknown which of them
-        were carried out.
-        """
-        pool = self.connection_pool
-        connection: OurConnection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
-        answers: list[Any] = []
-        try:
-            packed = (connection.pack_command(*command) for command in commands)
-            await connection.send_packed_command([b"".join(chain.from_iterable(packed))])
-            for _ in commands:
-                try:
-                    answers.append(await connection.read_response())
-                except ResponseError as error:
-                    answers.append(error)
-        except BaseException:  # some answers are not read
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await pool.release(connection)
-        for place, answer in enumerate(answers):
-            if isinstance(answer, ResponseError) and _WRONG_TYPE.search(str(answer)):
-                answers[place] = ResponseError(f"WRONGTYPE {await self.mistyped(commands[place])}")
-        return answers
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:  # noqa: FBT001, FBT002 -- as in redis-py
         """Commands that are sent together; their errors name a key of another type, too."""

@@ -41,7 +41,7 @@ from poller.store.feed_state import FORMS, TOMBSTONES, FeedState, Forms, marked,
 from poller.store.keys import FeedKeys
 from poller.store.lease import RELEASE_SECONDS, HeldElsewhere, Lease, LeaseScripts
 from poller.store.recovery import FeedMemory, loss_marks
-from poller.store.scripts import COMMIT, ScriptLine, lua
+from poller.store.scripts import COMMIT, lua
 from poller.store.snapshots import (
     FORM,
     UNPACKED,
@@ -82,19 +82,14 @@ _CONVERTING: Final = (
 _log = structlog.get_logger("poller.store")
 
 
-FeedScript = Callable[[list[str], list[Any]], Awaitable[Any]]
-"""Sends a script with its keys and arguments, and answers what it answers."""
-
-
 class FeedScripts(LeaseScripts):
     """The scripts of feeds, registered once for a client."""
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
         super().__init__(client, shebang=shebang)
-        line = ScriptLine(client)
-        self.begin: FeedScript = line.script(shebang + lua("begin_round"))
-        self.commit: FeedScript = line.script(shebang + COMMIT)
+        self.begin: AsyncScript = client.register_script(shebang + lua("begin_round"))
+        self.commit: AsyncScript = client.register_script(shebang + COMMIT)
         self.convert: AsyncScript = client.register_script(shebang + lua("convert_snapshots"))
 
 

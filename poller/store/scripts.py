@@ -26,18 +26,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from itertools import chain
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
-from redis.exceptions import ConnectionError as Disconnected
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.redis.client import scattered
 from poller.redis.errors import translated
-from poller.redis.single import KeyNamingClient
 
 # Servers from 7.0 on know the shebang. With it, one that is out of memory refuses the script before its first write.
 SHEBANG: Final = "#!lua\n"
@@ -77,10 +75,6 @@ def in_any_case(shebang: str) -> str:
 
 
 _BATCH: Final = lua("batch")
-_IN_LINE: Final = 32
-"""Calls in one request; more would keep the store busy for others."""
-
-_SHORT: Final = 128  # arguments of a call; one with more has a request of its own, which keeps no other waiting
 
 
 class ScriptCall(msgspec.Struct, frozen=True):
@@ -192,107 +186,6 @@ class ScriptBatch:
             return await self.run(call)
         except StoreError as error:
             return error
-
-
-class ScriptLine:
-    """Sends calls of scripts to one store; those that come at the same time go in one request.
-
-    Each is a command of its own, which is carried out once at most. If one of the answers is not awaited any more, the
-    request ends for all: else it might reach the store later, after all that was sent since. For the others it is as if
-    the connection was lost. Used within one event loop.
-    """
-
-    def __init__(self, client: Redis) -> None:
-        """Take the client, without retries of its own."""
-        self._client = client
-        self._open: list[_LineCall] = []
-        self._sending: set[asyncio.Task[None]] = set()
-
-    def script(self, source: str) -> LineScript:
-        """A script whose calls are sent so."""
-        return LineScript(self, self._client.register_script(source))
-
-    def ask(self, script: AsyncScript, keys: Sequence[str], arguments: Sequence[str | int | bytes]) -> Awaitable[Any]:
-        """The answer of a script; the call is sent although nothing awaits it yet. Its errors are those of redis-py."""
-        if not isinstance(self._client, KeyNamingClient) or len(arguments) > _SHORT:
-            return asyncio.ensure_future(script(keys, arguments))
-        call = _LineCall(script, keys, arguments, asyncio.get_running_loop().create_future())
-        if not self._open or len(self._open) == _IN_LINE:
-            self._open = []  # sent when all tasks that are ready now have run, and have added theirs
-            task = asyncio.create_task(self._send(self._client, self._open), name="scripts")
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
-        self._open.append(call)
-        return call.answer
-
-    async def _send(self, client: KeyNamingClient, calls: list[_LineCall]) -> None:
-        if self._open is calls:
-            self._open = []
-        failure: Exception = Disconnected("the request was given up, for one of its answers was not awaited any more")
-        try:
-            await self._settle(client, [call for call in calls if not call.answer.done()])
-        except Exception as error:  # noqa: BLE001 -- each caller gets it, and translates it
-            failure = error
-        finally:
-            for call in calls:
-                call.settle(failure)
-
-    async def _settle(self, client: KeyNamingClient, calls: Sequence[_LineCall]) -> None:
-        sending = cast("asyncio.Task[None]", asyncio.current_task())
-
-        def end_if_cancelled(answer: asyncio.Future[Any]) -> None:
-            if answer.cancelled():
-                sending.cancel()
-
-        for call in calls:
-            call.answer.add_done_callback(end_if_cancelled)
-        answers = await client.send_together([call.command for call in calls]) if calls else []
-        forgotten: list[_LineCall] = []
-        for call, answer in zip(calls, answers, strict=True):
-            if isinstance(answer, NoScriptError):
-                forgotten.append(call)
-            else:
-                call.settle(answer)
-        for call in forgotten:  # by the server: it has not been carried out, and is loaded now
-            try:
-                call.settle(await call.script(call.keys, call.arguments))
-            except RedisError as error:
-                call.settle(error)
-
-
-class LineScript:
-    """A script whose calls are sent by a :class:`ScriptLine`."""
-
-    def __init__(self, line: ScriptLine, script: AsyncScript) -> None:
-        self._line = line
-        self._script = script
-
-    def __call__(self, keys: Sequence[str], arguments: Sequence[str | int | bytes] = ()) -> Awaitable[Any]:
-        """The answer, see :meth:`ScriptLine.ask`."""
-        return self._line.ask(self._script, keys, arguments)
-
-
-class _LineCall(NamedTuple):
-    """A call that waits for its answer."""
-
-    script: AsyncScript
-    keys: Sequence[str]
-    arguments: Sequence[str | int | bytes]
-    answer: asyncio.Future[Any]
-
-    @property
-    def command(self) -> tuple[str | int | bytes, ...]:
-        """The words of its command."""
-        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.arguments)
-
-    def settle(self, answer: Any) -> None:
-        """Pass on the answer, or the error in its place, if it is still awaited."""
-        if self.answer.done():
-            return
-        if isinstance(answer, Exception):
-            self.answer.set_exception(answer)
-        else:
-            self.answer.set_result(answer)
 
 
 def _batch_of(sources: Sequence[str]) -> str:

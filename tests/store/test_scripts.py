@@ -17,14 +17,11 @@ from redis.exceptions import ResponseError
 
 from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.redis.client import commands, servers, until_answered
-from poller.redis.cluster import ClusterClient
 from poller.store import scripts
-from poller.store.scripts import LATER, CallGathering, ScriptBatch, ScriptCall, ScriptLine, ScriptQuestion, lua
+from poller.store.scripts import LATER, CallGathering, ScriptBatch, ScriptCall, ScriptQuestion, lua
 from tests.acl import running_with_acl
 from tests.harness.clock import StubClock
-from tests.harness.waiting import patience, turns
-from tests.proxy import proxied
-from tests.stores import clients_of
+from tests.harness.waiting import turns
 
 SCRIPTS = sorted(Path(scripts.__file__).parent.glob("lua/*.lua"))
 
@@ -313,90 +310,3 @@ async def test_what_is_not_awaited_any_more_is_not_sent() -> None:
     assert all(
         isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(one, two, three, return_exceptions=True)
     )
-
-
-async def test_calls_that_come_at_the_same_time_are_one_request(server: str) -> None:
-    """Calls of one moment share a connection, so a request; each has its own answer, and so have those that follow."""
-    async with Redis.from_url(server) as watching, commands(server) as client:
-        before = await clients_of(watching, "connected")
-        count = ScriptLine(client).script(COUNT)
-        assert await asyncio.gather(*(count([ONE], [1]) for _ in range(20))) == list(range(1, 21))
-        assert await count([ONE], [1]) == 21
-        assert await clients_of(watching, "connected") == before + 1
-
-
-async def test_many_calls_are_several_requests(server: str) -> None:
-    """More calls than a request may have take another one, and so does one with many arguments; all are answered."""
-    async with Redis.from_url(server) as watching, commands(server) as client:
-        before = await clients_of(watching, "connected")
-        line = ScriptLine(client)
-        count, echo = line.script(COUNT), line.script(ECHO)
-        await count([ONE], [1])
-        await echo([TWO])
-        many = [*range(500)]
-        asked = [*(count([ONE], [1]) for _ in range(100)), echo([TWO], many)]
-        *numbers, echoed = await asyncio.gather(*asked)
-        assert sorted(numbers) == list(range(2, 102))
-        assert echoed == [[TWO.encode()], [str(one).encode() for one in many]]
-        assert await clients_of(watching, "connected") == before + 5
-
-
-async def test_a_call_that_fails_fails_alone(store_client: Redis) -> None:
-    """The error of a call is its own, and names its key; the calls beside it are answered. So it is on a cluster."""
-    count = ScriptLine(store_client).script(COUNT)
-    await store_client.hset(TWO, "a", "b")
-    asked = [count([key], [1]) for key in (ONE, TWO, THREE)]
-    first, error, last = await asyncio.gather(*asked, return_exceptions=True)
-    assert (first, last) == (1, 1)
-    assert isinstance(error, ResponseError)
-    assert "WRONGTYPE" in str(error)
-    assert TWO in str(error) or isinstance(store_client, ClusterClient)
-
-
-async def test_a_script_that_the_server_has_forgotten_is_loaded_again(server: str) -> None:
-    """A server that was restarted knows no script; each call is carried out once all the same."""
-    async with commands(server) as client:
-        line = ScriptLine(client)
-        count, read = line.script(COUNT), line.script(READ)
-        for number in (1, 2):
-            asked = [count([ONE], [1]), read([TWO]), count([THREE], [1])]
-            assert await asyncio.gather(*asked) == [number, None, number]
-            await client.script_flush()
-
-
-async def test_who_gives_up_ends_the_request_for_all(server: str) -> None:
-    """A call that is not awaited any more does not arrive later; for those beside it the connection is lost."""
-    async with proxied(server) as proxy, commands(proxy.url) as client:
-        count = ScriptLine(client).script(COUNT)
-        await count([ONE], [1])
-        silent = proxy.silence(to=b"EVALSHA")
-        asked = [asyncio.ensure_future(count([ONE], [1])) for _ in range(3)]
-        async with patience("the request to arrive at the proxy"):
-            await silent.struck.wait()
-        asked[1].cancel()
-        async with patience("the end of the request"):
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [Broken, asyncio.CancelledError, Broken]
-        assert await count([ONE], [1]) == 2
-
-
-async def test_who_gives_up_before_it_is_sent_ends_no_request(server: str) -> None:
-    """A call that is cancelled at once is not sent, and those beside it are answered."""
-    async with commands(server) as client:
-        count = ScriptLine(client).script(COUNT)
-        asked = [asyncio.ensure_future(count([ONE], [1])) for _ in range(3)]
-        asked[1].cancel()
-        del asked[1]
-        assert await asyncio.gather(*asked) == [1, 2]
-
-
-async def test_a_lost_connection_fails_all_calls_of_its_request(server: str) -> None:
-    """Calls whose connection ends get that error, and the next ones another connection."""
-    async with proxied(server) as proxy, commands(proxy.url) as client:
-        count = ScriptLine(client).script(COUNT)
-        await count([ONE], [1])
-        proxy.reset(to=b"EVALSHA")
-        asked = [count([ONE], [1]) for _ in range(3)]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [Broken] * 3
-        assert await count([ONE], [1]) == 2
