@@ -300,7 +300,7 @@ async def test_a_listing_that_a_cache_repeats_is_no_second_reading(feed: Feed) -
     async with rounds_of(feed) as rounds:
         rounds.store.now_ms = int(rounds.clock.time.timestamp() * 1000)
         found, errors = [], []
-        for listed, age in (("ab", 0), ("a", 0), ("a", 60), ("ab", 0), ("a", 0), ("a", 120), ("a", 50)):
+        for listed, age in (("ab", 0), ("a", 0), ("a", 90), ("ab", 0), ("a", 0), ("a", 120), ("a", 50)):
             rounds.lists.pages = [records(*listed)]
             rounds.lists.age = age
             rounds.store.now_ms += 60_000
