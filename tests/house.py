@@ -1,6 +1,6 @@
 """Measures the structure of the program: ``python -m tests.house [--paths] [--words] [--json] [--static]``.
 
-    modules                               140   goal: at most 150
+    modules                               160   goal: at most 168
     ...
 
 Figures have goals (:data:`GOALS`), which ``tests/test_house.py`` checks. ``--paths`` lists the files of
@@ -23,6 +23,7 @@ import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,7 @@ from tests.house_paths import PATHS, Files, is_frame, measured
 ROOT: Final = Path(__file__).parents[1]
 
 GOALS: Final[Mapping[str, int]] = {
-    "modules": 150,
+    "modules": 168,
     "modules with one importer and fewer than 80 lines": 25,
     "import circles": 0,
     "imports against the order": 0,
@@ -71,9 +72,13 @@ ORDER: Final = (
 )
 """Modules and folders at the top level, lowest first: each may import those before it and those beside it."""
 
-SANDBOX: Final = "sandbox"
-SANDBOX_IMPORTS: Final = ORDER[0] | ORDER[1]  # errors and sockets; it shares nothing with the code it checks
-SANDBOX_IMPORTERS: Final = {"cli", "__main__"}
+APART: Final[Mapping[str, AbstractSet[str]]] = {
+    "sandbox": ORDER[0] | ORDER[1],  # errors and sockets; it shares nothing with the code it checks
+    "client": frozenset(),  # a program that uses it loads nothing of the daemon
+}
+"""Folders outside of the order, with what they may import. Only :data:`IMPORTERS_OF_APART` import them."""
+
+IMPORTERS_OF_APART: Final = {"cli", "__main__"}
 
 FIELD_GERUNDS: Final = {"paging", "signing", "tracing"}
 """Established nouns of the field."""
@@ -256,13 +261,17 @@ class House:
         found = [
             Found(module.path, "has no place in the order")
             for module in self.modules.values()
-            if module.top not in level and module.top != SANDBOX
+            if module.top not in level and module.top not in APART
         ]
         for name, imported in self.imports.items():
             for other in sorted(imported):
                 above, below = self.modules[name].top, self.modules[other].top
-                if SANDBOX in (above, below):
-                    allowed = above == below or above in SANDBOX_IMPORTERS or below in SANDBOX_IMPORTS
+                if above == below:
+                    continue
+                if above in APART:
+                    allowed = below in APART[above]
+                elif below in APART:
+                    allowed = above in IMPORTERS_OF_APART
                 else:
                     allowed = level.get(above, len(ORDER)) >= level.get(below, 0)
                 if not allowed:

@@ -104,6 +104,9 @@ def test_a_circle_is_found_over_several_steps(tmp_path: Path) -> None:
         ("daemon__in_health", "sandbox__in_server", False),
         ("sandbox__in_server", "http__in_server", True),
         ("sandbox__in_server", "changes__in_records", False),
+        ("cli__in_receive", "client__in_receiver", True),
+        ("client__in_receiver", "errors", False),
+        ("web__in_app", "client__in_receiver", False),
         ("errors", "elsewhere__in_anything", False),
     ],
 )
