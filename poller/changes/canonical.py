@@ -255,7 +255,7 @@ def _drop(value: Any, path: tuple[str, ...]) -> Any:
 MAX_DEPTH: Final = 100
 """Levels of objects and arrays, the outermost included, that a record may have, or what stands around the records."""
 
-_ARRAYS_BYTES: Final = 2 * MAX_DEPTH  # of the shortest text with so many levels
+_ARRAYS_BYTES: Final = 2 * MAX_DEPTH  # of the shortest text of that many levels
 _OBJECTS_BYTES: Final = 5 * MAX_DEPTH - 3  # likewise, without an array: an object around another takes five bytes more
 
 TOO_DEEP: Final = f"nested too deep: more than {MAX_DEPTH} levels"

@@ -187,7 +187,7 @@ _KEPT_HEAD: Final = 4096  # bytes of an argument
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before an argument of so many bytes, with the end of the one before it."""
+    """What stands before an argument of a number of bytes, with the end of the one before it."""
 
     def __missing__(self, size: int) -> bytes:
         head = b"\r\n$%d\r\n" % size
