@@ -170,11 +170,19 @@ def parse_all_received(raws: Sequence[bytes]) -> tuple[list[Any], list[bytes]] |
     # No text has fewer colons than its form, unless some are escaped: so equal sums mean that each has as many.
     if together.count(b":") != forms.count(b":") or (_ESCAPE in together and _ESCAPED_COLON in together):
         return None
-    # A text has at most as many levels as brackets that open, and most records have few of them.
-    objects, arrays = (max(map(bytes.count, raws, repeat(bracket)), default=0) for bracket in (b"{", b"["))
-    if objects + arrays > MAX_DEPTH:
+    if _may_be_deep(raws, together):
         return None
     return values, forms.split(b"\n")[:-1]
+
+
+def _may_be_deep(raws: Sequence[bytes], together: bytes) -> bool:
+    """Whether one of these texts may have too many levels, judged by their lengths or else by their brackets."""
+    longest = max(map(len, raws), default=0)
+    if longest <= _ARRAYS_BYTES or (longest <= _OBJECTS_BYTES and _ARRAY not in together):
+        return False
+    # A text has at most as many levels as brackets that open, and most records have few of them.
+    objects, arrays = (max(map(bytes.count, raws, repeat(bracket)), default=0) for bracket in (b"{", b"["))
+    return objects + arrays > MAX_DEPTH
 
 
 def _has_long_integer(raw: bytes) -> bool:
@@ -246,6 +254,9 @@ def _drop(value: Any, path: tuple[str, ...]) -> Any:
 
 MAX_DEPTH: Final = 100
 """Levels of objects and arrays, the outermost included, that a record may have, or what stands around the records."""
+
+_ARRAYS_BYTES: Final = 2 * MAX_DEPTH  # of the shortest text of that many levels
+_OBJECTS_BYTES: Final = 5 * MAX_DEPTH - 3  # likewise, without an array: an object around another takes five bytes more
 
 TOO_DEEP: Final = f"nested too deep: more than {MAX_DEPTH} levels"
 

@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any, Final, Self
 from uuid import UUID
@@ -613,6 +614,50 @@ class SeenKeys:
     def __bool__(self) -> bool:
         """Whether any key was added."""
         return bool(self._unsorted) or any(self._shelves)
+
+
+_FEW_KEYS: Final = 10_000
+_PLACES: Final = 1 << 22
+_THREE_BITS: Final = tuple(1 << one | 1 << two | 1 << three for one, two, three in combinations(range(8), 3))
+_MASKS: Final = (_THREE_BITS * 5)[:256]
+
+
+class MetKeys:
+    """Which record keys were met before: exactly while they are few, else with some that were not.
+
+    Of many, each sets three bits of one byte among four million. So of a thousand keys that are new, one or two are
+    taken for met once 200 000 were, and some six once a million were; none that was met is taken for new.
+    """
+
+    def __init__(self, *, few: int = _FEW_KEYS) -> None:
+        """``few``: how many are kept as they are."""
+        self._few = few
+        self._keys = set[str]()
+        self._places = bytearray()  # empty: they are few
+
+    def meet(self, keys: Collection[str]) -> list[str]:
+        """Those of these keys that may have been met before, in their order; all of them count as met from now on."""
+        if not self._places:
+            again = [] if self._keys.isdisjoint(keys) else [key for key in keys if key in self._keys]
+            self._keys.update(keys)
+            if len(self._keys) > self._few:
+                self._places = bytearray(_PLACES)
+                self._mark(self._keys)
+                self._keys = set()
+            return again
+        return self._mark(keys)
+
+    def _mark(self, keys: Iterable[str]) -> list[str]:
+        places, again = self._places, list[str]()
+        for key in keys:
+            number = hash(key)
+            place, mask = number & (_PLACES - 1), _MASKS[number >> 22 & 255]
+            known = places[place]
+            if known & mask == mask:
+                again.append(key)
+            else:
+                places[place] = known | mask
+        return again
 
 
 class RemovalGuard(msgspec.Struct, frozen=True):

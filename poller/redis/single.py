@@ -181,6 +181,50 @@ def _unlike(kind: str, expected: str | None) -> str:
     return f", not a {expected}" if expected not in {None, kind} else ""
 
 
+_AHEAD: Final = 40  # arguments of a script that may be of any type; most of the others are bytes
+_MANY: Final = 100  # arguments
+_KEPT_HEAD: Final = 4096  # bytes of an argument
+
+
+class _Heads(dict[int, bytes]):
+    """What stands before an argument of a number of bytes, with the end of the one before it."""
+
+    def __missing__(self, size: int) -> bytes:
+        head = b"\r\n$%d\r\n" % size
+        if size <= _KEPT_HEAD:
+            self[size] = head
+        return head
+
+
+_head_of: Final = _Heads().__getitem__
+
+
+def _packed(command: Sequence[EncodableT]) -> bytes:
+    """A command as it is sent.
+
+    Raises:
+        TypeError: an argument is neither text nor bytes nor an integer.
+    """
+    if len(command) > _MANY:
+        with suppress(TypeError):
+            return _packed_bytes(command)
+    return cast("bytes", hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]  # it takes all that it can pack
+
+
+def _packed_bytes(command: Sequence[Any]) -> bytes:
+    """As :func:`_packed`, in half of the time: it is joined once, and not copied again.
+
+    Raises:
+        TypeError: one of the arguments that mostly are bytes is of another type.
+    """
+    _, mark, ahead = hiredis.pack_command(tuple(command[:_AHEAD])).partition(b"\r\n")
+    values = command[_AHEAD:]
+    parts: list[bytes] = [b""] * (2 * len(values))
+    parts[::2] = map(_head_of, map(len, values))
+    parts[1::2] = values
+    return b"".join((b"*%d" % len(command), mark, ahead[: -len(mark)], *parts, mark))
+
+
 class OurConnection(AbstractConnection):
     """Mixed into redis-py's asyncio connection classes."""
 
@@ -192,7 +236,7 @@ class OurConnection(AbstractConnection):
         """By hiredis, as the blocking client does: packing in Python costs more than all the rest of a commit."""
         if args[0] in _SCRIPTED:  # a commit has hundreds of arguments, and redis-py looks at each first
             with suppress(TypeError):
-                return [hiredis.pack_command(args)]  # type: ignore[arg-type]  # it says by TypeError what it cannot pack
+                return [_packed(args)]
         return self._pack(*args)
 
     async def _connect(self) -> None:

@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 Commits are written one after the other, in order, and none after one that failed. While one is being written, the next
 ones are planned, also those of the next page; planning is at most four commits ahead. The snapshots of a page are read
-when all commits are written that hold one of its keys. Everything else that is written waits until all commits are.
+when all commits are written that hold one of its keys; where the feed had none when the round began, only those of
+records that this round has met before. Everything else that is written waits until all commits are.
 
 A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to
 merge it with, and that of a removed record may hold what is not true of one that returns, so the whole record is
@@ -53,7 +54,7 @@ from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
 from poller.changes.full_readings import DeltaMemory, DeltaVersions
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
-from poller.changes.plan import Commit, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
+from poller.changes.plan import Commit, MetKeys, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import (
     Record,
     Rejected,
@@ -259,6 +260,7 @@ class RoundWriter:
         self._backwards = state.backwards
         # Records of a replaced store were never published from here: they are a baseline.
         self._may_know = state.kept_records != 0
+        self._met = None if self._may_know else MetKeys()
         self._knows_records = bool(state.kept_records) and state.loss is None
 
     def marks_with_first_records(self, marks: Mapping[str, str | None]) -> None:
@@ -671,7 +673,13 @@ class RoundWriter:
         )
 
     async def _known(self, keys: list[str], seen: SeenKeysObserver | None) -> Mapping[str, Snapshot]:
-        """The snapshots of a page's records."""
+        """The snapshots of a page's records.
+
+        Where none were kept when the round began, only a record that was met in it can have one: each commit is refused
+        if anything else was written since, or if the store has gone back.
+        """
+        if self._met is not None:
+            keys = self._met.meet(keys)
         await self._until_written(keys)
         known = await self._store.known(keys)
         if self._may_know and await self._take_over(keys, known, seen):

@@ -342,6 +342,8 @@ def test_texts_that_are_read_together_are_as_each_by_itself(raws: list[bytes]) -
         b'{"a":1',
         b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}",
         b'{"a":[' * (MAX_DEPTH // 2) + b"[1]" + b"]}" * (MAX_DEPTH // 2),
+        b'{"":' * MAX_DEPTH + b"{}" + b"}" * MAX_DEPTH,
+        b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
         b"[" * 100_000 + b"]" * 100_000,
         b'{"a":%b}' % (b"7" * 4_301),
         b'{"a":1e99999999999999999999}',
@@ -354,6 +356,7 @@ def test_a_text_that_is_refused_is_not_read_together_with_others(raw: bytes) -> 
     with pytest.raises(ValueError, match=r"."):
         parse_received(raw)
     assert parse_all_received([PLAIN, raw, PLAIN]) is None
+    assert parse_all_received([raw]) is None
     assert parse_all_received([PLAIN] * 200) == tuple(map(list, zip(*[parse_received(PLAIN)] * 200, strict=True)))
 
 

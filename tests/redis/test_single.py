@@ -10,8 +10,13 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import hiredis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import DataError
 
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.redis.client import commands
@@ -53,6 +58,34 @@ async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
             with pytest.raises(StoreUnavailable), translated(client):
                 await reading
             assert await client.client_id() != own
+
+
+ARGUMENTS = st.one_of(
+    st.binary(max_size=9), st.binary(min_size=4090, max_size=4100), st.text(max_size=9), st.integers()
+)
+
+
+def unconnected() -> AbstractConnection:
+    made: AbstractConnection = commands("redis://localhost").connection_pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+    return made
+
+
+@given(st.lists(ARGUMENTS, max_size=50), st.lists(ARGUMENTS, max_size=3), st.integers(0, 80))
+def test_a_script_with_many_arguments_is_sent_as_any_other(ahead: list[Any], behind: list[Any], copies: int) -> None:
+    """However many arguments, and of whatever types, the bytes sent are those that hiredis makes of them."""
+    connection = unconnected()
+    command = ["EVALSHA", "0" * 40, 0, *ahead, *[b"value", b""] * copies, *behind]
+    assert b"".join(connection.pack_command(*command)) == hiredis.pack_command(tuple(command))
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_what_cannot_be_sent_is_refused(count: int) -> None:
+    """An argument that is neither text nor bytes nor a number is an error and not sent in any form."""
+    connection = unconnected()
+    wrongs: tuple[Any, ...] = (None, [b"value"], {})
+    for wrong in wrongs:
+        with pytest.raises(DataError):
+            connection.pack_command("EVALSHA", "0" * 40, 0, *[b"value"] * count, wrong)
 
 
 @pytest.mark.parametrize(
