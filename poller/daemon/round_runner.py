@@ -37,6 +37,7 @@ from poller.telemetry.metrics import RoundCosts, counted, process_metrics
 
 _log = structlog.get_logger("poller.round")
 _QUARTER: Final = Fraction(1, 4)  # of the descriptors for connections
+_RESTLESS: Final = timedelta(seconds=10)  # the longest interval of a feed that keeps all it has between two rounds
 _LOSSES: Final = {
     "lost": OperationType.FEED_LOST,
     "rolled back": OperationType.FEED_ROLLED_BACK,
@@ -80,6 +81,7 @@ class PolledFeed:
         self.store = store
         self.timing = timing
         self.api = api
+        self._rests = timing.interval is None or timing.interval > _RESTLESS
         self._listings = ConditionalReader(partial(api.ask, patience=feed.patience))
         self._siblings = siblings
         self._client = client
@@ -122,6 +124,8 @@ class PolledFeed:
         await self._report_pause_back()
         with suppress(StoreError):  # rounds report a failing store; the next round saves the mark
             await self.store.memory.save()
+        if self._rests:
+            self.store.rest()
         return result
 
     async def _report_pause_back(self) -> None:
