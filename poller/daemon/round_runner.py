@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import partial
@@ -22,6 +22,7 @@ from poller.daemon.schedule import PollTiming, timing_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
 from poller.http.server import connections_for
+from poller.http.transport import SharedConnections
 from poller.limits import ConnectionBudget
 from poller.source.client import ApiClient, ConditionalReader, record_round, round_span
 from poller.source.feed import Feed, RoundMode, RoundResult
@@ -212,8 +213,9 @@ async def polled_feeds(
     async with AsyncExitStack() as stack:
         feeds: list[PolledFeed] = []
         connections = ConnectionBudget(connections_for(_QUARTER), "sources")
+        shared = await stack.enter_async_context(aclosing(SharedConnections()))
         for source in settings.sources:
-            api = await stack.enter_async_context(client_of(source, environ, clock))
+            api = await stack.enter_async_context(client_of(source, environ, clock, shared))
             siblings = tuple(keys_of(settings, source.feed_id(feed)) for feed in source.feeds)
             for feed in source.feeds:
                 feed_id = source.feed_id(feed)
