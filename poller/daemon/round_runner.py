@@ -209,7 +209,7 @@ async def polled_feeds(
         ConfigurationError: a source cannot be set up.
     """
     scripts = FeedScripts(client, shebang=shebang)
-    member = member or member_name(clock)
+    store_of = _stores(settings, scripts, client, member=member or member_name(clock), clock=clock)
     async with AsyncExitStack() as stack:
         feeds: list[PolledFeed] = []
         connections = ConnectionBudget(connections_for(_QUARTER), "sources")
@@ -224,7 +224,7 @@ async def polled_feeds(
                 feeds.append(
                     PolledFeed(
                         feed_of(source, feed),
-                        _store(settings, scripts, client, feed_id, member=member, clock=clock),
+                        store_of(feed_id),
                         api,
                         timing=timing_of(feed),
                         siblings=siblings,
@@ -237,19 +237,26 @@ async def polled_feeds(
             yield tuple(feeds)
 
 
-def _store(
-    settings: Settings, scripts: FeedScripts, client: Redis, feed_id: str, *, member: str, clock: Clock
-) -> FeedStore:
-    return FeedStore(
-        client,
-        scripts,
-        keys_of(settings, feed_id),
-        nonce=nonce_of(member, clock),
-        lease=settings.lease.ttl,
-        clock=clock,
-        memory=FeedMemory(client, remembered_key(settings.redis.prefix), feed_id, clock=clock),
-        may_convert=partial(every_member_reads, client, MemberKeys.of(settings.redis.prefix), FORM),
-    )
+def _stores(
+    settings: Settings, scripts: FeedScripts, client: Redis, *, member: str, clock: Clock
+) -> Callable[[str], FeedStore]:
+    """Makes the store of a feed, by its id; what is the same for thousands of them is made once."""
+    remembered = remembered_key(settings.redis.prefix)
+    may_convert = partial(every_member_reads, client, MemberKeys.of(settings.redis.prefix), FORM)
+
+    def store(feed_id: str) -> FeedStore:
+        return FeedStore(
+            client,
+            scripts,
+            keys_of(settings, feed_id),
+            nonce=nonce_of(member, clock),
+            lease=settings.lease.ttl,
+            clock=clock,
+            memory=FeedMemory(client, remembered, feed_id, clock=clock),
+            may_convert=may_convert,
+        )
+
+    return store
 
 
 # Reports of rounds in this process. A round that failed because the store was unavailable is repeated as soon as the
