@@ -329,6 +329,8 @@ class KeptConnections:
                 named = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
                 self.requests.append((number, head.split(" ")[1], named.get("x-tenant", "")))
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        with suppress(ConnectionError):
+            await writer.wait_closed()
         self.open -= 1
 
 
