@@ -165,3 +165,27 @@ def test_a_module_that_was_absent_can_be_imported_afterwards() -> None:
         "from poller.telemetry import absent\nwith absent('rich'): pass\nimport rich\nwith absent('rich'): import rich"
     )
     assert "rich" in found
+
+
+def test_authorities_are_loaded_for_tls_alone() -> None:
+    """Law: a source without TLS needs none, and one with TLS loads them at its first request, not at the start."""
+    found = _imported(
+        "import asyncio\n"
+        "from contextlib import aclosing\n"
+        "from datetime import timedelta\n"
+        "from poller.clock import Clock\n"
+        "from poller.errors import SourceError\n"
+        "from poller.http import transport\n"
+        "from poller.source.client import ApiClient\n"
+        "loaded = lambda: transport._system_tls.cache_info().currsize\n"
+        "async def asked(url, expected):\n"
+        "    async with aclosing(transport.SharedConnections()) as shared:\n"
+        "        async with ApiClient(url, clock=Clock(), shared=shared) as client:\n"
+        "            assert loaded() == 0, url\n"
+        "            try: await client.get('/x', patience=timedelta())\n"
+        "            except SourceError: pass\n"
+        "            assert loaded() == expected, url\n"
+        "asyncio.run(asked('http://127.0.0.1:9', 0))\n"
+        "asyncio.run(asked('https://127.0.0.1:9', 1))\n"
+    )
+    assert "aiohttp" in found

@@ -26,7 +26,7 @@ from poller.store.keys import FeedKeys, MemberKeys
 from poller.store.members import members_now
 
 PATIENCE: Final = timedelta(seconds=5)
-"""How long to wait for the first reply of a daemon; daemons read commands four times a second."""
+"""How long to wait for the first reply of a daemon; daemons read commands once a second at least."""
 
 _READ_SECONDS: Final = 0.05
 _REQUESTS: Final = {

@@ -32,7 +32,7 @@ from poller.delivery.retry import RetryPolicy
 from poller.delivery.signing import check_secret, public_keys
 from poller.delivery.sinks.base import Sink, SinkParts, open_sink
 from poller.errors import CredentialUnusable
-from poller.http.transport import CertificateFiles, Transport
+from poller.http.transport import CertificateFiles, SharedConnections, Transport
 from poller.resources import Resource, resource_of
 from poller.source.client import ApiClient, ClientLimits
 from poller.source.feed import Feed
@@ -45,6 +45,7 @@ def client_of(
     source: SourceSettings,
     environ: Mapping[str, str],
     clock: Clock,
+    shared: SharedConnections | None = None,
 ) -> ApiClient:
     """The client of a source, not open yet.
 
@@ -52,6 +53,7 @@ def client_of(
         source: the source's settings.
         environ: may hold the credential.
         clock: the store's if there is a store, else this process's.
+        shared: the connections of all sources, if it is one of many.
 
     Raises:
         ConfigurationError: a certificate cannot be used.
@@ -70,6 +72,7 @@ def client_of(
         transport=transport,
         series=SourceSeries(source.name),
         clock=clock,
+        shared=shared,
     )
 
 

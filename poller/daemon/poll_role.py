@@ -7,7 +7,7 @@ lease is handed back between rounds, never within one.
 
 - A command holds without its handler: it is in the store, and the script that begins a round obeys it. The handler
   carries it out now and replies. Commands to feeds that are polled elsewhere are left to their pollers.
-- Pending commands are read together with the list of processes, four times a second. So nothing has to wake the
+- Pending commands are read together with the list of processes, once a second at least. So nothing has to wake the
   handler, and the next owner of a feed finds what a dead process left.
 """
 

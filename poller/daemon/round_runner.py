@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import partial
@@ -22,6 +22,7 @@ from poller.daemon.schedule import PollTiming, timing_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
 from poller.http.server import connections_for
+from poller.http.transport import SharedConnections
 from poller.limits import ConnectionBudget
 from poller.source.client import ApiClient, ConditionalReader, record_round, round_span
 from poller.source.feed import Feed, RoundMode, RoundResult
@@ -37,6 +38,7 @@ from poller.telemetry.metrics import RoundCosts, counted, process_metrics
 
 _log = structlog.get_logger("poller.round")
 _QUARTER: Final = Fraction(1, 4)  # of the descriptors for connections
+_RESTLESS: Final = timedelta(seconds=10)  # the longest interval of a feed that keeps all it has between two rounds
 _LOSSES: Final = {
     "lost": OperationType.FEED_LOST,
     "rolled back": OperationType.FEED_ROLLED_BACK,
@@ -80,6 +82,7 @@ class PolledFeed:
         self.store = store
         self.timing = timing
         self.api = api
+        self._rests = timing.interval is None or timing.interval > _RESTLESS
         self._listings = ConditionalReader(partial(api.ask, patience=feed.patience))
         self._siblings = siblings
         self._client = client
@@ -122,6 +125,8 @@ class PolledFeed:
         await self._report_pause_back()
         with suppress(StoreError):  # rounds report a failing store; the next round saves the mark
             await self.store.memory.save()
+        if self._rests:
+            self.store.rest()
         return result
 
     async def _report_pause_back(self) -> None:
@@ -204,12 +209,13 @@ async def polled_feeds(
         ConfigurationError: a source cannot be set up.
     """
     scripts = FeedScripts(client, shebang=shebang)
-    member = member or member_name(clock)
+    store_of = _stores(settings, scripts, client, member=member or member_name(clock), clock=clock)
     async with AsyncExitStack() as stack:
         feeds: list[PolledFeed] = []
         connections = ConnectionBudget(connections_for(_QUARTER), "sources")
+        shared = await stack.enter_async_context(aclosing(SharedConnections()))
         for source in settings.sources:
-            api = await stack.enter_async_context(client_of(source, environ, clock))
+            api = await stack.enter_async_context(client_of(source, environ, clock, shared))
             siblings = tuple(keys_of(settings, source.feed_id(feed)) for feed in source.feeds)
             for feed in source.feeds:
                 feed_id = source.feed_id(feed)
@@ -218,7 +224,7 @@ async def polled_feeds(
                 feeds.append(
                     PolledFeed(
                         feed_of(source, feed),
-                        _store(settings, scripts, client, feed_id, member=member, clock=clock),
+                        store_of(feed_id),
                         api,
                         timing=timing_of(feed),
                         siblings=siblings,
@@ -231,19 +237,26 @@ async def polled_feeds(
             yield tuple(feeds)
 
 
-def _store(
-    settings: Settings, scripts: FeedScripts, client: Redis, feed_id: str, *, member: str, clock: Clock
-) -> FeedStore:
-    return FeedStore(
-        client,
-        scripts,
-        keys_of(settings, feed_id),
-        nonce=nonce_of(member, clock),
-        lease=settings.lease.ttl,
-        clock=clock,
-        memory=FeedMemory(client, remembered_key(settings.redis.prefix), feed_id, clock=clock),
-        may_convert=partial(every_member_reads, client, MemberKeys.of(settings.redis.prefix), FORM),
-    )
+def _stores(
+    settings: Settings, scripts: FeedScripts, client: Redis, *, member: str, clock: Clock
+) -> Callable[[str], FeedStore]:
+    """Makes the store of a feed, by its id; what is the same for thousands of them is made once."""
+    remembered = remembered_key(settings.redis.prefix)
+    may_convert = partial(every_member_reads, client, MemberKeys.of(settings.redis.prefix), FORM)
+
+    def store(feed_id: str) -> FeedStore:
+        return FeedStore(
+            client,
+            scripts,
+            keys_of(settings, feed_id),
+            nonce=nonce_of(member, clock),
+            lease=settings.lease.ttl,
+            clock=clock,
+            memory=FeedMemory(client, remembered, feed_id, clock=clock),
+            may_convert=may_convert,
+        )
+
+    return store
 
 
 # Reports of rounds in this process. A round that failed because the store was unavailable is repeated as soon as the

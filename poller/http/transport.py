@@ -19,7 +19,7 @@ import ssl
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, Final, cast
@@ -124,10 +124,17 @@ class CertificateFiles:
             path for path in (transport.ca_file, transport.client_cert_file, transport.client_key_file) if path
         ]
         self._stamps = self._stamp()
-        self._context = tls_of(transport, of)
+        self._context = tls_of(transport, of) if self._paths else None
+
+    @property
+    def are_named(self) -> bool:
+        """Whether there are any files."""
+        return bool(self._paths)
 
     def context(self) -> ssl.SSLContext:
         """The TLS context for new connections; the same object until the files change."""
+        if self._context is None:
+            return _system_tls()
         stamps = self._stamp()
         if stamps != self._stamps:
             self._stamps = stamps
@@ -188,24 +195,22 @@ def _system_tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-class DirectClient(httpx.AsyncClient):
-    """A client with a short way for GETs: past httpx's cookies, redirects and authentication, of which there are none.
+@cache
+def _no_tls() -> ssl.SSLContext:
+    """For connections without TLS, in place of the system's authorities. No server is trusted by it."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
-    They are a seventh of the CPU of a round that brings nothing.
+
+class DirectClient:
+    """Sends GETs through a transport of httpx: past its client's cookies, redirects and authentication.
+
+    There are none of these, and they are a seventh of the CPU of a round that brings nothing.
     """
 
-    def __init__(self, transport: httpx.AsyncBaseTransport, headers: httpx.Headers) -> None:
-        """Take the transport, and the headers of each request."""
-        super().__init__(
-            transport=transport,
-            headers=headers,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            timeout=None,
-            trust_env=False,
-        )
-        self._straight = transport
-        self._always = self.headers.raw
-        self._names = {name.lower() for name, _ in self._always}
+    def __init__(self, transport: httpx.AsyncBaseTransport, headers: Sequence[tuple[str, str]]) -> None:
+        """Take the transport, and the headers of each request beside the usual ones."""
+        self._transport = transport
+        self._always, self._names = _always(tuple(headers))
 
     async def open_get(self, url: httpx.URL, headers: Mapping[str, str]) -> httpx.Response:
         """Send a GET; the body is read from the response, which is then closed.
@@ -218,16 +223,28 @@ class DirectClient(httpx.AsyncClient):
         always = self._always
         if not self._names.isdisjoint(replaced := {name.lower() for name, _ in added}):
             always = [one for one in always if one[0].lower() not in replaced]
-        return await self._straight.handle_async_request(httpx.Request("GET", url, headers=[*always, *added]))
+        return await self._transport.handle_async_request(httpx.Request("GET", url, headers=[*always, *added]))
+
+    async def aclose(self) -> None:
+        """Close the transport."""
+        await self._transport.aclose()
 
 
-def http_client(
-    transport: Transport, tls: ssl.SSLContext, *, connections: int, headers: Sequence[tuple[str, str]] = ()
-) -> DirectClient:
-    """A client for this many connections, not open yet.
+@lru_cache(maxsize=64)
+def _always(headers: tuple[tuple[str, str], ...]) -> tuple[list[tuple[bytes, bytes]], frozenset[bytes]]:
+    """The headers of each request, with these, and their names; one value for all sources with the same ones."""
+    found = httpx.Headers({"Connection": "keep-alive"})
+    found.update(_usual(headers))
+    return found.raw, frozenset(name.lower() for name, _ in found.raw)
 
-    ``headers``: of each request; the headers of ``transport`` are for the API only, so its client passes them here.
-    """
+
+def _usual(headers: Sequence[tuple[str, str]]) -> httpx.Headers:
+    usual = [("Accept", "application/json"), ("Accept-Encoding", "gzip"), ("User-Agent", f"poller/{__version__}")]
+    return httpx.Headers([*usual, *headers], encoding="utf-8")  # as sinks get them; the default takes ASCII alone
+
+
+def transport_of(tls: ssl.SSLContext, *, proxy: str | None, connections: int) -> httpx.AsyncBaseTransport:
+    """A transport for this many connections at a time, 0 for any number; opened by its first request."""
 
     def session() -> aiohttp.ClientSession:
         connector = OneAnswerConnector(
@@ -242,18 +259,43 @@ def http_client(
             max_field_size=LONGEST_LINE,
         )
 
-    proxy = httpx.Proxy(transport.proxy) if transport.proxy else None
-    return DirectClient(
-        AiohttpTransport(client=session, verify=tls, trust_env=False, proxy=proxy),
-        httpx.Headers(
-            [
-                ("Accept", "application/json"),
-                ("Accept-Encoding", "gzip"),
-                ("User-Agent", f"poller/{__version__}"),
-                *headers,
-            ],
-            encoding="utf-8",  # as sinks get them; the default takes ASCII alone
-        ),
+    return AiohttpTransport(client=session, verify=tls, trust_env=False, proxy=httpx.Proxy(proxy) if proxy else None)
+
+
+class SharedConnections:
+    """The connections of the sources of a process that name no certificate files.
+
+    Sources of one server use each other's connections, as their requests differ in headers alone: a thousand users of
+    an API need no thousand connections, nor TLS handshakes. How many requests a source has under way is its own limit.
+    """
+
+    def __init__(self) -> None:
+        """Begin without connections."""
+        self._transports: dict[tuple[str | None, bool], httpx.AsyncBaseTransport] = {}
+
+    def through(self, proxy: str | None, *, uses_tls: bool) -> httpx.AsyncBaseTransport:
+        """The transport through this proxy, or without one. It is not closed by its users."""
+        found = self._transports.get((proxy, uses_tls))
+        if found is None:
+            tls = _system_tls() if uses_tls else _no_tls()
+            found = self._transports[proxy, uses_tls] = transport_of(tls, proxy=proxy, connections=0)
+        return found
+
+    async def aclose(self) -> None:
+        """Close all of them, after their users."""
+        transports, self._transports = self._transports, {}
+        for one in transports.values():
+            await one.aclose()
+
+
+def http_client(transport: Transport, tls: ssl.SSLContext, *, connections: int) -> httpx.AsyncClient:
+    """A client for this many connections, not open yet. The headers of ``transport`` are for the API only."""
+    return httpx.AsyncClient(
+        transport=transport_of(tls, proxy=transport.proxy, connections=connections),
+        headers=_usual(()),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        timeout=None,  # noqa: S113 -- the caller limits the whole exchange
+        trust_env=False,
     )
 
 

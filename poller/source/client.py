@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -40,9 +40,10 @@ from poller.http.transport import (
     CertificateFiles,
     ConnectionClosedEarly,
     DirectClient,
+    SharedConnections,
     Transport,
-    http_client,
     reason_of,
+    transport_of,
 )
 from poller.limits import ConcurrencyLimit, RateLimiter, http_date
 from poller.source.feed import RoundResult
@@ -136,6 +137,7 @@ class ApiClient:
         transport: Transport | None = None,
         clock: Clock,
         series: SourceSeries | None = None,
+        shared: SharedConnections | None = None,
     ) -> None:
         """Set up the client; :meth:`__aenter__` opens it.
 
@@ -146,6 +148,7 @@ class ApiClient:
             transport: the connection settings.
             clock: the store's, where there is a store.
             series: counts the requests.
+            shared: the connections of all sources; without them it has its own.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
@@ -153,7 +156,9 @@ class ApiClient:
         self._credential = credential or NoCredential()
         limits = limits or ClientLimits()
         self._base_url = base_url
-        self._exchange = HttpSession(base_url, limits, transport or Transport(), clock=clock, series=series)
+        self._exchange = HttpSession(
+            base_url, limits, transport or Transport(), clock=clock, series=series, shared=shared
+        )
         self._series = series
         self._clock = clock
         self._gate = RequestGate(self._clock)
@@ -377,8 +382,11 @@ class HttpSession:
         *,
         clock: Clock,
         series: SourceSeries | None = None,
+        shared: SharedConnections | None = None,
     ) -> None:
         """Set up the session; :meth:`__aenter__` opens it.
+
+        ``shared``: where its connections are, unless it has certificate files.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
@@ -390,33 +398,44 @@ class HttpSession:
         self._series = series
         self._secrets = tuple(value for _, value in transport.headers if len(value) >= _SECRET)
         self._certificates = CertificateFiles(transport)
+        self._shared = None if self._certificates.are_named else shared
+        self._is_open = False
         self._tls: ssl.SSLContext | None = None
         self._http: DirectClient | None = None
         self._earlier: DirectClient | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the pool; connections are made when they are needed."""
-        await self._client()
+        """Permit requests; connections are made, and certificate authorities loaded, when they are needed."""
+        self._is_open = True
         return self
 
     async def _client(self) -> DirectClient:
         """The client with the present certificates; the one before it ends its requests, and any other is closed."""
+        if self._shared is not None:
+            if self._http is None:
+                proxy = self._transport.proxy
+                uses_tls = proxy is not None or not self._base_url.startswith("http://")
+                self._http = DirectClient(self._shared.through(proxy, uses_tls=uses_tls), self._headers)
+            return self._http
         tls = self._certificates.context()
         if self._http is None or tls is not self._tls:
             self._tls = tls
-            headers = self._transport.headers
-            if not any(name.lower() == "cache-control" for name, _ in headers):
-                headers = (_PRESENT, *headers)
-            client = http_client(self._transport, tls, connections=self._limits.concurrency, headers=headers)
-            closed, self._earlier, self._http = self._earlier, self._http, await client.__aenter__()
+            own = transport_of(tls, proxy=self._transport.proxy, connections=self._limits.concurrency)
+            closed, self._earlier, self._http = self._earlier, self._http, DirectClient(own, self._headers)
             if closed is not None:
                 await closed.aclose()
         return self._http
 
+    @property
+    def _headers(self) -> Sequence[tuple[str, str]]:
+        headers = self._transport.headers
+        return headers if any(name.lower() == "cache-control" for name, _ in headers) else (_PRESENT, *headers)
+
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
-        clients = (self._earlier, self._http)
+        """Close all connections that are not shared."""
+        clients = (self._earlier, self._http) if self._shared is None else ()
         self._earlier = self._http = None
+        self._is_open = False
         for client in clients:
             if client is not None:
                 await client.aclose()
@@ -465,7 +484,7 @@ class HttpSession:
             return failed
 
     async def _get(self, path: str, params: Params, headers: Mapping[str, str], secrets: tuple[str, ...]) -> HttpReply:
-        if self._http is None:
+        if not self._is_open:
             raise RuntimeError("the client is not open")
         client = await self._client()
         url = httpx.URL(self._base_url + path, params=params) if params else httpx.URL(self._base_url + path)

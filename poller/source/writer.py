@@ -238,7 +238,7 @@ class RoundWriter:
         self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
         self._has_ended = False  # a delta, and that is not committed yet
         self._fields_before = state.fields
-        self._commits: CommitQueue[_PlannedCommit] = CommitQueue(self._write)
+        self._commits: CommitQueue[_PlannedCommit] = CommitQueue()
         self._depth = 0  # of blocks within each other
         self._rules = PublishRules(without(feed.ignore) if feed.ignore else None, round_start=state.sequence)
         self._versions = DeltaVersions()  # which the delta has shown that is being read
@@ -859,7 +859,7 @@ class RoundWriter:
             self._first_marks = {}
         if listings := self._with_records():
             commit = msgspec.structs.replace(commit, listings=listings)
-        await self._commits.put(_PlannedCommit(commit, tally, self._store.pack(commit)))
+        await self._commits.put(_PlannedCommit(commit, tally, self._store.pack(commit)), self._write)
         if self._written is not None:
             self._written.update(commit.snapshots)
             self._written.update(commit.held)
@@ -972,16 +972,20 @@ class CommitQueue(Generic[T]):
         unwritten: those that were put and are not written yet, in their order.
     """
 
-    def __init__(self, write: Callable[[T], Awaitable[None]]) -> None:
-        """``write`` writes one."""
+    def __init__(self) -> None:
+        """Begin without any."""
         self.unwritten: deque[T] = deque()
-        self._write = write
         self._writing: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None  # for the next one to be written
         self._is_stopped = False
 
-    async def put(self, planned: T) -> None:
+    async def put(self, planned: T, write: Callable[[T], Awaitable[None]]) -> None:
         """Write this one after those before; waits while too many are not written.
+
+        Args:
+            planned: the commit.
+            write: writes one; the same for all. It is not kept: its owner holds this queue, and both would be garbage
+                that only the collector finds.
 
         Raises:
             StoreError: one of those before was not written.
@@ -994,7 +998,7 @@ class CommitQueue(Generic[T]):
         if self._writing is not None and self._writing.done():
             self._writing.result()  # nothing is written after one that failed
             self._writing = None
-        self._writing = self._writing or asyncio.create_task(self._write_all())
+        self._writing = self._writing or asyncio.create_task(self._write_all(write))
 
     async def settle(self) -> None:
         """Wait until all are written. Cancelled, it stops.
@@ -1025,9 +1029,9 @@ class CommitQueue(Generic[T]):
         if writing.done():
             writing.result()
 
-    async def _write_all(self) -> None:
+    async def _write_all(self, write: Callable[[T], Awaitable[None]]) -> None:
         while self.unwritten and not self._is_stopped:
-            await self._write(self.unwritten[0])
+            await write(self.unwritten[0])
             self.unwritten.popleft()
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)

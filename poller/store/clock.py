@@ -13,7 +13,7 @@ was set, or another primary with another clock, is believed with the first reply
 **Invariants**
 
 - Only :meth:`StoreClock.ask` requests the time alone, once when a store is opened. Later replies come with the members'
-  beat, four times a second.
+  beat, once a second at least.
 - Before the first reply the wall clock is used; nothing is stored by it, because no store has answered.
 """
 

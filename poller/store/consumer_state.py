@@ -406,7 +406,7 @@ async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKey
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    others = [key for key in msgspec.structs.astuple(feed) if key != feed.lease]
+    others = [key for key in feed.all if key != feed.lease]
     keys = [feed.lease, *others, *chain.from_iterable(map(msgspec.structs.astuple, pairs))]
     with translated(client):
         return bool(await client.eval(FORGET_FEED, len(keys), *keys, nonce))

@@ -217,6 +217,7 @@ class FeedStore:
         self._sequence = 0
         self._asked = 0
         self._codec: SnapshotCodec | None = None
+        self._dictionaries: int | None = None  # how many the codec had that was dropped at rest; None: unknown
         self._commits = 0  # how many have come to an end
         self._may_convert = may_convert
         self._forms: Forms = "1 2"  # of the snapshots that are there once something was written
@@ -236,7 +237,8 @@ class FeedStore:
         before = self.lease.claimed
         if not before or self._asked != self.lease.asked:
             # Without the lease, another process may have added a dictionary, or counted otherwise.
-            self._codec, self._counts_fit = None, False
+            self._forget_codec()
+            self._counts_fit = False
         until = self.lease.claim()
         self._asked = self.lease.asked
         with translated(self._client):
@@ -249,7 +251,8 @@ class FeedStore:
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
         state, found = self._state(answer[0], now_ms=int(answer[2])), answer[1].decode()
         if state.generation != self._generation:
-            self._codec, self._counts_fit = None, False  # the dictionaries are gone with their state
+            self._forget_codec()  # the dictionaries are gone with their state
+            self._counts_fit = False
         self.lease.grant(until)
         self._generation, self._sequence = state.generation, state.sequence
         self._tombstones_counted = state.tombstones
@@ -271,7 +274,8 @@ class FeedStore:
         if forms == "1" and await self._may_convert():
             forms = "2" if state.kept_records == 0 else "1 2"
         if forms != self._forms:
-            self._forms, self._codec = forms, None
+            self._forms = forms
+            self._forget_codec()
 
     async def _convert(self, records: int | None = None) -> None:
         """Replace all snapshots of the first form; what cannot be read goes to its new name as it is.
@@ -589,7 +593,7 @@ class FeedStore:
         codec = await self._loaded()
         with suppress(UnknownDictionary, ValueError, IndexError):
             return _unpacked(stored, codec.decode, room=room)
-        self._codec = None  # another process may have added a dictionary
+        self._forget_codec()  # another process may have added a dictionary
         failures: dict[str, str] = {}
         snapshots = _unpacked(stored, (await self._loaded()).decode, room=room, failures=failures)
         if len(failures) > MANY and len(failures) > (len(snapshots) + len(failures)) / 2:
@@ -643,17 +647,17 @@ class FeedStore:
         Raises:
             StoreError: as there.
         """
-        codec = await self._loaded()
-        dictionary = codec.train_with(commit.snapshots)
-        known, now_ms = codec.dictionaries, milliseconds_of(self._clock.now())
-        if dictionary:
-            codec.add(*dictionary)
+        codec, dictionary, known = self._codec, None, self._dictionaries or 0
+        if commit.snapshots or (codec is None and self._dictionaries is None):
+            codec = await self._loaded()
+            dictionary = codec.train_with(commit.snapshots)
+        if codec is not None:
+            known = codec.dictionaries
+        now_ms = milliseconds_of(self._clock.now())
         try:
-            if packed is None or packed.codec is not codec:
-                packed = PackedCommit(codec, codec.encode_all(commit.snapshots))
             arguments = commit_arguments(
                 commit,
-                packed.stored,
+                _stored(commit, packed, codec, dictionary),
                 dictionary,
                 known=known,
                 nonce=self.lease.token,
@@ -663,7 +667,7 @@ class FeedStore:
             )
             await self._send(commit, arguments)
         except BaseException:
-            self._codec = None  # whatever has happened, only a commit that is known to be written leaves it in use
+            self._forget_codec()  # whatever has happened, only a commit that is known to be written leaves it in use
             raise
         finally:
             self._commits += 1
@@ -703,8 +707,32 @@ class FeedStore:
                 raise StoreError(f"{self.keys.dictionaries} holds what this version cannot read: {error}") from None
             if commits != self._commits:  # what was read may be from before the end of a commit
                 return codec
-            self._codec = codec
+            self._codec, self._dictionaries = codec, None
         return self._codec
+
+    def _forget_codec(self) -> None:
+        """The dictionaries may be others now."""
+        self._codec = self._dictionaries = None
+
+    def rest(self) -> None:
+        """Drop the dictionaries until a round needs them: 4 KiB of each of thousands of feeds.
+
+        How many there are is remembered, for a commit says it, and as long as the codec would be.
+        """
+        if self._codec is not None and self._codec.dictionaries:  # without one, it may hold samples of the first one
+            known = self._codec.dictionaries
+            self._codec, self._dictionaries = None, known
+
+
+def _stored(
+    commit: Commit, packed: PackedCommit | None, codec: SnapshotCodec | None, dictionary: tuple[int, bytes] | None
+) -> list[bytes]:
+    """The stored forms of a commit's snapshots. The codec, with a new dictionary; None: there are no snapshots."""
+    if codec is None:
+        return []
+    if dictionary is not None:
+        codec.add(*dictionary)
+    return packed.stored if packed is not None and packed.codec is codec else codec.encode_all(commit.snapshots)
 
 
 class _EventData(msgspec.Struct):

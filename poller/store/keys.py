@@ -81,6 +81,8 @@ expires (:mod:`poller.store.commands`).
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -97,23 +99,42 @@ KEY_TYPES: Final = {
 """The type of a key, by what it ends in; ``parked`` is of two types."""
 
 
-class FeedKeys(msgspec.Struct, frozen=True):
-    """The keys of one feed."""
+class _KeyOfFeed:
+    """A key of a feed, by its name."""
 
-    events: str
-    state: str
-    snapshots: str
-    dictionaries: str
-    lease: str
-    quarantine: str
-    rejected: str
-    qualifications: str
-    listings: str
-    held_versions: str
-    overruns: str
-    pause: str
-    page_digests: str
-    unlisted: str
+    __slots__ = ("_end",)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._end = f"}}:{name}"
+
+    def __get__(self, keys: FeedKeys | None, owner: type) -> str:
+        return f"{keys.beginning}{self._end}" if keys is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedKeys:
+    """The keys of one feed. They are made when they are needed: fourteen texts would be a kilobyte and a half.
+
+    Attributes:
+        beginning: of each: the prefix, and the feed in a brace.
+    """
+
+    beginning: str
+
+    events = _KeyOfFeed()
+    state = _KeyOfFeed()
+    snapshots = _KeyOfFeed()
+    dictionaries = _KeyOfFeed()
+    lease = _KeyOfFeed()
+    quarantine = _KeyOfFeed()
+    rejected = _KeyOfFeed()
+    qualifications = _KeyOfFeed()
+    listings = _KeyOfFeed()
+    held_versions = _KeyOfFeed()
+    overruns = _KeyOfFeed()
+    pause = _KeyOfFeed()
+    page_digests = _KeyOfFeed()
+    unlisted = _KeyOfFeed()
 
     @staticmethod
     def of(prefix: str, feed: str) -> FeedKeys:
@@ -121,15 +142,23 @@ class FeedKeys(msgspec.Struct, frozen=True):
         return _keys_of_feed(prefix, feed)
 
     @property
+    def all(self) -> list[str]:
+        """Each of them."""
+        return [f"{self.beginning}}}:{name}" for name in FEED_KEYS]
+
+    @property
     def feed(self) -> str:
         """``SOURCE/NAME``."""
-        return self.events.rpartition("{")[2].partition("}")[0]
+        return sys.intern(self.beginning.rpartition("{")[2])  # a dozen parts of a daemon have it
+
+
+FEED_KEYS: Final = tuple(name for name, one in vars(FeedKeys).items() if isinstance(one, _KeyOfFeed))
+"""The names of a feed's keys."""
 
 
 @lru_cache(maxsize=16_384)
 def _keys_of_feed(prefix: str, feed: str) -> FeedKeys:
-    # A kilobyte and a half, of which five parts of a process would each have one.
-    return FeedKeys(*(f"{prefix}:{{{feed}}}:{name}" for name in FeedKeys.__struct_fields__))
+    return FeedKeys(f"{prefix}:{{{feed}")
 
 
 class ConsumerKeys(msgspec.Struct, frozen=True):

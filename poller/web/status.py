@@ -243,7 +243,7 @@ class OverviewCache:
 
 _ONE: Final = "/feeds/{source}/{name}"
 _BY: Final = "an operator, by HTTP"
-_PATIENCE: Final = timedelta(seconds=2)  # for a daemon to reply; it looks four times a second
+_PATIENCE: Final = timedelta(seconds=2)  # for a daemon to reply; it looks once a second at least
 
 
 def feed_routes(backing: AppContext, admission: Authorizer) -> list[Route]:

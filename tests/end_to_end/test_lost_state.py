@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from poller.clock import rfc3339
+from poller.store.keys import FEED_KEYS
 from poller.store.stream import EntryId
 from tests.harness.checker import judge
 from tests.harness.json_values import read
@@ -126,7 +127,7 @@ async def test_another_installations_data(tmp_path: Path, store: str) -> None:
     async with reading(tmp_path, store, resources=["contractTypes"]) as scene:
         client, keys = scene.played.client, scene.feeds[0].store.keys
         await scene.good_rounds()
-        names = [getattr(keys, name) for name in keys.__struct_fields__ if name != "lease"]
+        names = [getattr(keys, name) for name in FEED_KEYS if name != "lease"]
         dumped = {name: await client.dump(name) for name in names}
         scene.source.change(200)
         await scene.good_rounds()

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 from poller.auth.oauth import ClientCredentials, OAuthClient
 from poller.clock import Clock
 from poller.errors import SourceUnavailable
-from poller.http.transport import Transport, reason_of
+from poller.http.transport import SharedConnections, Transport, reason_of
 from poller.limits import http_date, pause_requested
 from poller.source.client import ClientLimits, HttpSession
 from tests.harness.lookups import without_lookups
+from tests.harness.waiting import until
 from tests.receiver import FLOOD, flooded
-from tests.source.api import http, serving
+from tests.source.api import Flying, http, serving
 from tests.source.clients import client_of, failure_of, keep
 
 
@@ -311,6 +312,87 @@ async def test_an_https_api_is_reached_through_the_proxy(certificates: Certifica
         assert [head.split("\r\n")[0] for head in seen] == [f"CONNECT {api.url.removeprefix('https://')} HTTP/1.1"]
         assert "Bearer" not in seen[0]
         assert "X-Tenant" not in seen[0]
+
+
+class KeptConnections:
+    """A server that keeps its connections; of each request it notes the connection and what is asked by whom."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, str, str]] = []
+        self.open = self.all = 0
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number, self.all, self.open = self.all, self.all + 1, self.open + 1
+        with closing(writer), suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                named = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
+                self.requests.append((number, head.split(" ")[1], named.get("x-tenant", "")))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        self.open -= 1
+
+
+@asynccontextmanager
+async def keeping_connections() -> AsyncIterator[tuple[str, KeptConnections]]:
+    kept = KeptConnections()
+    server = await asyncio.start_server(kept.connected, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", kept
+        await until(lambda: not kept.open, "all connections to end")
+
+
+async def test_sources_of_one_server_share_its_connections(certificates: Certificates) -> None:
+    """Each request has the headers of its own source; a source that ends leaves the others their connection.
+
+    One with certificate files has a connection of its own, for others' connections were made without them.
+    """
+    async with keeping_connections() as (url, kept), aclosing(SharedConnections()) as shared:
+        tenant = Transport(headers=(("X-Tenant", "t"),))
+        async with client_of(url, transport=tenant, shared=shared) as second:
+            async with client_of(url + "/v1", shared=shared) as first:
+                assert await first.get("/x") == b"ok"
+                assert await second.get("/x") == b"ok"
+            assert await second.get("/y") == b"ok"
+            async with client_of(url, transport=Transport(certificates.file), shared=shared) as other:
+                assert await other.get("/z") == b"ok"
+            assert kept.requests == [(0, "/v1/x", ""), (0, "/x", "t"), (0, "/y", "t"), (1, "/z", "")]
+
+
+async def test_a_source_that_hangs_takes_no_shared_connection_from_others() -> None:
+    """Each source has as many requests under way as it may, whatever the others have."""
+    flying = Flying(5)
+    async with (
+        serving(flying.answer) as api,
+        aclosing(SharedConnections()) as shared,
+        client_of(api.url, limits=ClientLimits(concurrency=2), shared=shared) as first,
+        client_of(api.url, limits=ClientLimits(concurrency=3), shared=shared) as second,
+    ):
+        await asyncio.gather(*(one.get("/x") for one in [first] * 4 + [second] * 6))
+    assert flying.most == 5
+
+
+async def test_a_proxy_is_used_by_the_sources_that_name_it() -> None:
+    """Sources with a proxy share no connections with those that have none."""
+    async with (
+        keeping_connections() as (url, kept),
+        serving(http(200, b"by proxy")) as proxy,
+        aclosing(SharedConnections()) as shared,
+        client_of(url, transport=Transport(proxy=proxy.url), shared=shared) as first,
+        client_of(url, shared=shared) as second,
+    ):
+        assert (await first.get("/x"), await second.get("/x")) == (b"by proxy", b"ok")
+    assert [target for _, target, _ in kept.requests] == ["/x"]
+
+
+async def test_shared_connections_trust_the_authorities_of_the_system_alone(certificates: Certificates) -> None:
+    """A server of a private authority is trusted by the source that names it, and by no other one."""
+    async with serving(http(200, b"ok"), tls=certificates.server) as api, aclosing(SharedConnections()) as shared:
+        async with client_of(api.url, transport=Transport(certificates.file), shared=shared) as knowing:
+            assert await knowing.get("/x") == b"ok"
+        async with client_of(api.url, shared=shared) as other:
+            assert "certificate is not accepted" in str(await failure_of(other))
 
 
 async def test_a_proxy_that_refuses_is_named(certificates: Certificates) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys
+from poller.store.keys import FEED_KEYS, ConsumerKeys, MemberKeys, SubscriptionKeys
 from tests.harness.scene import RESOURCES
 
 if TYPE_CHECKING:
@@ -418,7 +418,7 @@ def _key(rng: Random, plan: Plan) -> str:
     """A key of the store, without its prefix: each family is as likely as another of its scope."""
     scope = rng.choice(("feed", "feed", "consumer", "consumer", "subscriptions", "members"))
     if scope == "feed":
-        return f"{{acme/{_resource(rng, plan)}}}:{rng.choice(FeedKeys.__struct_fields__)}"
+        return f"{{acme/{_resource(rng, plan)}}}:{rng.choice(FEED_KEYS)}"
     if scope == "consumer":
         tail = f"sub:{_sink(rng, plan)}:{rng.choice(ConsumerKeys.__struct_fields__)}"
         return f"{{acme/{_resource(rng, plan)}}}:{tail}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys
+from poller.store.keys import FEED_KEYS, ConsumerKeys, MemberKeys, SubscriptionKeys
 from tests.harness.json_values import read as read_json
 from tests.harness.scene import stream
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from poller.control.status import FeedStatus, SubscriptionStatus
 
-_OF_FEEDS: Final = frozenset(FeedKeys.__struct_fields__)
+_OF_FEEDS: Final = frozenset(FEED_KEYS)
 _OF_CONSUMERS: Final = frozenset(ConsumerKeys.__struct_fields__)
 _OTHERS: Final = {
     "subscriptions": frozenset(SubscriptionKeys.__struct_fields__),

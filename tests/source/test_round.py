@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from poller.changes.plan import Commit
 from poller.errors import SourceRefused
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import SLICE_RECORDS, ListQuery
+from poller.source.writer import CommitQueue, RoundWriter
 from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN, ID_FIELD, ORIGIN, READ_AT
 from tests.source.round_sides import ACHIEVEMENTS, DAY, DOWN, FEED, NOON, Round, Script, records
 
@@ -296,3 +298,25 @@ async def test_two_versions_without_times_end_with_the_last_seen() -> None:
     feed = Round()
     await feed(Script().on([*records("a", value=2), *records("a", value=1)], delta="d1"))
     assert [event["data"]["record"]["n"] for event in feed.store.events] == [1]
+
+
+async def test_a_round_is_freed_when_it_has_ended(read: Round) -> None:
+    """Law: no part of a round waits for the collector of cycles; of thousands of feeds that would be megabytes.
+
+    A baseline, a delta, and a full reading of two pages with deltas beside it.
+    """
+    before = _parts_of_rounds()  # failures of other tests may keep some
+    gc.disable()
+    try:
+        await read(Script().on(records("b", value=2), since="d1", delta="d3"))
+        read.clock.pass_by(DAY)
+        script = Script().on(records("a"), further="p", delta="d9").on(records("b", value=2), page="p", delta="d9")
+        result = await read(script.on(records("c"), since="d3", delta="d4").on([], since="d4", delta="d4"))
+        left = [one for one in _parts_of_rounds() if not any(one is other for other in before)]
+    finally:
+        gc.enable()
+    assert (result.mode, result.created, left) == (RoundMode.RECONCILE, 1, [])
+
+
+def _parts_of_rounds() -> list[object]:
+    return [one for one in gc.get_objects() if isinstance(one, RoundWriter | CommitQueue)]

@@ -52,9 +52,9 @@ class Store:
 
 
 @asynccontextmanager
-async def in_order(store: Store) -> AsyncIterator[CommitQueue[int]]:
+async def in_order() -> AsyncIterator[CommitQueue[int]]:
     """Settled at the end, stopped by an error."""
-    commits = CommitQueue(store.commit)
+    commits: CommitQueue[int] = CommitQueue()
     try:
         yield commits
         await commits.settle()
@@ -66,9 +66,9 @@ async def test_all_are_written_in_their_order() -> None:
     """When they are settled, everything is written in the given order."""
     store = Store()
     store.gate.set()
-    async with in_order(store) as commits:
+    async with in_order() as commits:
         for number in range(20):
-            await commits.put(number)
+            await commits.put(number, store.commit)
     assert store.written == list(range(20))
     assert not commits.unwritten
 
@@ -76,12 +76,12 @@ async def test_all_are_written_in_their_order() -> None:
 async def test_the_next_are_planned_while_one_is_on_its_way() -> None:
     """Planning goes on while one commit is in flight and three wait."""
     store = Store()
-    async with in_order(store) as commits:
+    async with in_order() as commits:
         for number in (1, 2, 3, 4):
-            await commits.put(number)
+            await commits.put(number, store.commit)
         await store.started.wait()
         assert (store.begun, store.written, list(commits.unwritten)) == ([1], [], [1, 2, 3, 4])
-        fifth = asyncio.ensure_future(commits.put(5))
+        fifth = asyncio.ensure_future(commits.put(5, store.commit))
         for _ in range(10):
             await asyncio.sleep(0)
         assert not fifth.done()
@@ -94,9 +94,9 @@ async def test_after_a_pause_more_are_written() -> None:
     """When all are written, the next one is written as well."""
     store = Store()
     store.gate.set()
-    async with in_order(store) as commits:
+    async with in_order() as commits:
         for number in range(3):
-            await commits.put(number)
+            await commits.put(number, store.commit)
             await commits.settle()
             assert store.written[-1] == number
 
@@ -105,12 +105,12 @@ async def test_nothing_is_put_behind_one_that_failed() -> None:
     """Law: also if the failure was not noticed yet."""
     store = Store(fails_at=1)
     store.gate.set()
-    commits = CommitQueue(store.commit)
-    await commits.put(1)
+    commits: CommitQueue[int] = CommitQueue()
+    await commits.put(1, store.commit)
     for _ in range(10):
         await asyncio.sleep(0)
     with pytest.raises(ValueError, match="1 is refused"):
-        await commits.put(2)
+        await commits.put(2, store.commit)
     await commits.stop()
     assert store.begun == [1]
 
@@ -120,9 +120,9 @@ async def test_none_is_written_after_one_that_failed() -> None:
     store = Store(fails_at=2)
     store.gate.set()
     with pytest.raises(ValueError, match="2 is refused"):
-        async with in_order(store) as commits:
+        async with in_order() as commits:
             for number in range(1, 9):
-                await commits.put(number)
+                await commits.put(number, store.commit)
     assert store.written == [1]
     assert store.begun == [1, 2]
 
@@ -132,8 +132,8 @@ async def test_a_failure_of_the_last_one_comes_out_too() -> None:
     store = Store(fails_at=1)
     store.gate.set()
     with pytest.raises(ValueError, match="1 is refused"):
-        async with in_order(store) as commits:
-            await commits.put(1)
+        async with in_order() as commits:
+            await commits.put(1, store.commit)
 
 
 async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> None:
@@ -141,9 +141,9 @@ async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> 
     store = Store()
 
     async def round_() -> None:
-        async with in_order(store) as commits:
+        async with in_order() as commits:
             for number in range(1, 9):
-                await commits.put(number)
+                await commits.put(number, store.commit)
 
     running = asyncio.create_task(round_())
     await store.started.wait()
@@ -158,15 +158,15 @@ async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> 
 async def test_once_stopped_nothing_is_written() -> None:
     """What waited is dropped, and what comes is refused."""
     store = Store()
-    commits = CommitQueue(store.commit)
+    commits: CommitQueue[int] = CommitQueue()
     for number in (1, 2, 3):
-        await commits.put(number)
+        await commits.put(number, store.commit)
     await store.started.wait()
     store.gate.set()
     await commits.stop()
     await commits.settle()
     with pytest.raises(StoreError):
-        await commits.put(4)
+        await commits.put(4, store.commit)
     assert (store.written, list(commits.unwritten)) == ([1], [])
 
 
@@ -174,9 +174,9 @@ async def test_an_error_of_the_planner_stops_it_too() -> None:
     """What raises inside the block is raised by the block, with nothing left running."""
     store = Store()
     with pytest.raises(KeyError):
-        async with in_order(store) as commits:
-            await commits.put(1)
-            await commits.put(2)
+        async with in_order() as commits:
+            await commits.put(1, store.commit)
+            await commits.put(2, store.commit)
             raise KeyError
     assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -16,7 +16,7 @@ from poller.clock import moment_of
 from poller.redis.client import commands
 from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import FeedState, state_of
-from poller.store.keys import FeedKeys, remembered_key
+from poller.store.keys import FEED_KEYS, FeedKeys, remembered_key
 from poller.store.recovery import FeedMemory, HighWaterMark
 from poller.store.scripts import COMMIT, SHEBANG
 from poller.store.snapshots import SnapshotCodec, key_of
@@ -35,7 +35,7 @@ Sent = tuple[Planned, Commit]
 FEED = "acme/contractTypes"
 KEYS = FeedKeys.of("poller", FEED)
 NOTES = remembered_key("poller")
-ALL = [str(getattr(KEYS, name)) for name in KEYS.__struct_fields__ if name != "lease"]
+ALL = [str(getattr(KEYS, name)) for name in FEED_KEYS if name != "lease"]
 RECORDED = "2026-01-02T03:04:05.678Z"
 
 _read = record_reader("id")

@@ -37,7 +37,7 @@ from poller.store.feed import (
     rejected_digest,
 )
 from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
-from poller.store.keys import FeedKeys
+from poller.store.keys import FEED_KEYS, FeedKeys
 from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import SAMPLES, UNPACKED, SnapshotCodec
 from poller.telemetry import tracing
@@ -395,6 +395,76 @@ class LateAnswer:
         return answer
 
 
+class CountedReads:
+    """A client that counts how often dictionaries are read."""
+
+    def __init__(self, client: Redis) -> None:
+        self.count = 0
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def hgetall(self, key: str) -> dict[bytes, bytes]:
+        self.count += key == KEYS.dictionaries
+        return cast("dict[bytes, bytes]", await self._client.hgetall(key))
+
+
+async def resting(client: CountedReads) -> FeedStore:
+    """A feed that has a dictionary, after its first round."""
+    store = opened_by(cast("Redis", client))("a")
+    await write(store, [unavailability(number) for number in range(SAMPLES)])
+    store.rest()
+    assert client.count == 1
+    return store
+
+
+async def marked(store: FeedStore, query: str) -> None:
+    """A round that leaves a mark alone."""
+    state = await begun(store)
+    await store.commit(Commit(state.generation, state.sequence, marks={"query": query}))
+
+
+async def test_a_feed_at_rest_has_no_dictionary(store_client: Redis) -> None:
+    """Law: rounds without changes read none, and one with changes reads it once."""
+    client = CountedReads(store_client)
+    store = await resting(client)
+    await marked(store, "needs none")
+    store.rest()
+    assert client.count == 1
+    for number in range(2):
+        commit = await write(store, [unavailability(SAMPLES + number)])
+        assert (await store.known(list(commit.snapshots))).keys() == commit.snapshots.keys()
+        store.rest()
+        assert client.count == 2 + number
+    assert len(await events(store_client)) == SAMPLES + 2
+
+
+async def test_the_number_of_dictionaries_that_is_remembered_is_checked(store_client: Redis) -> None:
+    """Law: a mark is refused if a dictionary was added behind the back of a feed at rest; the next round has it."""
+    store = await resting(CountedReads(store_client))
+    state = await begun(store)
+    await store_client.hset(KEYS.dictionaries, "2", b"written by another")
+    with pytest.raises(Stale):
+        await store.commit(Commit(state.generation, state.sequence, marks={"query": "q"}))
+    await marked(store, "after")
+    assert await store_client.hget(KEYS.state, "query") == b"after"
+
+
+async def test_the_number_of_dictionaries_goes_with_the_lease_and_the_generation(store_client: Redis) -> None:
+    """Law: what others have added while the lease was theirs, or a flush has taken, is no reason to refuse a mark."""
+    store = await resting(CountedReads(store_client))
+    await store_client.set(KEYS.lease, "another's")
+    assert isinstance(await store.open_round(), HeldElsewhere)
+    await store_client.hset(KEYS.dictionaries, "2", b"written by another")
+    await store_client.delete(KEYS.lease)
+    await marked(store, "of the lease")
+    store.rest()
+    await flushed(store_client)
+    await marked(store, "of the generation")
+    assert await store_client.hget(KEYS.state, "query") == b"of the generation"
+
+
 async def test_dictionaries_that_are_read_while_one_is_written_do_not_hide_it(
     opened: Open, store_client: Redis
 ) -> None:
@@ -722,7 +792,7 @@ async def test_a_round_that_is_cancelled_at_its_start_waits_for_the_answer(serve
 
 async def test_all_keys_of_a_feed_share_one_hash_tag() -> None:
     """Law: all keys of a feed are in one slot, so that one script can use them on a cluster."""
-    names = [getattr(KEYS, name) for name in KEYS.__struct_fields__]
+    names = [getattr(KEYS, name) for name in FEED_KEYS]
     assert {name.partition("}")[0] for name in names} == {"poller:{acme/employmentUnavailabilities"}
     assert KEYS.events == "poller:{acme/employmentUnavailabilities}:events"
 

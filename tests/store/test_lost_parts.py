@@ -15,7 +15,7 @@ from poller.errors import Stale
 from poller.store.commands import RoundRequest, request_round
 from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import DELTA_TOKEN, READ_AT, FeedState, Loss
-from poller.store.keys import remembered_key
+from poller.store.keys import FEED_KEYS, remembered_key
 from poller.store.lease import HeldElsewhere
 from poller.store.recovery import NOTE_EVERY, FeedMemory, high_water_marks
 from poller.store.snapshots import SAMPLES
@@ -425,7 +425,7 @@ async def test_who_does_not_have_the_lease_finds_nothing(store_client: Redis) ->
 
 
 def every_key() -> list[str]:
-    return [str(getattr(KEYS, name)) for name in KEYS.__struct_fields__]
+    return [str(getattr(KEYS, name)) for name in FEED_KEYS]
 
 
 async def gone(client: Redis, *keys: str) -> None:

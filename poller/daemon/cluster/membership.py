@@ -1,7 +1,8 @@
 """The list of live processes, and this process's entry in it.
 
-The list is read four times a second; listeners are called when it has changed. The entry of this process is renewed
-every third of a lease's lifetime. While the store is unavailable, the list stays as it was read last.
+The list is read four times a second, and once a second by a process that is alone in it; listeners are called when it
+has changed. The entry of this process is renewed every third of a lease's lifetime. While the store is unavailable, the
+list stays as it was read last.
 
 Whatever else a process reads again and again goes with that reading (``Membership.ask``): all of it is one request.
 
@@ -37,6 +38,7 @@ from poller.store.scripts import ScriptQuestion, ScriptQuestions
 from poller.telemetry.logs import LogOnce
 
 LOOK_SECONDS: Final = 0.25
+_ALONE: Final = 4  # times as long: no other process hands over leases, and commands may wait for a second
 _AFTER_FAULT: Final = 5.0  # seconds
 _WHO: Final = "the list of processes"
 _SOON: Final = 3  # terms; one that has gone sooner after it came may do so again
@@ -87,7 +89,7 @@ class Membership:
     Attributes:
         name: of this process.
         seen: the list as it was read last.
-        ask: sends a script with the next reading of the list, within :data:`LOOK_SECONDS`; see
+        ask: sends a script with the next reading of the list, within :data:`LOOK_SECONDS`, or a second; see
             :meth:`poller.store.scripts.ScriptQuestions.ask`.
     """
 
@@ -107,7 +109,7 @@ class Membership:
             ttl: the lifetime of an entry.
             watch: is informed when the store fails.
             clock: of this process.
-            look_seconds: between two reads.
+            look_seconds: between two reads, if other processes are there.
         """
         self.name = members.name
         self.seen = MemberList()
@@ -211,7 +213,8 @@ class Membership:
             except Exception:  # noqa: BLE001 -- without the list, commands and subscriptions would be unread, silently
                 _log.exception("the other processes cannot be seen")
                 await self._clock.sleep(_AFTER_FAULT)
-            await self._clock.wait(self._wake, self._look_seconds)
+            is_alone = self.seen.roles.keys() == {self.name}
+            await self._clock.wait(self._wake, self._look_seconds * (_ALONE if is_alone else 1))
 
     async def _met(self) -> None:
         tell, self._tell = self._tell, False

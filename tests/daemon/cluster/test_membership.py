@@ -201,6 +201,29 @@ async def test_one_that_crashes_again_and_again_is_given_leases_once(client: Red
             await show("one")
 
 
+async def test_one_that_is_alone_looks_less_often(client: Redis) -> None:
+    """Law: a process reads the list four times as often once it has seen another one, and as long as that is there."""
+    slept: list[float] = []
+
+    class Waits(StubClock):
+        async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+            slept.append(seconds)
+            return await super().wait(event, 0.001)
+
+    members = MadeUp(client)
+    clock = Waits(monotonic=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", clock=clock)
+    membership = Membership(members, ttl=TERM, watch=watch, clock=clock, look_seconds=1)
+    membership.join("poll")
+    async with membership.running():
+        for names, seconds in ((("one",), 4), (("one", "two"), 1), (("two",), 1), (("one",), 4), ((), 1)):
+            members.made = MemberList(" ".join(names) or "none", dict.fromkeys(names, frozenset({"poll"})))
+            await until(lambda: membership.seen is members.made, "a reading")
+            slept.clear()
+            await until(lambda: len(slept) > 2, "some more")
+            assert set(slept[1:]) == {seconds}
+
+
 COUNT = ScriptCall("return redis.call('INCR', KEYS[1])", ("poller:{one}:n",))
 
 
