@@ -19,8 +19,9 @@ later has greater entries. So a consumer that reads records and then the stream 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
@@ -150,7 +151,7 @@ class RecordChunk(msgspec.Struct, frozen=True):
         restarted: whether the scan began again, because the position had lost its meaning.
     """
 
-    records: Iterable[StoredRecord]
+    records: RecordsOnDemand
     next: ScanPosition | None
     as_of: AsOf
     generation: str
@@ -292,6 +293,15 @@ class RecordsOnDemand:
                 self._reader.pass_over(record)
             else:
                 yield record
+
+    @property
+    def digest(self) -> str:
+        """Of the snapshots and their feed: the same as long as nothing of them changes."""
+        reading, digest = self._reading, blake2b(digest_size=16)
+        digest.update(f"{reading.generation}\0{reading.id_field}".encode())
+        for name, stored in reading.stored:
+            digest.update(b"\0%d\0%d\0%b%b" % (len(name), len(stored), name, stored))
+        return digest.hexdigest()
 
 
 class _Reading(msgspec.Struct, frozen=True):
