@@ -179,7 +179,7 @@ class FeedRecords:
         record, found = await self.find(text)
         if record is None:
             raise RecordUnknown(
-                f'{self.feed.id} has no record with the id "{one_line(text)}" and never had one; '
+                f'{self.feed.id} has no record with the id "{one_line(text)}", live or removed; '
                 f"ids are compared as received, and `poller records list {self.feed.id}` shows them"
             )
         if record.unreadable:

@@ -57,16 +57,20 @@ _LARGEST_CURSOR: Final = 2**64 - 1
 _log = structlog.get_logger("poller.store")
 
 
-class AsOf(msgspec.Struct, frozen=True, order=True):
+class AsOf(msgspec.Struct, frozen=True):
     """A moment of a feed.
 
     Attributes:
-        entry: id of the last entry that its stream was given; :data:`~poller.store.stream.EARLIEST` for none.
+        entry: id of the last entry that its stream was given; ``0-0`` for none.
         sequence: of its last event; 0 for none.
     """
 
     entry: str
     sequence: int
+
+    def is_before(self, other: AsOf) -> bool:
+        """Whether the stream or the sequence has gone on since: the other moment is a later one."""
+        return EntryId.parse(self.entry) < EntryId.parse(other.entry) or self.sequence < other.sequence
 
 
 class ScanPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -282,6 +286,11 @@ class RecordsOnDemand:
         """Take the reader, which counts what cannot be read, and what it has read."""
         self._reader = reader
         self._reading = reading
+
+    @property
+    def live(self) -> int:
+        """How many there are, those that cannot be read included; nothing is unpacked."""
+        return sum(not SnapshotCodec.removed(stored) for _, stored in self._reading.stored)
 
     def __iter__(self) -> Iterator[StoredRecord]:
         """Them."""

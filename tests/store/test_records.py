@@ -25,6 +25,7 @@ from poller.errors import Converting
 from poller.redis.client import commands
 from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import FORMS
+from poller.store.keys import FeedKeys
 from poller.store.records import LOOKED_UP, AsOf, RecordChunk, RecordReader, ScanPosition, StoredRecord
 from poller.store.snapshots import SAMPLES, SnapshotCodec, name_of
 from poller.store.stream import EntryId
@@ -37,9 +38,9 @@ from tests.store.test_feed import FRAME, KEYS, begun, write
 CODEC = SnapshotCodec()
 
 
-def opened(client: Redis) -> FeedStore:
+def opened(client: Redis, keys: FeedKeys = KEYS) -> FeedStore:
     clock = StubClock(now=lambda: moment_of(1_767_323_045_000))
-    return FeedStore(client, FeedScripts(client), KEYS, nonce="a", lease=timedelta(seconds=600), clock=clock)
+    return FeedStore(client, FeedScripts(client), keys, nonce="a", lease=timedelta(seconds=600), clock=clock)
 
 
 def a_record(key: str, number: int) -> bytes:
