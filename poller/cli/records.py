@@ -146,13 +146,16 @@ async def _lines(records: FeedRecords, clock: Clock) -> AsyncGenerator[RecordLin
     from poller.errors import Converting
 
     position, generation, until = None, None, clock.monotonic() + _CONVERTED_WITHIN.total_seconds()
+    is_waiting = False
     while True:
         try:
             chunk = await records.reader.scan(position)
         except Converting as error:
             if clock.monotonic() > until:
                 raise
-            warn(f"{error}; waiting")
+            if not is_waiting:
+                is_waiting = True
+                warn(f"{error}; waiting")
             await clock.sleep(_AGAIN_SECONDS)
             continue
         if generation not in (None, chunk.generation):

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from redis.asyncio import Redis
 
+from poller.cli.records import _lines
+from poller.clock import Clock
+from poller.config.load import load
+from poller.control.records import FeedRecords
+from poller.errors import PollerError
 from poller.redis.client import commands
 from poller.sandbox.history import History
 from poller.sandbox.server import SANDBOX_TOKEN, SEEDED_AT, serving
+from poller.store.feed_state import FORMS
 from tests.cli.commands import Ended
 from tests.cli.conftest import Poller, started
 from tests.harness.waiting import patience
@@ -96,6 +103,22 @@ async def test_a_reader_that_leaves_ends_the_list(scene: Scene, tmp_path: Path) 
             assert await process.wait() == 0
 
 
+async def test_a_list_of_a_feed_that_was_reset_is_an_error(scene: Scene) -> None:
+    """Law: a list that goes on after a conversion is complete; one whose feed was reset ends with an error."""
+    await write(opened(scene.store), [raw(f"r{number}", "x") for number in range(900)])
+    records = FeedRecords(scene.store, load(scene.file, {}), FEED, clock=Clock())
+    async with aclosing(_lines(records, Clock())) as lines:
+        seen = {(await anext(lines)).id}
+        await scene.store.hset(KEYS.state, cast("Any", FORMS), "2 after 1")
+        seen |= {line.id async for line in lines}
+    assert len(seen) == 900
+    async with aclosing(_lines(records, Clock())) as lines:
+        await anext(lines)
+        await scene.store.hset(KEYS.state, "generation", "other")
+        with pytest.raises(PollerError, match="was reset meanwhile"):
+            assert [line async for line in lines] == []
+
+
 async def test_one_record_is_shown(scene: Scene) -> None:
     """Law: a record is found by its id as received, a UUID in any case, an integer by its digits."""
     store = opened(scene.store)
@@ -143,7 +166,7 @@ async def test_what_is_known_of_its_readings_is_shown(scene: Scene) -> None:
 async def test_the_history_of_a_record(scene: Scene) -> None:
     """Law: all events of the record that the stream holds, the latest first, each with the values that differ."""
     store = opened(scene.store)
-    others = [raw(f"r{number}", f'"subject":"{ID}"') for number in range(300)]
+    others = [b'{"id":"r%d","of":{"subject":"%b"}}' % (number, ID.encode()) for number in range(300)]
     await write(store, [raw(ID, "holiday", note=1), *others[:150]])
     await write(store, [raw(ID, "sick"), *others[150:]])
     await remove(store, ID.lower())

@@ -324,12 +324,15 @@ async def test_a_stream_goes_on_after_its_scan_began_again(given: Served) -> Non
 @pytest.mark.parametrize(
     ("field", "value"), [("generation", "other"), ("sequence", "0")], ids=["another generation", "gone back"]
 )
-async def test_a_stream_that_cannot_be_completed_is_aborted(given: Served, field: str, value: str) -> None:
+async def test_a_stream_that_cannot_be_completed_is_aborted(
+    given: Served, caplog: pytest.LogCaptureFixture, field: str, value: str
+) -> None:
     """Law: no client takes a list for complete whose rest is of another feed or of a store that went back."""
     await filled(given.store)
     with capture_logs() as logs, pytest.raises(aiohttp.ClientError):
         await read_after(given, lambda: given.store.hset(KEYS.state, field, value))
     assert [(one["event"], one["log_level"]) for one in logs] == [("list of records aborted", "warning")]
+    assert caplog.records == []  # the server has nothing to add
 
 
 async def test_streams_are_few_and_end_with_their_permission(tmp_path: Path, store_url: str) -> None:
