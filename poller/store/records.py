@@ -19,7 +19,7 @@ later has greater entries. So a consumer that reads records and then the stream 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final
@@ -153,13 +153,17 @@ class RecordChunk(msgspec.Struct, frozen=True):
         as_of: when all this was read.
         generation: of the feed; empty: it has no state yet.
         restarted: whether the scan began again, because the position had lost its meaning.
+        live: how many records there are, those that cannot be read included.
+        digest: gives a digest of their snapshots and their feed: the same as long as nothing of them changes.
     """
 
-    records: RecordsOnDemand
+    records: Iterable[StoredRecord]
     next: ScanPosition | None
     as_of: AsOf
     generation: str
     restarted: bool = False
+    live: int = 0
+    digest: Callable[[], str] = str
 
 
 class FoundRecords(msgspec.Struct, frozen=True):
@@ -226,7 +230,9 @@ class RecordReader:
             if not read.run_id:
                 raise StoreRefused("INFO server of this store has no run_id: a scan could not tell when it restarts")
             following = ScanPosition(read.cursor, read.run_id, read.generation, read.forms, read.as_of)
-        return RecordChunk(found, following, read.as_of, read.generation, read.restarted)
+        return RecordChunk(
+            found, following, read.as_of, read.generation, read.restarted, live=read.live, digest=read.digest
+        )
 
     async def get(self, record_keys: Sequence[str]) -> FoundRecords:
         """The records of these keys, at most :data:`LOOKED_UP`, all of one moment.
@@ -287,11 +293,6 @@ class RecordsOnDemand:
         self._reader = reader
         self._reading = reading
 
-    @property
-    def live(self) -> int:
-        """How many there are, those that cannot be read included; nothing is unpacked."""
-        return sum(not SnapshotCodec.removed(stored) for _, stored in self._reading.stored)
-
     def __iter__(self) -> Iterator[StoredRecord]:
         """Them."""
         for name, stored in self._reading.stored:
@@ -302,15 +303,6 @@ class RecordsOnDemand:
                 self._reader.pass_over(record)
             else:
                 yield record
-
-    @property
-    def digest(self) -> str:
-        """Of the snapshots and their feed: the same as long as nothing of them changes."""
-        reading, digest = self._reading, blake2b(digest_size=16)
-        digest.update(f"{reading.generation}\0{reading.id_field}".encode())
-        for name, stored in reading.stored:
-            digest.update(b"\0%d\0%d\0%b%b" % (len(name), len(stored), name, stored))
-        return digest.hexdigest()
 
 
 class _Reading(msgspec.Struct, frozen=True):
@@ -325,6 +317,18 @@ class _Reading(msgspec.Struct, frozen=True):
     stored: list[tuple[bytes, bytes]]
     codec: SnapshotCodec
     id_field: str
+
+    @property
+    def live(self) -> int:
+        """How many of the snapshots are not of removed records; nothing is unpacked."""
+        return sum(not SnapshotCodec.removed(stored) for _, stored in self.stored)
+
+    def digest(self) -> str:
+        """Of the snapshots and their feed."""
+        digest = blake2b(f"{self.generation}\0{self.id_field}".encode(), digest_size=16)
+        for name, stored in self.stored:
+            digest.update(b"\0%d\0%d\0%b%b" % (len(name), len(stored), name, stored))
+        return digest.hexdigest()
 
     def record(self, key: str, stored: bytes) -> StoredRecord:
         """A record from its snapshot, also if that cannot be read."""

@@ -331,7 +331,7 @@ async def _page(request: Request, records: FeedRecords) -> ListContent:
     limit, position = span_of(request).limit, _position(request)
     first = chunk = await records.reader.scan(position, count=limit, size=_PAGE_BYTES)
     for _ in range(_PASSED_OVER):
-        if chunk.restarted or chunk.records.live or chunk.next is None:
+        if chunk.restarted or chunk.live or chunk.next is None:
             break
         chunk = await records.reader.scan(chunk.next, count=limit, size=_PAGE_BYTES)
     if chunk.restarted:
@@ -343,7 +343,7 @@ async def _page(request: Request, records: FeedRecords) -> ListContent:
     links = [_link(request, {"limit": limit}, "first")]
     if chunk.next is not None:
         links.insert(0, _link(request, {"limit": limit, "cursor": str(chunk.next)}, "next"))
-    digest = blake2b(f"{first.as_of}\0{chunk.next}\0{chunk.records.digest}".encode(), digest_size=16)
+    digest = blake2b(f"{first.as_of}\0{chunk.next}\0{chunk.digest()}".encode(), digest_size=16)
     headers = {"content-type": JSON, "link": ", ".join(links), "etag": f'"{digest.hexdigest()}"'}
     return ListContent(headers, _page_parts(first.as_of, chunk))
 
