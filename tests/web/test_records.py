@@ -251,8 +251,8 @@ async def churn(store: FeedStore, rounds: int, seed: int) -> None:
     """Records come, change and go; some come back."""
     rng, keys = Random(seed), [f"r{number}" for number in range(900)]
     for number in range(1, rounds + 1):
-        await write(store, [raw(key, number) for key in rng.sample(keys, 60)])
-        await remove(store, *rng.sample(keys, 15))
+        await write(store, [raw(key, number) for key in rng.sample(keys, 40)])
+        await remove(store, *rng.sample(keys, 10))
 
 
 @pytest.mark.parametrize("way", ["pages", "lines"])
@@ -260,7 +260,7 @@ async def test_pages_and_then_events_are_the_exact_state(given: Served, way: str
     """Law: who reads all records, then events after the first as_of, and keeps the higher revision, has the state."""
     store = opened(given.store, KEYS)
     await churn(store, 30, seed=1)
-    writing = asyncio.create_task(churn(store, 60, seed=2))
+    writing = asyncio.create_task(churn(store, 40, seed=2))
     state: State = {}
     if way == "pages":
         pages = await paged(given)
@@ -284,7 +284,7 @@ async def test_pages_and_then_events_are_the_exact_state(given: Served, way: str
 # Streams that cannot be completed.
 
 
-async def filled(client: Redis, number: int = 3000, size: int = 6000) -> set[str]:
+async def filled(client: Redis, number: int = 2000, size: int = 6000) -> set[str]:
     """More records than fit into the buffers of a connection."""
     await opened(client, KEYS).open_round()
     padding = Random(1).randbytes(size).hex().encode()
