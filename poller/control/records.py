@@ -30,6 +30,7 @@ from poller.store.feed_state import FeedState, state_of
 from poller.store.records import AsOf, FoundRecords, RecordReader, StoredRecord
 from poller.text import one_line
 
+_FIRST_CHARACTER: Final = " "  # no id begins with a control character, but keys and their fields do
 _BREAKS: Final = (b"\n", b"\r")
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -164,7 +165,8 @@ class FeedRecords:
         """
         key = text_key(text)
         twin = twin_of(key)
-        found = await self.reader.get([key] if twin is None else [key, twin])
+        keys = [key] if twin is None else [key, twin]
+        found = await self.reader.get(keys if text[:1] >= _FIRST_CHARACTER else [])
         ranked = sorted(found.records.values(), key=lambda one: (not one.removed, one.sequence))
         return (ranked[-1] if ranked else None), found
 

@@ -155,7 +155,7 @@ async def test_one_record_and_its_history(given: Served) -> None:
     await remove(store, "7", "\x017")
     status, headers, found = await given.ask(f"{RECORDS}/7")
     assert (status, headers["content-type"], found["revision"]) == (410, "application/problem+json", 2)
-    for path in ("unknown", "", "a/b", "a/history/x", "%FF", "unknown/history"):
+    for path in ("unknown", "", "a/b", "a/history/x", "%FF", "unknown/history", "%017", "%02" + "%41" * 16, "%00"):
         status, _, found = await asked(given, f"{RECORDS}/{path}")
         assert (status, found["status"]) == (404, 404), path
     for path in ("/feeds/acme/nope/records", "/feeds/acme/nope/records/7", "/feeds/acme/nope/records/7/history"):
