@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poller.changes.events import Cause
 from poller.config.subscriptions import FilterSettings
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.filters import compile_filters, meets_baseline
@@ -97,6 +98,26 @@ def test_values_are_compared_in_their_string_form(value: object, text: str) -> N
     """An integer is compared by its digits, a boolean by its name."""
     assert wanted(spelled(shard=value), {"exact": {"shard": text}})
     assert not wanted(spelled(shard=value), {"exact": {"shard": text + "0"}})
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_the_cause_of_an_event_of_an_earlier_version_is_that_of_its_data(cause: Cause) -> None:
+    """A filter on ``cause`` reads the attribute, and of an event that does not have it the end of its data."""
+    written = entry().replace(b'"cause":"delta"', b'"cause":"%b"' % cause.encode())
+    former = written.replace(b'"cause":"%b",' % cause.encode(), b"", 1)
+    assert former.count(b'"cause"') == 1
+    for one in (written, former):
+        assert wanted(one, {"exact": {"cause": cause.value}})
+        assert not wanted(one, {"not": {"exact": {"cause": cause.value}}})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"cause": "delta", "more": 1}, {"of": {"cause": "delta"}}, ',"cause":"delta"}', [{"cause": "delta"}]],
+)
+def test_no_other_text_is_taken_for_a_cause(data: object) -> None:
+    """An event of another program has a cause only if the attribute says so, or its data ends as ours does."""
+    assert not wanted(spelled(data=data), {"prefix": {"cause": "d"}})
 
 
 def test_all_filters_of_the_list_must_hold_and_the_type_too() -> None:
