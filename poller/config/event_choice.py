@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import product
+from functools import cache
 from typing import Any, Final, Literal, get_args
 
 from poller.config.errors import Key
@@ -113,11 +113,18 @@ def is_possible(choice: Mapping[str, Any], published: Iterable[tuple[str, str]])
         return False
     types, causes = _tables(choice.get("types")), _causes(choice.get("when"))
     chosen = type_test(types) if types and all(isinstance(one, str) for one in types) else None
+    tables = _tables(filters)
+
+    @cache  # a source has several types
+    def may_be_of(source: str) -> bool:
+        return _all(_verdict(one, _known(source)) for one in tables) is not False
+
     return any(
-        (chosen is None or chosen(type_))
-        and (cause != _OF_CREATED or ".created." in type_)
-        and _all(_verdict(one, _known(type_, source, cause)) for one in _tables(filters)) is not False
-        for (type_, source), cause in product(published, causes)
+        _all(_verdict(one, _known(source, type=type_, cause=cause)) for one in tables) is not False
+        for type_, source in published
+        if (chosen is None or chosen(type_)) and may_be_of(source)
+        for cause in causes
+        if cause != _OF_CREATED or ".created." in type_
     )
 
 
@@ -131,9 +138,9 @@ def _causes(when: Any) -> list[str]:
     return [cause for cause in CAUSES if (not wanted or cause in wanted) and cause not in excluded]
 
 
-def _known(type_: str, source: str, cause: str) -> Mapping[str, str]:
+def _known(source: str, **more: str) -> Mapping[str, str]:
     """The attributes whose values are known."""
-    return {**_CONSTANT, "type": type_, "cause": cause} | ({} if "{id}" in source else {"source": source})
+    return {**_CONSTANT, **more} if "{id}" in source else {**_CONSTANT, **more, "source": source}
 
 
 def _verdict(one: Any, known: Mapping[str, str]) -> bool | None:
