@@ -36,13 +36,14 @@ _lines: Final = msgspec.json.Encoder().encode_lines
 
 
 class Cause(StrEnum):
-    """The kind of reading that found a change."""
+    """Why there is an event: the kind of reading that found a change, or a backfill."""
 
     BASELINE = "baseline"
     DELTA = "delta"
     FULL = "full"
     RECONCILE = "reconcile"
     RESYNC = "resync"
+    BACKFILL = "backfill"
 
 
 class EventFrame:
@@ -72,7 +73,8 @@ class EventFrame:
         self._source = b'","source":' + _quoted(source) + b',"type":"'
         self._types = {kind: _quoted(f"{type_stem}.{kind}.v1")[1:-1] + b'","subject":' for kind in ChangeKind}
         self._cause = b',"cause":"' + cause.encode() + b'"}}'
-        self._extensions = b"".join(b',"%b":%b' % (name.encode(), _quoted(text)) for name, text in extensions.items())
+        named = {"cause": str(cause), **extensions}
+        self._extensions = b"".join(b',"%b":%b' % (name.encode(), _quoted(text)) for name, text in named.items())
         self._templates: dict[ChangeKind, tuple[str, bytes]] = {}
 
     def event_id(self, change: Change) -> str:
@@ -180,7 +182,12 @@ _ATTRIBUTES: Final[dict[str, Schema]] = {
     "partitionkey": {"type": "string", "minLength": 1, "description": "As subject."},
     "datacontenttype": {"const": "application/json"},
 }
+_CAUSE: Final[Schema] = {
+    "enum": [cause.value for cause in Cause],
+    "description": "The kind of round that found it, or backfill.",
+}
 _OPTIONAL: Final[dict[str, Schema]] = {
+    "cause": _CAUSE | {"description": "As data.cause; events of earlier versions do not have it."},
     "traceparent": {
         "type": "string",
         "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$",
@@ -189,7 +196,6 @@ _OPTIONAL: Final[dict[str, Schema]] = {
     "tracestate": {"type": "string", "minLength": 1, "description": "Goes with traceparent."},
 }
 _REVISION: Final[Schema] = {"type": "integer", "minimum": 1, "description": "1, 2, 3 … for each record."}
-_CAUSE: Final[Schema] = {"enum": [cause.value for cause in Cause], "description": "The kind of round that found it."}
 _CHANGED: Final[Schema] = {
     "type": "array",
     "items": {"type": "string", "pattern": "^(/.*)?$"},

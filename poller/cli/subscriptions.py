@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from poller.store.session import OpenStore
     from poller.store.subscriptions import Paused, Subscriptions
 
-_ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")
-_NONE: Final = {"feeds": "all", "types": "all", "rate": "unlimited"}
+_ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "when", "fields", "thin", "rate")
+_NONE: Final = {"feeds": "all", "types": "all", "when": "always", "fields": "all", "rate": "unlimited"}
 _SECRET_BYTES: Final = 32
 _PERHAPS: Final = (
     "the store became unavailable, and the subscription may have been added: {error}. If `poller subscriptions show "
@@ -134,7 +134,7 @@ def _shown(name: str, value: Any, one: SubscriptionSettings) -> str:
     from poller.config.errors import sounds_secret
     from poller.config.http import host_only, redacted
 
-    if value in (None, [], {}):
+    if value in (None, [], {}) or (name == "when" and not any(value.values())):
         return _NONE.get(name, "none")
     if name == "auth":
         return f"by {one.auth.kind}" if one.auth.kind != "none" else "none"

@@ -25,6 +25,15 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
 from poller.config.errors import ConfigProblem, Key, shown_key
+from poller.config.event_choice import (
+    DROPPED_ID,
+    IMPOSSIBLE,
+    dropped_ids,
+    is_possible,
+    unknown_attribute,
+    unknown_attributes,
+    unknown_cause,
+)
 from poller.config.event_types import (
     MOST_REPORTED,
     event_source,
@@ -181,7 +190,13 @@ class RetentionSettings(Table):
 def source_relations(source: SourceSettings) -> dict[str, Any]:
     """The names of a source that :func:`broken_relations` compares."""
     feeds = [
-        {"name": feed.name, "resource": feed.resource, "type_name": feed.type_name, "path": feed.path}
+        {
+            "name": feed.name,
+            "resource": feed.resource,
+            "type_name": feed.type_name,
+            "path": feed.path,
+            "id_field": feed.id_field,
+        }
         for feed in source.feeds
     ]
     return {
@@ -194,7 +209,8 @@ def source_relations(source: SourceSettings) -> dict[str, Any]:
 
 def subscription_relations(subscription: SubscriptionSettings) -> dict[str, Any]:
     """The choices of a subscription that :func:`broken_relations` compares."""
-    return subscription.model_dump(include={"id", "feeds", "types", "filters"}, by_alias=True, exclude_none=True)
+    compared = {"id", "feeds", *CHOICES}
+    return subscription.model_dump(include=compared, by_alias=True, exclude_none=True, exclude_defaults=True)
 
 
 class Settings(Table):
@@ -245,6 +261,20 @@ class Settings(Table):
             for feed in source.feeds
             if feeds is None or source.feed_id(feed) in feeds
         )
+
+    def events_of(self, feeds: Collection[str] | None = None) -> Iterator[tuple[str, str]]:
+        """Type and source of each kind of event of these feeds (``SOURCE/NAME``); None: of all feeds."""
+        for source in self.sources:
+            for feed in source.feeds:
+                if feeds is None or source.feed_id(feed) in feeds:
+                    origin = event_source(source.event_source, feed.resource, feed.path)
+                    for one in published_types(source.type_prefix, feed.resource, feed.type_name):
+                        yield one, origin
+
+    @property
+    def id_fields(self) -> Mapping[str, str]:
+        """The key of a record that identifies it, by feed (``SOURCE/NAME``)."""
+        return {source.feed_id(feed): feed.id_field for source in self.sources for feed in source.feeds}
 
     @property
     def feed_ids(self) -> tuple[str, ...]:
@@ -327,6 +357,9 @@ def _as_toml(schema: Any) -> Any:
     return kept
 
 
+CHOICES: Final = ("types", "filters", "when", "fields")
+"""The keys of a subscription that are compared with what its feeds publish."""
+
 NO_SOURCE: Final = (
     "no source: give a file with [[sources]] (--config FILE, $POLLER_CONFIG or ./poller.toml), "
     "or set POLLER_BASE_URL, or try `poller demo`"
@@ -350,14 +383,13 @@ def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
     problems = [
         problem for key, table in subscriptions for problem in islice(_unknown_feeds(key, table, known), MOST_REPORTED)
     ]
-    if any(table.get("types") or table.get("filters") for _, table in subscriptions):
-        types, of_feeds = _published(sources), _event_sources(sources)
-        for key, table in subscriptions:
-            if types is not None:
-                problems += _unmatched_types(key, table, types)
-                problems += islice(_unmatched(key, table, types, "type", unknown_type), MOST_REPORTED)
-            if of_feeds is not None:
-                problems += islice(_unmatched(key, table, of_feeds, "source", unknown_source), MOST_REPORTED)
+    choosing = [(key, table) for key, table in subscriptions if any(table.get(name) for name in CHOICES)]
+    if choosing:
+        types, of_feeds, ids = _published(sources), _event_sources(sources), _id_fields(sources)
+        for key, table in choosing:
+            found = [*_unmatched_values(key, table, types, of_feeds), *_unknown_attributes(key, table)]
+            problems += found or _impossible(key, table, types, of_feeds)
+            problems += _dropped_ids(key, table, ids)
     return problems
 
 
@@ -421,6 +453,15 @@ def _event_sources(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tu
     return found
 
 
+def _id_fields(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
+    """The id field of each feed."""
+    return {
+        f"{source['name']}/{feed['name']}": (str(feed["table"].get("id_field", "id")),)
+        for key, source in sources
+        for _, feed in _feeds(key, source)
+    }
+
+
 def _prefix(source: Mapping[str, Any]) -> str | None:
     prefix, url = source.get("type_prefix"), source.get("base_url")
     if prefix is None and isinstance(url, str):
@@ -429,6 +470,47 @@ def _prefix(source: Mapping[str, Any]) -> str | None:
         except ValueError:
             return None
     return prefix if isinstance(prefix, str) else None
+
+
+_OfFeeds = Mapping[str, tuple[str, ...]]
+
+
+def _unmatched_values(
+    key: Key, subscription: Mapping[str, Any], types: _OfFeeds | None, of_feeds: _OfFeeds | None
+) -> Iterator[ConfigProblem]:
+    """Types, sources and causes that no event of the subscription's feeds has."""
+    if types is not None:
+        yield from _unmatched_types(key, subscription, types)
+        yield from islice(_unmatched(key, subscription, types, "type", unknown_type), MOST_REPORTED)
+    if of_feeds is not None:
+        yield from islice(_unmatched(key, subscription, of_feeds, "source", unknown_source), MOST_REPORTED)
+    for place, wanted in required_values(subscription.get("filters"), "cause"):
+        if expected := unknown_cause(wanted):
+            yield ConfigProblem((*key, "filters", *place), expected, wanted)
+
+
+def _unknown_attributes(key: Key, subscription: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    for place, name in islice(unknown_attributes(subscription.get("filters")), MOST_REPORTED):
+        yield ConfigProblem((*key, "filters", *place), unknown_attribute(name))
+
+
+def _impossible(
+    key: Key, subscription: Mapping[str, Any], types: _OfFeeds | None, of_feeds: _OfFeeds | None
+) -> Iterator[ConfigProblem]:
+    """Whether no event can meet the subscription's choices, which are usable each by itself."""
+    if types is None or of_feeds is None:
+        return
+    feeds = subscription.get("feeds")
+    chosen = [feed for feed in (feeds if isinstance(feeds, list | tuple) else types) if feed in types]
+    pairs = ((one, source) for feed in chosen for source in of_feeds[feed] for one in types[feed])
+    if chosen and not is_possible(subscription, pairs):
+        named = next(name for name in ("when", "filters", "types") if subscription.get(name))
+        yield ConfigProblem((*key, named), IMPOSSIBLE)
+
+
+def _dropped_ids(key: Key, subscription: Mapping[str, Any], ids: _OfFeeds) -> Iterator[ConfigProblem]:
+    for place, pointer in dropped_ids(subscription.get("fields"), _of_chosen(subscription, ids)):
+        yield ConfigProblem((*key, "fields", *place), DROPPED_ID, pointer)
 
 
 def _unmatched_types(

@@ -5,7 +5,7 @@
 - A subscription that could only fail is refused at start. A sink's host is checked here as written; the addresses it
   resolves to are checked by the address guard at each connection.
 - A filter is exactly one dialect of CloudEvents Subscriptions: exact, prefix, suffix, all, any or not. Only its shape
-  is checked here.
+  is checked here; what events have is :mod:`poller.config.event_choice`'s.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from poller.config.event_choice import EVENT_ATTRIBUTES, CauseName
 from poller.config.http import (
     CaFile,
     ClientCertFile,
@@ -38,6 +39,7 @@ from poller.config.types import (
     FeedId,
     FilePath,
     Flag,
+    Pointer,
     Rate,
     Real,
     Size,
@@ -62,7 +64,7 @@ def _attributes(compared: Mapping[str, str]) -> Mapping[str, str]:
 
 Compared = Annotated[
     Mapping[str, str],
-    Field(min_length=1, json_schema_extra={"propertyNames": {"pattern": "^[a-z0-9]+$"}}),
+    Field(min_length=1, json_schema_extra={"propertyNames": {"enum": list(EVENT_ATTRIBUTES)}}),
     AfterValidator(_attributes),
 ]
 
@@ -93,6 +95,57 @@ class FilterSettings(Table):
         if len(given) != 1:
             raise ValueError("expected exactly one of exact, prefix, suffix, all, any, not; join several with all")
         return self
+
+
+MOST_POINTERS: Final = 256
+
+Pointers = Annotated[tuple[Pointer, ...], Field(min_length=1, max_length=MOST_POINTERS), AfterValidator(distinct)]
+
+
+def _pick_or_drop(schema: dict[str, Any]) -> None:
+    schema.update(minProperties=1, maxProperties=1)
+
+
+class FieldsSettings(Table):
+    """The part of a record that is sent: ``pick`` or ``drop``."""
+
+    model_config = ConfigDict(json_schema_extra=_pick_or_drop)
+
+    pick: Pointers | None = Field(
+        default=None,
+        description="JSON pointers of what is sent of record, previous and changed; the record's id always is. Arrays "
+        "count as a whole: of a pointer into one nothing is sent. Default: all.",
+    )
+    drop: Pointers | None = Field(
+        default=None,
+        description="JSON pointers of what is not sent of record, previous and changed; never the record's id. Of a "
+        "pointer into an array the whole array is not sent. Default: none.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.pick is None) == (self.drop is None):
+            raise ValueError("expected exactly one of pick and drop")
+        return self
+
+
+Causes = Annotated[tuple[CauseName, ...], AfterValidator(distinct)]
+
+
+class WhenSettings(Table):
+    """Which changes are sent; all keys must hold, and an empty list holds always."""
+
+    changed: Annotated[tuple[Pointer, ...], Field(max_length=MOST_POINTERS), AfterValidator(distinct)] = Field(
+        default=(),
+        description="JSON pointers: a modified record is sent only if one of them changed, or something below or above "
+        "it. Created and removed records are sent all the same; types chooses among them. Default: any.",
+    )
+    cause: Causes = Field(
+        default=(),
+        description="The causes of events that are sent: baseline, delta, full, reconcile, resync, backfill. "
+        "Default: all.",
+    )
+    not_cause: Causes = Field(default=(), description="The causes of events that are not sent. Default: none.")
 
 
 SCHEDULE = tuple(
@@ -264,7 +317,20 @@ class SubscriptionSettings(Table):
         "removed; one that no feed publishes is refused. Default: all.",
     )
     filters: tuple[FilterSettings, ...] = Field(
-        default=(), description="CloudEvents filters; all of them must hold. Default: none."
+        default=(),
+        description="CloudEvents filters; all of them must hold. One for an attribute that no event has is refused. "
+        "Default: none.",
+    )
+    when: WhenSettings = Field(
+        default=WhenSettings(), description="Which changes are sent, by what changed and how it was found."
+    )
+    fields: FieldsSettings | None = Field(
+        default=None, description="The part of a record that is sent. Default: the whole record."
+    )
+    thin: Flag = Field(
+        default=False,
+        description="true: ids, revision, cause and changed pointers are sent, but neither record nor previous; the "
+        "receiver asks GET /feeds/SOURCE/NAME/records/ID. Default: false.",
     )
     mode: Literal["structured", "binary", "batch"] = Field(
         default="structured", description="The form of a request in CloudEvents over HTTP. Default: structured."

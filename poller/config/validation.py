@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails
 
 from poller.config.errors import ABSENT, ConfigProblem, Key, shown_problem, sounds_secret
 from poller.config.http import AUTH_KINDS
-from poller.config.settings import Settings, broken_relations, source_relations, subscription_relations
+from poller.config.settings import CHOICES, Settings, broken_relations, source_relations, subscription_relations
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import SLOWEST, Table, did_you_mean
 from poller.errors import ConfigurationError
@@ -51,6 +51,7 @@ _WORDS: Final = {
     "greater_than_equal": "expected {ge} or more",
     "less_than_equal": "expected {le} or less",
     "too_short": "expected at least one entry",
+    "too_long": "expected at most {max_length} entries",
     "tuple_type": "expected a list",
     "model_type": "expected a table",
     "model_attributes_type": "expected a table",
@@ -222,7 +223,7 @@ def _read(values: Any) -> SubscriptionSettings:
 
 def _unrelated(values: Any, settings: Settings) -> list[ConfigProblem]:
     """Problems with feeds, types and event sources that the configuration does not have."""
-    named = {key: values.get(key) for key in ("feeds", "types", "filters")} if isinstance(values, Mapping) else {}
+    named = {key: values.get(key) for key in ("feeds", *CHOICES)} if isinstance(values, Mapping) else {}
     return broken_relations({"sources": [source_relations(one) for one in settings.sources], "subscriptions": [named]})
 
 

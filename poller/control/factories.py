@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -25,9 +25,10 @@ from poller.clock import Clock
 from poller.config.http import AUTH_KINDS, AuthSettings, host_only
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings, SourceSettings
-from poller.config.subscriptions import SubscriptionSettings
+from poller.config.subscriptions import FieldsSettings, SubscriptionSettings
 from poller.delivery.filters import Batching, Subscription, compile_filters
 from poller.delivery.handshake import Granted, pace
+from poller.delivery.projection import Projection, projection_of
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.signing import check_secret, public_keys
 from poller.delivery.sinks.base import Sink, SinkParts, open_sink
@@ -167,13 +168,21 @@ def _fields(feed: FeedSettings, resource: Resource) -> tuple[str, ...]:
 # From a subscription's settings to the values that its deliveries work with. Opens nothing, asks nothing.
 
 
-def subscription_of(settings: SubscriptionSettings, granted: Granted | None = None) -> Subscription:
-    """The subscription, as deliveries use it. A sink that granted a lower rate than configured gets that."""
+def subscription_of(
+    settings: SubscriptionSettings, granted: Granted | None = None, id_fields: Mapping[str, str] | None = None
+) -> Subscription:
+    """The subscription, as deliveries use it. A sink that granted a lower rate than configured gets that.
+
+    Args:
+        settings: the subscription's.
+        granted: the sink's permission, if it was asked for one.
+        id_fields: the key of a record that identifies it, by feed; of other feeds it is ``id``.
+    """
     batch = settings.batch
     batching = Batching(batch.max_events, batch.max_bytes, batch.linger) if settings.mode == "batch" else Batching()
     return Subscription(
         id=settings.id,
-        wanted=compile_filters(settings.types, settings.filters),
+        wanted=compile_filters(settings.types, settings.filters, settings.when),
         patience=RetryPolicy(settings.retry.schedule, settings.retry.jitter),
         disable_after=settings.disable_after,
         start=settings.start,
@@ -181,7 +190,22 @@ def subscription_of(settings: SubscriptionSettings, granted: Granted | None = No
         concurrency=settings.concurrency,
         rate=pace(granted, settings.rate) if granted else settings.rate,
         sink=urlsplit(settings.sink).netloc.rpartition("@")[2] or host_only(settings.sink),
+        projection=projections_of(settings, id_fields or {}),
     )
+
+
+def projections_of(settings: SubscriptionSettings, id_fields: Mapping[str, str]) -> Callable[[str], Projection] | None:
+    """What gives the projection of a feed's events; None: they are sent whole.
+
+    Args:
+        settings: the subscription's.
+        id_fields: as for :func:`subscription_of`.
+    """
+    fields = settings.fields or FieldsSettings.model_construct(pick=None, drop=None)
+    if settings.fields is None and not settings.thin:
+        return None
+    pick, drop = fields.pick or (), fields.drop or ()
+    return lambda feed: projection_of(pick, drop, thin=settings.thin, id_field=id_fields.get(feed, "id"))
 
 
 def sink_of(

@@ -9,11 +9,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from poller.config.event_choice import (
+    DROPPED_ID,
+    dropped_ids,
+    is_possible,
+    unknown_attribute,
+    unknown_attributes,
+    unknown_cause,
+)
 from poller.config.event_types import required_values, unknown_source, unknown_type, unmatched_types
 from poller.config.settings import Settings, subscription_relations
 from poller.config.subscriptions import SubscriptionSettings
@@ -184,23 +192,40 @@ def unlisted_text(one: SubscriptionStatus) -> str | None:
 
 
 def unmatched_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[str]:
-    """Each feed, type and source that a subscription names and this configuration does not have."""
+    """Each choice of a subscription that nothing meets in this configuration."""
     there = set(settings.feed_ids)
     for name in subscription.feeds or ():
         if name not in there:
             meant = did_you_mean(name, sorted(there))
             yield f'feeds has "{name}", which is no feed of this configuration{meant}'
-    types = settings.types_of(subscription.feeds)
+    choices = subscription_relations(subscription)
+    types, sources = settings.types_of(subscription.feeds), settings.event_sources_of(subscription.feeds)
+    unmatched = [*_unmatched_types(subscription, types), *_unmatched_filters(choices.get("filters"), types, sources)]
+    yield from unmatched
+    if types and not unmatched and not is_possible(choices, settings.events_of(subscription.feeds)):
+        yield "types, filters and when cannot be met together by any event of its feeds"
+    ids = settings.id_fields
+    for _, pointer in dropped_ids(choices.get("fields"), {ids[one] for one in subscription.feeds or ids if one in ids}):
+        yield f'fields drops "{pointer}": {DROPPED_ID}'
+
+
+def _unmatched_types(subscription: SubscriptionSettings, types: Collection[str]) -> Iterator[str]:
     for _, name, expected in unmatched_types(subscription.types or (), types):
         yield f'types has "{name}", which no feed of it publishes: {expected}'
-    filters = subscription_relations(subscription).get("filters")
+
+
+def _unmatched_filters(filters: Any, types: Collection[str], sources: Collection[str]) -> Iterator[str]:
     for _, name in required_values(filters, "type") if types else ():
         if known := unknown_type(name, types):
             yield f'filters have the type "{name}", which no feed of it publishes: {known}'
-    sources = settings.event_sources_of(subscription.feeds)
     for _, name in required_values(filters, "source") if sources else ():
         if known := unknown_source(name, sources):
             yield f'filters have the source "{name}", which no feed of it has: {known}'
+    for _, name in required_values(filters, "cause"):
+        if known := unknown_cause(name):
+            yield f'filters have the cause "{name}", which no event has: {known}'
+    for _, name in unknown_attributes(filters):
+        yield f'filters have the attribute "{name}", which no event has: {unknown_attribute(name)}'
 
 
 def unmatched_stored(settings: Settings, kept: Subscriptions) -> dict[str, list[str]]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from redis.asyncio import Redis
 
+from poller.changes.events import Cause
 from poller.clock import Clock, milliseconds_of, moment_of
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
@@ -26,6 +27,7 @@ from poller.delivery.delivery_codec import Delivery
 from poller.delivery.endpoint_health import Health, resumed
 from poller.delivery.handshake import Granted, stored_state, ungranted
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce, operational_event
+from poller.delivery.projection import segments_of
 from poller.delivery.sinks.base import Outcome, Preview, SinkEvent
 from poller.errors import (
     PollerError,
@@ -468,6 +470,8 @@ def _in_file(settings: Settings, subscription: str) -> bool:
 
 TYPE: Final = "poller.subscription.test.v1"
 _EVENT_ID_BYTES: Final = 16
+_SAMPLE_TEXT: Final = "A test: no record has changed."
+_SAMPLE_VALUE: Final = "a sample value"
 
 
 class NotGranted(PollerError):
@@ -505,7 +509,7 @@ async def sample(
         ConfigurationError: credential or secrets cannot be used.
         CredentialUnusable: a secret file cannot be read.
     """
-    from poller.control.factories import sink_of  # noqa: PLC0415 -- as above
+    from poller.control.factories import projections_of, sink_of  # noqa: PLC0415 -- as above
 
     state = stored_state(handshake) if settings.handshake else None
     granted = state if isinstance(state, Granted) else None
@@ -514,14 +518,42 @@ async def sample(
         raise NotGranted(
             f"{settings.id}: validate = true, and its sink has not granted events: {why}; nothing was sent"
         )
-    event = sample_event(settings.id, event_id=clock.random.randbytes(_EVENT_ID_BYTES).hex(), now=clock.now())
-    batch = [SinkEvent(envelope_of(event), event)]
+    event = sample_event(settings, event_id=clock.random.randbytes(_EVENT_ID_BYTES).hex(), now=clock.now())
+    projection = projections_of(settings, {})
+    sent = projection("").of((envelope_of(event), event)) if projection else (envelope_of(event), event)
+    batch = [SinkEvent(*sent)] if sent else []  # one of a created record is always sent
     sink = sink_of(settings, environ, brought=brought, secrets=secrets, granted=granted, clock=clock)
     async with sink:
         return SampleResult(*await sink.try_out(batch))
 
 
-def sample_event(subscription: str, *, event_id: str, now: datetime) -> bytes:
-    """The sample event, in the form of a stream entry."""
-    text = "A test: no record has changed."
-    return operational_event(type_=TYPE, subject=subscription, event_id=event_id, at=now, data={"text": text})
+def sample_event(settings: SubscriptionSettings, *, event_id: str, now: datetime) -> bytes:
+    """The sample event, in the form of a stream entry.
+
+    With ``fields`` or ``thin`` it has a record, with a value wherever a pointer of the settings leads, so that what is
+    sent shows what they leave.
+    """
+    data: dict[str, object] = {"text": _SAMPLE_TEXT}
+    if settings.fields is not None or settings.thin:
+        data = {"record": _sample_record(settings), "revision": 1}
+    return operational_event(
+        type_=TYPE,
+        subject=settings.id,
+        event_id=event_id,
+        at=now,
+        data=data | {"cause": Cause.DELTA.value},
+        extensions={"cause": Cause.DELTA.value},
+    )
+
+
+def _sample_record(settings: SubscriptionSettings) -> dict[str, Any]:
+    record: dict[str, Any] = {"id": settings.id, "text": _SAMPLE_TEXT}
+    fields = settings.fields
+    for pointer in sorted((fields.pick or fields.drop or ()) if fields else (), key=len, reverse=True):
+        *above, last = segments_of(pointer)
+        table = record
+        for segment in above:
+            inner = table.setdefault(segment, {})
+            table = inner if isinstance(inner, dict) else {}
+        table.setdefault(last, _SAMPLE_VALUE)
+    return record

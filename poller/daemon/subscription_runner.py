@@ -306,7 +306,7 @@ class SubscriptionRunner:
             sink = make(granted=granted)
         async with sink:
             self._subscriber = EndpointState(
-                subscription_of(settings, granted),
+                subscription_of(settings, granted, self._shared.settings.id_fields),
                 sink,
                 self._notes,
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,

@@ -55,12 +55,15 @@ _NAME: Final = re.compile(r"[a-z0-9]+")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _BOOLEANS: Final = ("true", "false")
 _UUID_LENGTH: Final = 36
+_CAUSE: Final = re.compile(rb',"cause":"([a-z]{1,32})"\}\}\Z')
+_CAUSE_BYTES: Final = 64  # at the end of an event of an earlier version
 
 
 class Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The CloudEvents attributes of an event; None: absent.
 
     Attributes:
+        cause: of an event without this attribute, as earlier versions have written it, that of its data.
         data: the JSON text of ``data``, or the decoded bytes of ``data_base64``; empty: no data. It is a view into the
             entry; ``bytes(envelope.data)`` copies it.
     """
@@ -74,6 +77,7 @@ class Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     recordedtime: str | None = None
     sequence: str | None = None
     partitionkey: str | None = None
+    cause: str | None = None
     datacontenttype: str | None = None
     dataschema: str | None = None
     traceparent: str | None = None
@@ -184,6 +188,8 @@ def envelope_of(entry: bytes) -> Envelope:
     envelope = _envelopes.get(entry)
     if envelope is None:
         envelope = _envelope_of(entry)
+        if envelope.cause is None and (caused := _CAUSE.search(entry, max(0, len(entry) - _CAUSE_BYTES))):
+            envelope = msgspec.structs.replace(envelope, cause=caused[1].decode())
         _envelopes.put(entry, envelope, len(entry))
     return envelope
 

@@ -20,6 +20,8 @@ settled                     is not seen again; sent again only if the crash came
   events of their record.
 * A scheduled or settled entry that is read again, because the group was lost and created again, is not sent again.
 * If the wall clock is set back, no retry waits longer than scheduled.
+* An event that reaches a queue is what is sent of it: ``fields`` and ``thin`` are applied when it is read, so nothing
+  that comes after (sizes, requests, logs, dead letters) can have the rest.
 * The position of a replay is never beyond an entry that is neither settled nor scheduled. After a crash, at most the
   entries that were being sent are sent twice.
 * Pure: moments and random numbers are arguments.
@@ -29,16 +31,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from poller.clock import rfc3339
-from poller.delivery.cloudevent import Event, envelope_of, record_of
+from poller.delivery.cloudevent import Envelope, Event, envelope_of, record_of
 from poller.delivery.delivery_codec import Attempt, Delivery, StoredDeadLetter, encode
 from poller.delivery.filters import Subscription, wants
 from poller.delivery.key_queues import KeyQueues, QueuedEntry
+from poller.delivery.projection import Projection
 from poller.delivery.retry import (
     PAUSE_FLOOR,
     DeadLetter,
@@ -73,12 +77,18 @@ _DELIVERED: Final = Delivered()
 class DeliveryTracker:
     """The unacknowledged deliveries of one feed consumer."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        """Begin without entries."""
+    def __init__(self, subscription: Subscription, projection: Projection | None = None) -> None:
+        """Begin without entries.
+
+        Args:
+            subscription: of the feed consumer.
+            projection: of the feed's events; None: they are sent whole.
+        """
         self.queues: KeyQueues[Event] = KeyQueues()
         self.last_read = ""
         self.replay = ReplayProgress()
         self._subscription = subscription
+        self._projection = projection
         self._parked = ScheduledRetries(subscription.patience)
         self._restored: set[str] = set()  # read by an earlier owner of the lease, perhaps settled since
         self._batch = AckBatch()
@@ -117,12 +127,11 @@ class DeliveryTracker:
                 continue  # it will be delivered anyway
             try:
                 envelope = envelope_of(event)
+                sent = self._sent((envelope, event)) if self._subscription.wanted(envelope) else None
             except ValueError:
                 continue
-            if self._subscription.wanted(envelope):
-                self._take_one_again(
-                    QueuedEntry(entry, record_of(envelope), (envelope, event), fresh=False, size=len(event) + 1)
-                )
+            if sent is not None:
+                self._take_one_again(QueuedEntry(entry, record_of(envelope), sent, fresh=False, size=len(sent[1]) + 1))
 
     def _take_one_again(self, waiting: QueuedEntry[Event]) -> None:
         self.replay.add(waiting.id, waiting.size)
@@ -182,6 +191,8 @@ class DeliveryTracker:
             return GONE
         try:
             envelope = envelope_of(event)
+            chosen = wants(self._subscription, envelope, entry, event, reset_entry=reset_entry)
+            sent = self._sent((envelope, event)) if chosen else None
         except ValueError as error:
             self._batch.acked.append(entry)
             return str(error)
@@ -189,18 +200,18 @@ class DeliveryTracker:
         last = self.queues.last(key)
         is_late = last is not None and EntryId.parse(last) >= EntryId.parse(entry)
         is_settled = is_late and (not pending or entry in self.replay.open)  # before the entries in its queue
-        if is_settled or not wants(self._subscription, envelope, entry, event, reset_entry=reset_entry):
+        if is_settled or sent is None:
             self._batch.acked.append(entry)
             return None
-        size = len(event) + 1  # and a comma
+        size = len(sent[1]) + 1  # and a comma
         if is_late:  # an earlier version had stored later events of its record while the group held it
             self._batch.acked.append(entry)
-            waiting = QueuedEntry(entry, key, (envelope, event), fresh=False, size=size)
+            waiting = QueuedEntry(entry, key, sent, fresh=False, size=size)
             self.queues.insert(waiting)
             self._park(waiting, Delivery(key))
             return None
         is_stored = last is not None and self.queues.is_stored(key)
-        waiting = QueuedEntry(entry, key, (envelope, event), fresh=True, size=size)
+        waiting = QueuedEntry(entry, key, sent, fresh=True, size=size)
         self.queues.add(waiting)
         if is_stored:  # never one behind a fresh entry, which is to be read before it after a crash
             self._park(waiting, Delivery(key))
@@ -275,12 +286,42 @@ class DeliveryTracker:
         self._batch.reopen += dict.fromkeys(waiting.key for waiting in unit)
         return AttemptResult(reports)
 
-    def is_wanted(self, waiting: QueuedEntry[Event]) -> bool:
-        """Whether an entry is still to be sent: its subscription's filters may have changed since it was scheduled.
+    def load(self, waiting: QueuedEntry[Event], found: bytes) -> bool:
+        """Give an entry its event again. False: it is not to be sent any more.
 
-        They do not apply to redeliveries.
+        The settings of its subscription may have changed since it was scheduled. The filters do not apply to
+        redeliveries, ``fields`` and ``thin`` do. A dead letter holds what was sent; so if the stream still has the
+        event, what the present settings send of it is sent.
+
+        Args:
+            waiting: a scheduled entry.
+            found: the event in the stream; empty: it is not there.
+
+        Raises:
+            ValueError: no event stands there now.
         """
-        return waiting.item is None or bool(self.event_of(waiting.id)) or self._subscription.wanted(waiting.item[0])
+        kept = self.event_of(waiting.id)
+        envelope = envelope_of(kept or found)
+        if kept and found and (whole := _same_event(envelope, found)) is not None:
+            event = (whole, found)
+        else:
+            event = (envelope, kept or found)
+        if not kept and not self._subscription.wanted(envelope):
+            return False
+        with suppress(ValueError):  # another program's event, which cannot be cut: it is not sent
+            waiting.item = self._sent(event)
+        if waiting.item is None:
+            return False
+        waiting.size = len(waiting.item[1]) + 1
+        return True
+
+    def _sent(self, event: Event) -> Event | None:
+        """What is sent of an event; None: nothing, for what has changed is not sent.
+
+        Raises:
+            ValueError: see :meth:`poller.delivery.projection.Projection.of`.
+        """
+        return event if self._projection is None else self._projection.of(event)
 
     def drop(self, unit: Sequence[QueuedEntry[Event]], *, now: datetime) -> None:
         """Settle entries that are not wanted any more."""
@@ -384,6 +425,14 @@ class DeliveryTracker:
         again = delivery and (delivery.again or delivery.event or waiting.id in self.replay.open)
         recorded = None if again else envelope.recordedtime
         return AttemptReport(waiting.id, envelope.id, attempts, step, recorded, len(event))
+
+
+def _same_event(envelope: Envelope, found: bytes) -> Envelope | None:
+    """The envelope of an entry, if it holds this event."""
+    with suppress(ValueError):
+        there = envelope_of(found)
+        return there if there.id == envelope.id else None
+    return None
 
 
 class AttemptReport(msgspec.Struct, frozen=True):

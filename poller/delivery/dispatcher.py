@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 import structlog
 
 from poller.clock import Clock
-from poller.delivery.cloudevent import Envelope, Event, envelope_of
+from poller.delivery.cloudevent import Envelope, Event
 from poller.delivery.delivery_tracker import GONE, AttemptReport, AttemptResult, DeliveryTracker
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.key_queues import QueuedEntry
@@ -291,12 +290,13 @@ class Dispatcher:
             _log.debug("not sent", **self._where, error=str(error))  # an unavailable store is logged once for all
             self._tracker.postpone(unit, self._clock.monotonic() + _AGAIN)
             return False
+        lost, unwanted = list[QueuedEntry[Event]](), list[QueuedEntry[Event]]()
         for waiting in absent:
-            with suppress(ValueError):  # no event stands there now
-                event = self._tracker.event_of(waiting.id) or found.get(waiting.id, b"")
-                waiting.item = (envelope_of(event), event)
-        lost = [waiting for waiting in absent if waiting.item is None]
-        unwanted = [waiting for waiting in absent if not self._tracker.is_wanted(waiting)]
+            try:
+                if not self._tracker.load(waiting, found.get(waiting.id, b"")):
+                    unwanted.append(waiting)
+            except ValueError:  # no event stands there now
+                lost.append(waiting)
         if not lost and not unwanted:
             return True
         now = self._clock.now()
@@ -304,7 +304,7 @@ class Dispatcher:
             self._report(self._tracker.give_up(lost, GONE, now=now), None, now)
         if unwanted:
             entries = [waiting.id for waiting in unwanted]
-            _log.debug("not sent", **self._where, entries=entries, reason="the filters do not choose them any more")
+            _log.debug("not sent", **self._where, entries=entries, reason="the settings do not choose them any more")
             self._tracker.drop(unwanted, now=now)
         shut = {waiting.key for waiting in (*lost, *unwanted)}
         self._tracker.put_back([waiting for waiting in unit if waiting.key not in shut])

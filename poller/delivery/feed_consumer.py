@@ -381,7 +381,8 @@ class FeedConsumer:
 
     def _reset(self) -> None:
         """Discard the state of an earlier run: another process may have had the lease since."""
-        self._tracker = DeliveryTracker(self._subscription)
+        projection = self._subscription.projection
+        self._tracker = DeliveryTracker(self._subscription, projection(self.feed) if projection else None)
         self._queues = self._tracker.queues
         self._intake = EntryReader(self._store, self._subscription.start, feed=self.feed, clock=self._clock)
         self._requests = Dispatcher(

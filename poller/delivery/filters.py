@@ -2,7 +2,8 @@
 
 **Invariants**
 
-* An event is delivered if its type matches one of the types, if any are given, and every filter holds.
+* An event is delivered if its type matches one of the types, if any are given, every filter holds, and ``when`` does.
+* ``when.changed`` chooses among modified records alone: whether a record exists is no change of a field.
 * Attributes are compared in their CloudEvents string form, case counts, and an attribute that an event does not have
   matches nothing: so ``not`` lets such an event through. Of ``exact``, ``prefix`` and ``suffix`` every entry must hold.
 * A baseline lists existing records. A subscription that starts with new events does not get it, and one that existed
@@ -20,8 +21,9 @@ from typing import Final, Literal
 import msgspec
 
 from poller.config.event_types import type_test
-from poller.config.subscriptions import FilterSettings
+from poller.config.subscriptions import FilterSettings, WhenSettings
 from poller.delivery.cloudevent import ATTRIBUTES, Envelope
+from poller.delivery.projection import Projection, touches
 from poller.delivery.retry import RetryPolicy
 from poller.store.consumer_state import Entry
 from poller.store.stream import EntryId
@@ -53,6 +55,7 @@ class Subscription(msgspec.Struct, frozen=True):
         concurrency: the greatest number of requests in flight.
         rate: requests a second; None: no limit.
         sink: the sink's host, and its port if given; for the log.
+        projection: gives the projection of a feed's events, ``SOURCE/NAME``; None: they are sent whole.
     """
 
     id: str
@@ -64,6 +67,7 @@ class Subscription(msgspec.Struct, frozen=True):
     concurrency: int = 8
     rate: float | None = None
     sink: str = ""
+    projection: Callable[[str], Projection] | None = None
 
 
 _BASELINE: Final = b',"cause":"baseline"}}'
@@ -90,18 +94,51 @@ def wants(subscription: Subscription, envelope: Envelope, entry: str, event: byt
     return subscription.wanted(envelope)
 
 
-def compile_filters(types: Collection[str] | None, filters: Sequence[FilterSettings]) -> Predicate:
-    """A predicate for types and filters.
+def compile_filters(
+    types: Collection[str] | None, filters: Sequence[FilterSettings], when: WhenSettings | None = None
+) -> Predicate:
+    """A predicate for types, filters and ``when``.
 
     Args:
         types: event types and patterns, see :mod:`poller.config.event_types`; None: all.
         filters: must all hold.
+        when: must hold; None: always does.
     """
     parts = [_compiled(single) for single in filters]
+    parts += _parts_of(when) if when is not None else []
     if types is not None:
         matched = type_test(types)
         parts.insert(0, lambda envelope: matched(envelope.type))  # the cheapest test comes first
     return _all_of(parts)
+
+
+def _parts_of(when: WhenSettings) -> list[Predicate]:
+    parts: list[Predicate] = []
+    if causes := frozenset(when.cause):
+        parts.append(lambda envelope: envelope.cause in causes)
+    if excluded := frozenset(when.not_cause):
+        parts.append(lambda envelope: envelope.cause not in excluded)
+    if when.changed:
+        parts.append(_changes_one_of(when.changed))
+    return parts
+
+
+class _ChangedPart(msgspec.Struct, frozen=True):
+    changed: tuple[str, ...] | None = None
+
+
+_changed_part: Final = msgspec.json.Decoder(_ChangedPart).decode
+
+
+def _changes_one_of(wanted: Sequence[str]) -> Predicate:
+    def holds(envelope: Envelope) -> bool:
+        try:
+            changed = _changed_part(envelope.data).changed
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return True  # another program's event, which says nothing about fields
+        return changed is None or any(touches(pointer, wanted) for pointer in changed)
+
+    return holds
 
 
 def _compiled(single: FilterSettings) -> Predicate:

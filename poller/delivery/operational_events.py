@@ -34,6 +34,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -123,7 +124,15 @@ def announcement_bytes(announcement: OperationalEvent) -> bytes:
     )
 
 
-def operational_event(*, type_: str, subject: str, event_id: str, at: datetime, data: Mapping[str, object]) -> bytes:
+def operational_event(
+    *,
+    type_: str,
+    subject: str,
+    event_id: str,
+    at: datetime,
+    data: Mapping[str, object],
+    extensions: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
     """An event about the daemon itself in structured JSON, UTF-8, written by the ``cloudevents`` SDK.
 
     Such events are rare, so the SDK's own speed does not count here; events of records are written by
@@ -135,6 +144,7 @@ def operational_event(*, type_: str, subject: str, event_id: str, at: datetime, 
         event_id: the event's id.
         at: the time of the occurrence, UTC, to milliseconds.
         data: of the event, as JSON.
+        extensions: further attributes.
     """
     from cloudevents.core.formats.json import JSONFormat  # noqa: PLC0415 -- 80 ms, which most commands never need
     from cloudevents.core.v1.event import CloudEvent  # noqa: PLC0415 -- as above
@@ -150,6 +160,7 @@ def operational_event(*, type_: str, subject: str, event_id: str, at: datetime, 
         "time": moment,
         "recordedtime": moment,
         "partitionkey": subject,
+        **extensions,
         "datacontenttype": "application/json",
     }
     return JSONFormat().write(CloudEvent(attributes=attributes, data=dict(data)))

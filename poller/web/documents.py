@@ -415,7 +415,10 @@ def _schemas(feeds: Sequence[str]) -> Schema:
     }
     own["SubscriptionObject"]["properties"]["filters"] = {"type": "array", "items": _ref("FilterSettings")}
     own["AccessTokenCredential"]["properties"]["accesstokentype"]["enum"] = ["Bearer"]  # other cases are accepted, too
-    own |= {name: tables[name] for name in ("BatchSettings", "RetrySettings", "FilterSettings")}
+    own |= {
+        name: tables[name]
+        for name in ("BatchSettings", "RetrySettings", "FilterSettings", "WhenSettings", "FieldsSettings")
+    }
     readable = {name: _readable(schema) for name, schema in own.items()}
     return {name: schema | _words(name) for name, schema in readable.items()}
 

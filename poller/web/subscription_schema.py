@@ -282,6 +282,9 @@ def following(wanted: SubscriptionRequest, sink: str) -> Following:
 
 CONFIG: Final = (
     "feeds",
+    "when",
+    "fields",
+    "thin",
     "mode",
     "batch",
     "start",

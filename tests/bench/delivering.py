@@ -55,7 +55,8 @@ def event(number: int, *, at: float = 0.0, words: int = 12) -> bytes:
         f'{{"specversion":"1.0","id":"{number:032x}","source":"https://api.example.org/v1/employmentUnavailabilities",'
         f'"type":"org.example.api.employmentUnavailability.modified.v1","subject":"{key}",'
         f'"time":"2026-03-02T08:15:00.000Z","sequence":"{number:020}","partitionkey":"{key}",'
-        f'"datacontenttype":"application/json","data":{{"record":"{"some eighteen char" * words}","at":{stamp(at)}}}}}'
+        f'"cause":"delta","datacontenttype":"application/json",'
+        f'"data":{{"record":"{"some eighteen char" * words}","at":{stamp(at)}}}}}'
     ).encode()
 
 

@@ -105,6 +105,7 @@ def test_the_sdk_reads_every_attribute_of_the_contract(change: Change, sequence:
         "recordedtime": RECORDED,
         "sequence": str(sequence).zfill(20),
         "partitionkey": change.subject,
+        "cause": str(cause),
         "datacontenttype": "application/json",
         "data": data,
     }

@@ -24,6 +24,7 @@ EVENT: dict[str, Any] = {
     "recordedtime": "2026-03-02T08:15:00.000Z",
     "sequence": "0" * 20,
     "partitionkey": "1",
+    "cause": "delta",
     "datacontenttype": "application/json",
     "data": {"record": {"id": "1"}, "revision": 1, "cause": "delta"},
 }
@@ -60,6 +61,13 @@ def test_attributes_are_held(key: str, wrong: object) -> None:
     schema.validate(EVENT)
     assert not schema.is_valid({**EVENT, key: wrong})
     assert not schema.is_valid({name: value for name, value in EVENT.items() if name != key})
+
+
+def test_events_of_earlier_versions_are_valid() -> None:
+    """A stream holds events without the attribute ``cause``, and these are valid; a wrong cause is not."""
+    schema = schema_of("contractType")
+    schema.validate({name: value for name, value in EVENT.items() if name != "cause"})
+    assert not schema.is_valid({**EVENT, "cause": "whim"})
 
 
 @pytest.mark.parametrize(("key", "wrong"), [("revision", 0), ("cause", "whim"), ("record", {}), ("changed", [])])

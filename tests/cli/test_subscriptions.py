@@ -125,6 +125,22 @@ async def test_resume_says_when_the_next_attempt_comes(poller: Poller, configure
     assert (await poller("subscriptions", "resume", "a", **configured)).out == "a: was not paused\n"
 
 
+async def test_what_is_sent_is_shown(poller: Poller, configured: dict[str, str], tmp_path: Path) -> None:
+    """``show`` says which changes are sent and what is sent of them; without settings, all."""
+    values = {"id": "b", "sink": "https://sink.example.org", "thin": True}
+    chosen = {"when": {"not_cause": ["baseline"]}, "fields": {"drop": ["/reason"]}}
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(values | chosen), "utf-8")
+    assert (await poller("subscriptions", "add", "a", "https://sink.example.org", **configured)).code == 0
+    assert (await poller("subscriptions", "add", "--from-json", str(file), **configured)).code == 0
+    shown = (await poller("subscriptions", "show", "a", **configured)).out
+    for line in ("when            always", "fields          all", "thin            false"):
+        assert f"\n{line}\n" in shown
+    shown = (await poller("subscriptions", "show", "b", **configured)).out
+    assert '"not_cause": ["baseline"]' in shown
+    assert '\nfields          {"drop": ["/reason"]}\nthin            true\n' in shown
+
+
 WRONG: tuple[tuple[list[str], str], ...] = (
     (["add", "filed", "https://sink.example.org"], '"filed" is in the configuration file'),
     (["add", "x", "http://127.0.0.1:1"], 'subscription: sink = "http://127.0.0.1:1": expected a host that'),

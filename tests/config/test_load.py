@@ -215,9 +215,9 @@ SUBSCRIPTIONS = [
       "nats:// and a host, in ASCII")),
     ("validate = 1", f"{R}.validate = 1: expected true or false"),
     ("handshake = true", (
-     f"{R}.handshake: unknown key; known are id, allow_private, allow_hosts, sink, feeds, types, filters, mode, "
-     "batch, start, secret_files, headers, auth, ca_file, client_cert_file, client_key_file, rate, concurrency, "
-     "timeout, retry, disable_after, validate")),
+     f"{R}.handshake: unknown key; known are id, allow_private, allow_hosts, sink, feeds, types, filters, when, "
+     "fields, thin, mode, batch, start, secret_files, headers, auth, ca_file, client_cert_file, client_key_file, rate, "
+     "concurrency, timeout, retry, disable_after, validate")),
     ('[[subscriptions]]\nid = "r"\nsink = "http://r.example.org/hooks"',
      ('subscriptions[1].sink = "http://r.example.org/…": expected https://; http:// only with allow_private '
       "= true, or to a host of allow_hosts"),

@@ -262,3 +262,27 @@ def test_a_sink_is_named_in_the_log_without_its_path(url: str, shown: str) -> No
     """The log shows a sink by its host, or by its scheme if it has none."""
     settings = SubscriptionSettings.model_validate({"id": "a", "sink": "https://sink.example.org"})
     assert subscription_of(settings.model_copy(update={"sink": url})).sink == shown
+
+
+def test_equal_fields_are_one_projection_for_each_id_field() -> None:
+    """Subscriptions with equal ``fields`` and ``thin`` share their projections; the id field is that of the feed."""
+    values = {"id": "a", "sink": "https://sink.example.org"}
+    ids = {"acme/a": "id", "acme/b": "code"}
+    given = [
+        subscription_of(SubscriptionSettings.model_validate(values | more), id_fields=ids).projection
+        for more in (
+            {"fields": {"drop": ["/a", "/b"]}},
+            {"id": "b", "fields": {"drop": ["/b", "/a"]}, "thin": False},
+            {"fields": {"drop": ["/a", "/b"]}, "thin": True},
+            {"thin": True},
+            {},
+        )
+    ]
+    assert given[4] is None
+    made = [one("acme/a") for one in given if one is not None]
+    assert made[0] is made[1]
+    assert len({*made}) == 3
+    first = given[0]
+    assert first
+    assert first("acme/b") is not first("acme/a")
+    assert first("acme/gone") is first("acme/a")

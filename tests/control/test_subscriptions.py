@@ -116,6 +116,37 @@ async def test_the_sample_has_what_a_request_has_brought(tmp_path: Path) -> None
         assert receiver.count == 1
 
 
+_TEXT = "A test: no record has changed."
+_VALUE = "a sample value"
+
+
+@pytest.mark.parametrize(
+    ("more", "data"),
+    [
+        ({}, {"text": _TEXT, "cause": "delta"}),
+        (
+            {"fields": {"drop": ["/reason", "/who/name"]}},
+            {"record": {"id": "a", "text": _TEXT, "who": {}}, "revision": 1, "cause": "delta"},
+        ),
+        (
+            {"fields": {"pick": ["/who", "/who/name"]}},
+            {"record": {"id": "a", "who": {"name": _VALUE}}, "revision": 1, "cause": "delta"},
+        ),
+        ({"fields": {"drop": ["/text"]}, "thin": True}, {"revision": 1, "cause": "delta"}),
+    ],
+)
+async def test_the_sample_shows_what_is_left_of_an_event(
+    tmp_path: Path, more: dict[str, Any], data: dict[str, Any]
+) -> None:
+    """A sample is cut as events are: what the receiver gets, and what is shown, has no dropped value."""
+    async with receiving() as receiver:
+        found = await sampled(tmp_path, receiver.url, **more)
+        (request,) = receiver.requests
+    event = json.loads(request.body)
+    assert (event["data"], event["cause"]) == (data, "delta")
+    assert request.body == found.sent.body
+
+
 @pytest.mark.parametrize("mode", ["binary", "batch"])
 async def test_in_its_own_mode(tmp_path: Path, mode: str) -> None:
     """A sample is sent in the subscription's mode: attributes as headers, or a batch of one."""

@@ -267,6 +267,26 @@ async def test_a_lease_that_is_free_because_another_has_the_id_now_is_not_used(s
     assert scene.got("run") == []
 
 
+async def test_what_is_sent_of_an_event_is_by_the_settings_of_subscription_and_feed(scene: Scene) -> None:
+    """``fields`` picks and keeps the id field of the feed; changed settings hold for the events after the change."""
+    scene.settings("file", more='fields = { pick = ["/a"] }')
+    file = scene.directory / "poller.toml"
+    file.write_text(file.read_text("utf-8").replace(_FEED, f'{_FEED}id_field = "code"\n'), "utf-8")
+    scene.deliver(load(file, {}))
+    record = {"code": "K", "id": "of another", "a": 1, "b": 2}
+    await scene.client.xadd(EVENTS, {"data": spelled(id="e1", data={"record": record})})
+    await scene.arrives("file", "e1")
+    assert msgspec.json.decode(scene.sink.requests[-1].body)["data"] == {"record": {"code": "K", "a": 1}}
+    owner = await scene.owner("file")
+    table = msgspec.json.decode((await scene.registry.all()).registered["file"].settings)
+    await scene.registry.change("file", msgspec.json.encode(table | {"fields": {"drop": ["/a"]}}))
+    await scene.is_begun_anew("file", owner)
+    await scene.client.xadd(EVENTS, {"data": spelled(id="e2", data={"record": record})})
+    await scene.arrives("file", "e1", "e2")
+    left = {"code": "K", "id": "of another", "b": 2}
+    assert msgspec.json.decode(scene.sink.requests[-1].body)["data"] == {"record": left}
+
+
 async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene: Scene) -> None:
     """With ``start = "now"`` a subscription gets all events since it was added, even those before its first start."""
     await scene.add("before")

@@ -10,6 +10,7 @@ from datetime import timedelta
 from secrets import token_hex
 from typing import Any, Final
 
+import msgspec
 from redis.asyncio import Redis
 
 from poller.clock import Clock
@@ -17,6 +18,7 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import FeedConsumer
 from poller.delivery.filters import Predicate, Subscription
+from poller.delivery.projection import Projection
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Outcome, Sink
 from poller.lifecycle import ended
@@ -94,11 +96,15 @@ async def delivering(
     schedule: timedelta = timedelta(hours=1),
     wanted: Predicate = lambda _: True,
     retries: int = 2,
+    projection: Projection | None = None,
 ) -> AsyncIterator[FeedConsumer]:
     """A feed consumer that delivers while the block runs; it ends as in a crash, but releases its lease."""
     clock = Clock()
+    given = subscription(schedule, wanted, retries)
+    if projection is not None:
+        given = msgspec.structs.replace(given, projection={FEED: projection}.__getitem__)
     subscriber = EndpointState(
-        subscription(schedule, wanted, retries),
+        given,
         sink,
         _Unnoted(),
         paused_until=None,

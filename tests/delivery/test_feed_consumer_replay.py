@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from poller.delivery.cloudevent import Envelope
 from poller.delivery.delivery_codec import Delivery, deliveries_of, delivery_again, encode, letter_of
 from poller.delivery.delivery_tracker import DeliveryTracker
 from poller.delivery.feed_consumer import MOST_PARKED, WINDOW, RepeatReader
+from poller.delivery.projection import Projection, projection_of
 from poller.delivery.sinks.base import Outcome
 from poller.redis.client import commands
 from poller.store import dead_letters as given_up
@@ -113,6 +115,136 @@ async def test_a_letter_that_fails_again_is_a_letter_again(client: Redis) -> Non
     assert sink.sent == [1] * 6
     assert len(letter_of(after).attempts) == 6
     assert bytes(letter_of(after).event) == bytes(letter_of(before).event)
+
+
+class Recording(Scripted):
+    """A sink that also records the bodies; it fails until told otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: failing())
+        self.bodies: list[bytes] = []
+
+    async def post(self, body: bytes) -> Outcome:
+        self.bodies.append(body)
+        return await super().post(body)
+
+    def records(self) -> list[Any]:
+        return [json.loads(body)["data"].get("record") for body in self.bodies]
+
+
+WHOLE = {"id": "K", "a": 1, "b": 2, "c": 3}
+RAW = json.dumps(WHOLE).encode()
+
+
+async def publish_whole(client: Redis) -> None:
+    """Publish one event of :data:`WHOLE`, with the entry id 1-0."""
+    await client.xadd(EVENTS, {"data": event_of(RAW)}, id="1-0")
+
+
+async def test_a_letter_holds_what_was_sent(client: Redis) -> None:
+    """Law: each attempt sends what ``fields`` leave, and so the dead letter has it, and nothing else of the event."""
+    await publish_whole(client)
+    sink = Recording()
+    async with delivering(client, sink, schedule=SOON, projection=projection_of(drop=["/b"])):
+        await letters(client, 1)
+    assert sink.records() == [{"id": "K", "a": 1, "c": 3}] * 3
+    (raw,) = await given_up.letters(client, [(KEYS, "1-0")])
+    assert raw
+    assert bytes(letter_of(raw).event) == sink.bodies[0]
+
+
+@pytest.mark.parametrize(
+    ("now_sent", "in_stream", "after"),
+    [
+        (None, WHOLE, {"id": "K", "a": 1, "c": 3}),
+        (projection_of(drop=["/b", "/c"]), {"id": "K", "a": 1}, {"id": "K", "a": 1}),
+        (projection_of(drop=["/a"]), {"id": "K", "b": 2, "c": 3}, {"id": "K", "c": 3}),
+        (projection_of(pick=["/b"]), {"id": "K", "b": 2}, {"id": "K"}),
+        (projection_of(thin=True), None, None),
+    ],
+)
+@pytest.mark.parametrize("is_in_stream", [True, False])
+async def test_a_letter_is_redelivered_by_the_present_settings(
+    client: Redis, now_sent: Projection | None, in_stream: object, after: object, *, is_in_stream: bool
+) -> None:
+    """Law: after a change of ``fields``, a redelivery sends what they leave of the event while the stream has it.
+
+    Else it sends what they leave of what the dead letter holds. What they drop now is never sent.
+    """
+    await publish_whole(client)
+    async with delivering(client, Recording(), schedule=SOON, projection=projection_of(drop=["/b"])):
+        await letters(client, 1)
+    if not is_in_stream:
+        await client.xtrim(EVENTS, maxlen=0, approximate=False)
+    assert await redeliver(client, "1-0") is Moved.MOVED
+    sink = Recording()
+    sink.answer = lambda _: taking()
+    async with delivering(client, sink, projection=now_sent):
+        await sink.until_count(1)
+        await until(lambda: settled(client), "the redelivered event to be settled")
+    assert sink.records() == [in_stream if is_in_stream else after]
+
+
+async def test_another_event_in_the_place_of_a_letters_is_not_sent(client: Redis) -> None:
+    """Law: an entry is used for a letter only if it holds the same event; a store that lost writes may hold another."""
+    await publish_whole(client)
+    async with delivering(client, Recording(), schedule=SOON, projection=projection_of(drop=["/b"])):
+        await letters(client, 1)
+    groups = await client.xinfo_groups(EVENTS)
+    await client.delete(EVENTS)
+    await client.xadd(EVENTS, {"data": event_of(b'{"id":"L","a":7}', key="L")}, id="1-0")
+    await client.xgroup_create(EVENTS, groups[0]["name"], id="1-0")
+    assert await redeliver(client, "1-0") is Moved.MOVED
+    sink = Recording()
+    sink.answer = lambda _: taking()
+    async with delivering(client, sink):
+        await sink.until_count(1)
+    assert sink.records() == [{"id": "K", "a": 1, "c": 3}]
+
+
+async def test_what_waits_is_sent_by_the_present_settings(client: Redis) -> None:
+    """Law: an event that waits is cut by the settings of that attempt; if they hide it, it is settled."""
+    await publish_whole(client)
+    hidden = event_of(RAW).replace(b'"revision":1', b'"changed":["/c"],"revision":2').replace(b'"K"', b'"L"')
+    await client.xadd(EVENTS, {"data": hidden}, id="2-0")
+    async with delivering(client, Recording(), projection=projection_of(drop=["/b"])):
+        await until(lambda: parked(client, 2), "both to wait")
+    await make_due(client)
+    sink = Recording()
+    sink.answer = lambda _: taking()
+    async with delivering(client, sink, projection=projection_of(drop=["/c"])):
+        await until(lambda: settled(client), "all to be settled")
+    assert sink.records() == [{"id": "K", "a": 1, "b": 2}]
+    assert await client.hlen(KEYS.letters) == 0
+
+
+async def test_a_replay_sends_what_the_settings_leave(client: Redis) -> None:
+    """Law: the events of a replay are cut like all others, and one of which nothing is sent is passed over."""
+    await publish_whole(client)
+    hidden = event_of(RAW).replace(b'"revision":1', b'"changed":["/b"],"revision":2')
+    await client.xadd(EVENTS, {"data": hidden}, id="2-0")
+    sink = Recording()
+    sink.answer = lambda _: taking()
+    projection = projection_of(drop=["/b"])
+    async with delivering(client, sink, projection=projection):
+        await sink.until_count(1)
+        await until(lambda: settled(client), "all events to be settled")
+    assert await replays.start_replay(client, KEYS, ReplaySpan("r", "0-0", "2-0"))
+    async with delivering(client, sink, projection=projection):
+        await sink.until_count(2)
+        await until(lambda: replays.is_completed(client, KEYS, "r"), "the replay to end")
+    assert sink.records() == [{"id": "K", "a": 1, "c": 3}] * 2
+
+
+async def parked(client: Redis, count: int) -> bool:
+    return bool(await client.hlen(KEYS.parked) == count)
+
+
+async def make_due(client: Redis) -> None:
+    """Make all that waits due now, and not in an hour."""
+    for entry, waits in (await client.hgetall(KEYS.parked)).items():
+        due = msgspec.json.decode(waits) | {"due": 1}
+        await client.hset(KEYS.parked, entry, msgspec.json.encode(due))
 
 
 async def test_what_waits_and_is_not_wanted_any_more_is_not_sent(client: Redis) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.config.subscriptions import FilterSettings
+from poller.changes.events import Cause
+from poller.config.subscriptions import FilterSettings, WhenSettings
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.filters import compile_filters, meets_baseline
 from tests.changes.samples import MANY
@@ -97,6 +98,79 @@ def test_values_are_compared_in_their_string_form(value: object, text: str) -> N
     """An integer is compared by its digits, a boolean by its name."""
     assert wanted(spelled(shard=value), {"exact": {"shard": text}})
     assert not wanted(spelled(shard=value), {"exact": {"shard": text + "0"}})
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_the_cause_of_an_event_of_an_earlier_version_is_that_of_its_data(cause: Cause) -> None:
+    """A filter on ``cause`` reads the attribute, and of an event that does not have it the end of its data."""
+    written = entry().replace(b'"cause":"delta"', b'"cause":"%b"' % cause.encode())
+    former = written.replace(b'"cause":"%b",' % cause.encode(), b"", 1)
+    assert former.count(b'"cause"') == 1
+    for one in (written, former):
+        assert wanted(one, {"exact": {"cause": cause.value}})
+        assert not wanted(one, {"not": {"exact": {"cause": cause.value}}})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"cause": "delta", "more": 1}, {"of": {"cause": "delta"}}, ',"cause":"delta"}', [{"cause": "delta"}]],
+)
+def test_no_other_text_is_taken_for_a_cause(data: object) -> None:
+    """An event of another program has a cause only if the attribute says so, or its data ends as ours does."""
+    assert not wanted(spelled(data=data), {"prefix": {"cause": "d"}})
+
+
+def chosen(written: bytes, **when: Any) -> bool:
+    return compile_filters(None, (), WhenSettings.model_validate(when))(envelope_of(written))
+
+
+def altered(*changed: str, cause: str = "delta") -> bytes:
+    data = {"record": {}, "changed": list(changed), "revision": 2, "cause": cause}
+    return spelled(cause=cause, data=data)
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted_too", "expected"),
+    [
+        (("/a",), ("/a",), True),
+        (("/a/b",), ("/a",), True),
+        (("/a",), ("/a/b",), True),
+        (("/b", "/c"), ("/a", "/c"), True),
+        (("",), ("/a",), True),
+        (("/ab",), ("/a",), False),
+        (("/a",), ("/ab", "/b/a"), False),
+        (("/a~1b",), ("/a",), False),
+        (("/b",), (), True),
+    ],
+)
+def test_a_change_is_chosen_by_what_changed(
+    changed: tuple[str, ...], wanted_too: tuple[str, ...], expected: bool
+) -> None:
+    """``when.changed`` lets a modified record through if a pointer changed, or something below or above it."""
+    assert chosen(altered(*changed), changed=wanted_too) is expected
+
+
+def test_created_and_removed_records_are_not_held_back_by_what_changed() -> None:
+    """Events without ``changed`` pass, those of other programs included, whatever form their data has."""
+    forms: list[Any] = [{"record": {}, "revision": 1}, {"previous": {}}, "text", {"changed": "/a"}, {"changed": None}]
+    for data in forms:
+        assert chosen(spelled(data=data), changed=["/a"])
+    assert chosen(spelled(), changed=["/a"])
+    assert chosen(entry(), changed=["/a"])
+
+
+def test_a_change_is_chosen_by_its_cause() -> None:
+    """``when.cause`` and ``when.not_cause`` choose by the cause, also of events of earlier versions."""
+    former = entry().replace(b'"cause":"delta",', b"", 1)
+    for written in (entry(), former):
+        assert chosen(written, cause=["delta", "full"])
+        assert not chosen(written, cause=["full"])
+        assert chosen(written, not_cause=["full"])
+        assert not chosen(written, not_cause=["delta"])
+    assert not chosen(altered("/a"), changed=["/a"], cause=["full"])
+    assert not chosen(altered("/b"), changed=["/a"], cause=["delta"])
+    assert chosen(spelled(), not_cause=["delta"])
+    assert not chosen(spelled(), cause=["delta"])
 
 
 def test_all_filters_of_the_list_must_hold_and_the_type_too() -> None:

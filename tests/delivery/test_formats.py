@@ -55,6 +55,7 @@ def test_binary_is_the_data_and_its_attributes() -> None:
     assert sent.body == bytes(envelope.data)
     assert sent.headers["Content-Type"] == "application/json"
     assert sent.headers["ce-specversion"] == "1.0"
+    assert sent.headers["ce-cause"] == "delta"
     carried = {name for name in sent.headers if name.startswith("ce-")}
     assert carried == {f"ce-{name}" for name, _ in envelope.attributes() if name != "datacontenttype"}
 

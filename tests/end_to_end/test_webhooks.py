@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.harness.json_values import read
 from tests.harness.processes import daemon
+from tests.harness.requests import Arrived
 from tests.harness.subscribed import FEEDS, Wish, subscribed
 from tests.harness.waiting import patience, unless
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tests.harness.delivered import Deliveries
@@ -50,6 +53,36 @@ async def test_each_mode_and_filter_arrives(tmp_path: Path, store: str) -> None:
     assert not [f"{name}: {found}" for name, found in verdicts.items() if not found.clean]
     assert all(found.events for found in verdicts.values()), verdicts
     assert verdicts["batch"].requests < verdicts["binary"].requests
+
+
+@pytest.mark.thorough
+async def test_what_is_left_of_each_event_arrives(tmp_path: Path, store: str) -> None:
+    """Through a kill, failing sinks with ``fields`` or ``thin`` get exactly what these leave, signed, and nothing else.
+
+    The judge knows what is left by a cut of its own; a change of dropped fields alone is not to arrive.
+    """
+    lines = {
+        "thin": "thin = true",
+        "dropped": 'fields = { drop = ["/name", "/lastModifiedAt"] }\nmode = "batch"\nbatch = { linger = "20ms" }',
+        "picked": 'fields = { pick = ["/externalCode"] }\nmode = "binary"',
+        "chosen": 'when = { not_cause = ["baseline"] }\ntypes = ["modified"]',
+    }
+    feed = f'feeds = ["acme/{FEEDS[0]}"]\n'
+    wishes = [
+        Wish("thin", sent=_thin, lines=feed + lines["thin"]),
+        Wish("dropped", _shows(_without), feed + lines["dropped"], sent=_cut(_without)),
+        Wish("picked", _shows(_picked), feed + lines["picked"], sent=_cut(_picked)),
+        Wish("chosen", _modified, feed + lines["chosen"]),
+    ]
+    async with subscribed(tmp_path, wishes, store=store, seed=5, feeds=FEEDS[:1]) as scene:
+        verdicts = await _killed_and_caught_up(scene, 5, kills=1)
+        whole = {read(event)["id"] for _, event in await scene.entries(FEEDS[0])}
+        assert not scene.taken("dropped") >= whole
+        sent = b"".join(one.body for one in scene.sinks.of("dropped") if isinstance(one, Arrived))
+    assert not [f"{name}: {found}" for name, found in verdicts.items() if not found.clean]
+    assert all(found.events for found in verdicts.values()), verdicts
+    assert b'"externalCode"' in sent
+    assert not [name for name in (b'"name"', b"lastModifiedAt") if name in sent]
 
 
 async def test_told_to_stop_it_stops_and_nothing_comes_again(tmp_path: Path, store: str) -> None:
@@ -97,3 +130,43 @@ def _of_contracts(event: Mapping[str, Any]) -> bool:
 
 def _modified(event: Mapping[str, Any]) -> bool:
     return ".modified." in event["type"]
+
+
+def _without(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in {"name", "lastModifiedAt"}}
+
+
+def _picked(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name in {"id", "externalCode"}}
+
+
+def _left(event: Mapping[str, Any], cut: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any] | None:
+    """The event with cut records; None: they do not differ. Records of the feed have no objects inside."""
+    data = dict(event["data"])
+    sides = {name: cut(data[name]) for name in ("record", "previous") if name in data}
+    if "changed" in data:
+        before, after = sides["previous"], sides["record"]
+        names = sorted(before.keys() | after.keys())
+        data["changed"] = [f"/{name}" for name in names if before.get(name) != after.get(name)]
+        if not data["changed"]:
+            return None
+    time = event["recordedtime"] if cut is _without else event["time"]
+    return {**event, "time": time, "data": data | sides}
+
+
+def _shows(cut: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda event: _left(event, cut) is not None
+
+
+def _cut(cut: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[bytes], bytes]:
+    def sent(text: bytes) -> bytes:
+        event = json.loads(text)
+        return json.dumps(_left(event, cut) or event).encode()
+
+    return sent
+
+
+def _thin(text: bytes) -> bytes:
+    event = json.loads(text)
+    left = {name: value for name, value in event["data"].items() if name in {"changed", "revision", "cause"}}
+    return json.dumps(event | {"data": left}).encode()

@@ -143,7 +143,8 @@ class Subscribed:
     async def verdict(self, wish: Wish, due: Mapping[str, int] | None = None) -> Deliveries:
         """Judge one sink."""
         log = list(self.sinks.of(wish.sink))
-        streams = {feed: await self.entries(feed) for feed in self.feeds}
+        entries = {feed: await self.entries(feed) for feed in self.feeds}
+        streams = {feed: [(entry, wish.sent(event)) for entry, event in found] for feed, found in entries.items()}
         grace = min(GRACE * strain(), _LESS_THAN_A_PAUSE)
         asked = Asked(
             wish.wants,

@@ -22,12 +22,14 @@ class Wish:
         wants: whether it selects an event.
         lines: further lines of its table.
         signed: whether it has a signing secret.
+        sent: what is sent of an event that it selects.
     """
 
     sink: str
     wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
     lines: str = ""
     signed: bool = True
+    sent: Callable[[bytes], bytes] = bytes
 
     def table(self, secret: Path, sinks: str, timeout: str) -> str:
         """Its table in a configuration file.

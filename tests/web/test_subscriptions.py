@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import pytest
 
+from poller.config.event_choice import CAUSES
+from poller.config.subscriptions import FieldsSettings, WhenSettings
 from poller.config.validation import decode_subscription, encode_subscription, subscription_of
 from poller.control import subscriptions as subscribing
 from poller.control.subscriptions import filed, registry_of
@@ -28,7 +30,15 @@ NEW: dict[str, Any] = {
     "source": "https://api.example.org/contractTypes",
     "types": ["org.example.api.contractType.created.v1"],
     "filters": [{"prefix": {"subject": "7"}}],
-    "config": {"feeds": [FEEDS[0]], "mode": "batch", "rate": 5.0, "retry": {"schedule": ["1s"]}},
+    "config": {
+        "feeds": [FEEDS[0]],
+        "when": {"changed": ["/interval"], "not_cause": ["baseline"]},
+        "fields": {"drop": ["/reason"]},
+        "thin": True,
+        "mode": "batch",
+        "rate": 5.0,
+        "retry": {"schedule": ["1s"]},
+    },
     "protocol": "HTTP",
     "protocolsettings": {"headers": {"x-key": "s3cret"}, "method": "POST"},
 }
@@ -71,6 +81,9 @@ async def test_a_new_one_is_kept_as_by_the_command_line(given: Served) -> None:
         {"prefix": {"subject": "7"}},
     ]
     assert one.headers == {"x-key": "s3cret"}
+    assert one.fields == FieldsSettings(drop=("/reason",))
+    assert one.when == WhenSettings(changed=("/interval",), not_cause=("baseline",))
+    assert one.thin
     _, _, again = await given.ask(ONE)
     assert "signingsecret" not in again
 
@@ -213,6 +226,12 @@ UNUSABLE: Final[list[Any]] = [
     ({"config": {"rate": -1.0}}, "config.rate", "-1.0"),
     ({"config": {"feeds": ["acme/none"]}}, "config.feeds[0]", '"acme/none"'),
     ({"config": {"retry": {"schedule": ["x"]}}}, "config.retry.schedule[0]", '"x"'),
+    ({"config": {"fields": {"drop": ["reason"]}}}, "config.fields.drop[0]", '"reason"'),
+    ({"config": {"fields": {"drop": ["/id"]}}}, "config.fields.drop[0]", '"/id"'),
+    ({"config": {"fields": {}}}, "config.fields", None),
+    ({"config": {"when": {"cause": ["whim"]}}}, "config.when.cause[0]", '"whim"'),
+    ({"config": {"when": {"not_cause": list(CAUSES)}}}, "config.when", None),
+    ({"filters": [{"exact": {"nosuch": "x"}}]}, "filters[0].exact.nosuch", None),
     ({"config": {"rats": 1}}, "config.rats", None),
     ({"config": {"rate": None}}, "config.rate", None),
     ({"config": {"feeds": {}}}, "config.feeds", None),
