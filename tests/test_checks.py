@@ -83,6 +83,7 @@ _OWN_TIME = {
 
 _OWN_CLOCKS = {
     "cli/demo.py",  # a command is a process of its own
+    "cli/receive.py",
     "cli/run.py",
     "cli/status.py",
     "store/session.py",  # for a command
