@@ -33,7 +33,7 @@ from tests.client.webhooks import (
     served_wsgi,
     signed,
 )
-from tests.harness.waiting import limited, until, within
+from tests.harness.waiting import until, within
 
 Kind = Literal["coroutine", "function", "wsgi"]
 
@@ -234,15 +234,33 @@ async def test_a_server_that_cancels_requests_does_not_interrupt_the_work(ledger
 
 
 async def test_the_server_ends_after_the_work(ledger: Ledger) -> None:
-    """At its end the server waits for a handler that still runs although its client has left."""
+    """At its end the server waits for a handler that still runs, although its request was cancelled."""
+    receiver, sent = Receiver(ledger.coroutine, SECRET), list[str]()
     ledger.gate.clear()
-    async with limited(), served(Receiver(ledger.coroutine, SECRET)) as url:
-        first = asyncio.create_task(post(url, event("a")))
-        await until(lambda: ledger.running, "the handler to run")
-        first.cancel()
-        await asyncio.wait({first})
-        asyncio.get_running_loop().call_soon(ledger.gate.set)
+    headers = [(name.encode(), text.encode()) for name, text in signed(event("a"), SECRET).items()]
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def body() -> dict[str, Any]:
+        return {"type": "http.request", "body": event("a")}
+
+    async def told() -> dict[str, Any]:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    request = asyncio.ensure_future(receiver({"type": "http", "method": "POST", "headers": headers}, body, send))
+    await until(lambda: ledger.running, "the handler to run")
+    request.cancel()
+    await asyncio.wait({request})
+    life = asyncio.ensure_future(receiver({"type": "lifespan"}, told, send))
+    await until(lambda: "lifespan.startup.complete" in sent, "the start")
+    assert next(messages, None) is None  # it was told to shut down
+    assert not life.done()
+    ledger.gate.set()
+    await within(life)
     assert ledger.ids == ["a"]
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 # Stores.
