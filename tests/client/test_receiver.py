@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from datetime import timedelta
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -85,12 +85,13 @@ def serving(request: pytest.FixtureRequest, ledger: Ledger) -> Serving:
     async def serve(secrets: Any = SECRET, **options: Any) -> AsyncIterator[str]:
         handler: Any = ledger.coroutine if request.param == "coroutine" else ledger
         receiver = Receiver(handler, secrets, **options)
-        if request.param == "wsgi":
-            with served_wsgi(receiver.wsgi) as url:
-                yield url
-        else:
-            async with served(receiver) as url:
-                yield url
+        async with AsyncExitStack() as stack:
+            if request.param == "wsgi":
+                url = stack.enter_context(served_wsgi(receiver.wsgi))
+            else:
+                url = await stack.enter_async_context(served(receiver))
+            stack.callback(ledger.gate.set)  # a test that failed ends soon, too
+            yield url
 
     return serve
 
