@@ -3,20 +3,13 @@
 It needs no configuration file, and imports nothing else of the program. Webhooks: start with ``receiver.py``.
 """
 
-from poller.client.http_events import ContentRefused, ReceivedEvent
-from poller.client.receiver import Receiver, verify
-from poller.client.repeats import MemoryStore, RedisStore, SeenStore
-from poller.client.signatures import MalformedSecret, VerificationError, WebhookRefused
-
-__all__ = [
-    "ContentRefused",
-    "MalformedSecret",
-    "MemoryStore",
-    "ReceivedEvent",
-    "Receiver",
-    "RedisStore",
-    "SeenStore",
-    "VerificationError",
-    "WebhookRefused",
-    "verify",
-]
+from poller.client.http_events import ContentRefused as ContentRefused
+from poller.client.http_events import ReceivedEvent as ReceivedEvent
+from poller.client.receiver import Receiver as Receiver
+from poller.client.receiver import verify as verify
+from poller.client.repeats import MemoryStore as MemoryStore
+from poller.client.repeats import RedisStore as RedisStore
+from poller.client.repeats import SeenStore as SeenStore
+from poller.client.signatures import MalformedSecret as MalformedSecret
+from poller.client.signatures import VerificationError as VerificationError
+from poller.client.signatures import WebhookRefused as WebhookRefused
