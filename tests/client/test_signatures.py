@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -89,6 +89,18 @@ def test_no_byte_may_change(data: st.DataObject) -> None:
     else:
         headers |= {name: changed}
     assert not accepts(headers, body, secret)
+
+
+def test_a_signature_has_one_spelling() -> None:
+    """A signature whose base64 has other unused bits, and so the same bytes, is refused in both versions."""
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    for secret, padding in ((SECRET, "="), (PRIVATE, "==")):
+        headers = signed(BODY, secret, at=NOW)
+        signature = headers["webhook-signature"].removesuffix(padding)
+        other = signature[:-1] + letters[letters.index(signature[-1]) + 1] + padding
+        version, _, encoded = other.partition(",")
+        assert b64decode(encoded) == b64decode(headers["webhook-signature"].partition(",")[2])
+        assert not accepts(headers | {"webhook-signature": f"{version},{encoded}"}, BODY, secret)
 
 
 @pytest.mark.parametrize("seconds", [-301, -300, 0, 300, 301])
