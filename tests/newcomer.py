@@ -27,7 +27,7 @@ from tests.programs import bare_environ
 
 _ENDED: Final = re.compile(r"<ended with (\d+)>\n")
 _INSTALLATION: Final = 300.0
-_ENDLESS: Final = ("poller sandbox", "receiver.py", "poller run")  # each runs on in a terminal of its own
+_ENDLESS: Final = ("poller sandbox", "poller receive", "poller run")  # each runs on in a terminal of its own
 _PORTS: Final = ("8090", "8000", "8080")  # of the sandbox, the receiver and the page
 
 
@@ -72,8 +72,8 @@ def to_the_first_event() -> Route:
 
 
 def to_the_first_webhook() -> Route:
-    """The route to the first webhook, whose signature the README's receiver has verified."""
-    shown = re.compile(r"\.employmentUnavailability\.created\.v1 \S+ 1$", re.MULTILINE)
+    """The route to the first webhook, whose signature ``poller receive`` has verified."""
+    shown = re.compile(r"^\d\d:\d\d:\d\d\.\d{3}  employmentUnavailabilities +created +\S+ +r1 ", re.MULTILINE)
     install, *_ = to_the_first_event().commands()
     return Route(f"{install}\n{block('webhook')}", shown, "the first webhook", _PORTS)
 

@@ -72,6 +72,8 @@ _OWN_TIME = {
         "random.Random",
         "random.SystemRandom",
     },
+    "client/receiver.py": {"datetime.now", "time.monotonic"},  # a library in programs that have no such clock
+    "client/repeats.py": {"time.monotonic"},  # as above
     "cli/demo.py": {"random.Random", "secrets.token_bytes"},  # generated records; the secret of the demo
     "cli/options.py": {"datetime.now"},  # a command is a process of its own
     "cli/subscriptions.py": {"secrets.token_bytes"},  # a signing secret
@@ -81,6 +83,7 @@ _OWN_TIME = {
 
 _OWN_CLOCKS = {
     "cli/demo.py",  # a command is a process of its own
+    "cli/receive.py",
     "cli/run.py",
     "cli/status.py",
     "store/session.py",  # for a command

@@ -45,6 +45,7 @@ EVENT: Final = entry(b'{"id":"K","name":"caf\xc3\xa9"}', key="K")
 def program(*command: str, cwd: Path | None = None, **environ: str) -> Iterator[subprocess.Popen[str]]:
     """A process that runs during the block."""
     environ = {name: os.environ[name] for name in ("PATH", "NODE_PATH") if name in os.environ} | environ
+    environ = {"PYTHONPATH": str(ROOT)} | environ  # a program of the documents stands in another directory
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=pipe, stderr=nowhere, env=environ, cwd=cwd, text=True) as process:
         try:
@@ -62,7 +63,7 @@ def until_killed(process: subprocess.Popen[str], count: int, begins: str = "") -
     return [*found, *lines]
 
 
-async def answer_to(url: str, *secrets: str) -> Outcome:
+async def answer_to(url: str, *secrets: str, event: bytes = EVENT) -> Outcome:
     """The outcome of an event signed with these secrets at a receiver that is about to listen."""
     requests, allowed = SignedRequests(secrets=secrets), AddressPolicy.of(("127.0.0.1",))
     limit = timedelta(minutes=2)
@@ -71,7 +72,7 @@ async def answer_to(url: str, *secrets: str) -> Outcome:
     ) as sink:
 
         async def answer() -> Outcome | None:
-            outcome = await sink.send([SinkEvent(*pair(EVENT))])
+            outcome = await sink.send([SinkEvent(*pair(event))])
             return None if outcome.failure is Failure.REFUSED else outcome
 
         return await until(answer, "the receiver to listen and to answer", every=0.1)
@@ -89,30 +90,34 @@ def test_what_the_document_says_of_large_integers_in_javascript_is_true() -> Non
         assert node.stdout.read() == f"{2**53} {large}"
 
 
-FLASK: Final = (sys.executable, "-m", "flask", "--app", "receiver_flask.py", "run", "--port", "8000")
-FASTAPI: Final = (sys.executable, "-m", "uvicorn", "--log-level=error", "--port=8000", "receiver_fastapi:app")
+RUN: Final = ("run", "--port", "8000")
+FLASK: Final = (sys.executable, "-m", "flask", "--app")
+FASTAPI: Final = (sys.executable, "-m", "uvicorn", "--log-level=error", "--port=8000")
 
 
 @pytest.mark.parametrize(
-    ("name", "command"),
+    ("name", "command", "path"),
     [
-        ("receiver.py", (sys.executable, "receiver.py")),
-        ("receiver_flask.py", FLASK),
-        ("receiver_fastapi.py", FASTAPI),
-        pytest.param("receiver.js", ("node", "receiver.js"), marks=needs_node("standardwebhooks")),
+        ("receiver.py", (sys.executable, "receiver.py"), ""),
+        ("receiver_mounted.py", (*FASTAPI, "receiver_mounted:app"), "hooks/"),
+        ("receiver_mounted_flask.py", (*FLASK, "receiver_mounted_flask", *RUN), "hooks"),
+        ("receiver_verify.py", (*FLASK, "receiver_verify", *RUN), "hooks"),
+        ("receiver_flask.py", (*FLASK, "receiver_flask", *RUN), ""),
+        ("receiver_fastapi.py", (*FASTAPI, "receiver_fastapi:app"), ""),
+        pytest.param("receiver.js", ("node", "receiver.js"), "", marks=needs_node("standardwebhooks")),
         pytest.param(
-            "receiver.express.js", ("node", "receiver.express.js"), marks=needs_node("standardwebhooks", "express")
+            "receiver.express.js", ("node", "receiver.express.js"), "", marks=needs_node("standardwebhooks", "express")
         ),
     ],
 )
-async def test_the_receivers(name: str, command: tuple[str, ...], tmp_path: Path) -> None:
+async def test_the_receivers(name: str, command: tuple[str, ...], path: str, tmp_path: Path) -> None:
     """A receiver refuses an event signed with another secret, and accepts one signed with its own among others."""
     port = str(free_port())
     assert len([line for line in block(name).splitlines() if line]) <= 18
     (tmp_path / name).write_text(block(name).replace("8000", port), "utf-8")
     command = tuple(word.replace("8000", port) for word in command)
     with program(*command, cwd=tmp_path, SECRET=SECRET) as receiver:
-        url = f"http://127.0.0.1:{port}/"
+        url = f"http://127.0.0.1:{port}/{path}"
         assert (await answer_to(url, OTHER)).status == 401
         assert (await answer_to(url, OTHER, SECRET)).status == 204
         assert receiver.stdout is not None
@@ -136,18 +141,43 @@ def test_a_receiver_without_a_secret_ends_at_once(tmp_path: Path) -> None:
 
 
 async def test_the_receiver_writes_whole_lines(tmp_path: Path) -> None:
-    """With many concurrent requests the receiver still prints each event on a line of its own."""
+    """With many concurrent requests the receiver still prints each event on a line of its own, and each once."""
     port = str(free_port())
     file = tmp_path / "receiver.py"
     file.write_text(block(file.name).replace("8000", port), "utf-8")
     with program(sys.executable, "-u", str(file), SECRET=SECRET) as receiver:
         url = f"http://127.0.0.1:{port}/"
-        await answer_to(url, SECRET)
-        outcomes = await asyncio.gather(*(answer_to(url, SECRET) for _ in range(40)))
+        await answer_to(url, SECRET, event=entry(key="K0"))
+        events = [entry(key=f"K{number}") for number in range(40)] * 2
+        outcomes = await asyncio.gather(*(answer_to(url, SECRET, event=event) for event in events))
         assert {outcome.status for outcome in outcomes} == {204}
         assert receiver.stdout is not None
-        lines = {receiver.stdout.readline() for _ in range(41)}
-    assert lines == {"org.example.api.contractType.created.v1 K 1\n"}
+        lines = [receiver.stdout.readline() for _ in range(40)]
+        receiver.kill()
+        assert receiver.stdout.read() == ""
+    assert sorted(lines) == sorted(f"org.example.api.contractType.created.v1 K{number} 1\n" for number in range(40))
+
+
+async def test_the_receiver_survives_kills(tmp_path: Path) -> None:
+    """A receiver that is killed repeatedly shows each of forty events whose sender tries until it is acknowledged."""
+    port = str(free_port())
+    file = tmp_path / "receiver.py"
+    file.write_text(block(file.name).replace("8000", port), "utf-8")
+    url, shown, missing = f"http://127.0.0.1:{port}/", set[str](), [f"K{number:02}" for number in range(40)]
+    while missing:
+        with program(sys.executable, "-u", str(file), SECRET=SECRET) as receiver:
+            await answer_to(url, OTHER)  # it listens
+            sent = {key: asyncio.create_task(answer_to(url, SECRET, event=entry(key=key))) for key in missing}
+            lines = await asyncio.to_thread(until_killed, receiver, min(9, len(missing)))
+            shown |= {line.split()[1] for line in lines}
+            for task in sent.values():
+                task.cancel()
+            await asyncio.wait(sent.values())
+        ended = {key: task for key, task in sent.items() if not task.cancelled() and not task.exception()}
+        done = {key for key, task in ended.items() if task.result().status == 204}
+        assert done <= shown  # what was acknowledged was shown before
+        missing = [key for key in missing if key not in done]
+    assert len(shown) == 40
 
 
 STREAM: Final = "poller:{acme/employmentUnavailabilities}:events"
@@ -258,8 +288,8 @@ _LINK: Final = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 _CODE_SPAN: Final = re.compile(r"`([^`\n]+)`")
 _PATH: Final = re.compile(r"\w[\w.-]*(?:/[\w.-]+)*\.(?:py|md|yml|yaml|toml|json|conf|acl|lua|service)")
 _LONGEST_README: Final = 300
-_NOT_OURS: Final = {"trial/poller.toml", "cli/tools.py"}
-"""A file that the reader makes, and a module path of the architecture."""
+_NOT_OURS: Final = {"trial/poller.toml", "trial/receiver.py", "cli/tools.py"}
+"""Files that the reader makes, and a module path of the architecture."""
 
 
 def links(file: Path) -> list[str]:

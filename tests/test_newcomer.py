@@ -46,7 +46,7 @@ async def test_the_first_event(tmp_path: Path) -> None:
 
 
 async def test_the_first_webhook(tmp_path: Path) -> None:
-    """With other ports the route leads to an event whose signature the demo's receiver has verified.
+    """With other ports the route leads to an event whose signature ``poller receive`` has verified.
 
     Commands in a second terminal, without exported variables, use the same store.
     """
@@ -58,7 +58,10 @@ async def test_the_first_webhook(tmp_path: Path) -> None:
         await terminal.run(demo)
         kept = directory / "trial" / "poller.toml"
         kept.write_text(with_ports(kept.read_text("utf-8"), ports), "utf-8")
-        elsewhere_listening = {"poller sandbox": f" --port {ports['8090']}", "receiver.py": f" {ports['8000']}"}
+        elsewhere_listening = {
+            "poller sandbox": f" --port {ports['8090']}",
+            "poller receive": f" --port {ports['8000']}",
+        }
         script = "\n".join(
             command + "".join(option for part, option in elsewhere_listening.items() if part in command)
             for command in others

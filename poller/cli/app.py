@@ -30,7 +30,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from poller.cli import dead_letters, demo, feeds, records, replay, run, status, subscriptions, tail, tools
+from poller.cli import dead_letters, demo, feeds, receive, records, replay, run, status, subscriptions, tail, tools
 from poller.cli.options import CommandLine, Config, Format, GlobalOptions, Verbosity
 from poller.cli.output import OutputClosed, OutputFailed, writing
 from poller.errors import ConfigurationError, PollerError
@@ -42,7 +42,7 @@ WRONG: Final = 2
 INTERRUPTED: Final = 130
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Try it": ("demo", "sandbox"),
+    "Try it": ("demo", "sandbox", "receive"),
     "Run it": ("check", "once", "run"),
     "Watch it": ("status", "tail", "records", "dead-letters"),
     "Change it": ("pause", "resume", "resync", "release", "subscriptions", "keys", "replay", "feeds"),
@@ -76,7 +76,7 @@ app = CommandLine(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for commands in (demo.app, run.app, status.app, tail.app, feeds.app, replay.app, tools.app):
+for commands in (demo.app, run.app, status.app, tail.app, feeds.app, replay.app, receive.app, tools.app):
     app.add_typer(commands)
 app.add_typer(records.app, name="records")
 app.add_typer(dead_letters.app, name="dead-letters")

@@ -1,12 +1,12 @@
 """``poller demo``: the whole system on one machine, with nothing to configure.
 
-A sandbox API that changes, the daemon that polls it, a receiver of webhooks in a process of its own, and a reader of
-the streams. Each event is shown when it comes by stream and when it comes by webhook. Only the API is simulated.
+A sandbox API that changes, the daemon that polls it, a receiver of webhooks, and a reader of the streams. Each event is
+shown when it comes by stream and when it comes by webhook. Only the API is simulated.
 
 **Invariants**
 
-- Everything is in a temporary directory and ends with the command; the receiver's standard input ends with this
-  process, so the receiver never outlives it.
+- Everything is in a temporary directory and ends with the command.
+- What is shown as verified came over a socket to the receiver of the client library, and is acknowledged after that.
 - ``--keep`` leaves the same configuration with the usual addresses. It overwrites nothing, and files that hold a
   secret are readable by their owner alone.
 """
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
     from random import Random
 
     from poller.cli.event_lines import EventView
+    from poller.client import ReceivedEvent, WebhookRefused
     from poller.config.settings import Settings
     from poller.sandbox.history import History
     from poller.store.stream import Entry
+
+    Reports = asyncio.Queue[tuple[datetime, ReceivedEvent | WebhookRefused]]
 
 _CHANGES_PER_SECOND: Final = 4.0
 _RECORDS: Final = 120
@@ -46,15 +49,14 @@ _BLOCK: Final = timedelta(milliseconds=250)
 _READING_PATIENCE: Final = 60.0  # seconds for the first reading; a busy machine is slow
 _WEBHOOKS_PATIENCE: Final = 15.0  # seconds for the last webhooks, also after Ctrl-C
 _STOP_PATIENCE: Final = 6.0  # seconds; a commit in progress has five
-_RECEIVER_PATIENCE: Final = 2.0  # seconds to end by itself
-_LONGEST_REPORT: Final = 1024 * 1024  # bytes; a record of the sandbox has a thousandth
 
 _BY_WEBHOOK: Final = "by webhook, signature ok"
 _SHOWN_OF_SUBJECT: Final = 4  # on 80 columns the change is seen, too
 _WIDTH: Final = max(map(len, (*RESOURCES, _BY_WEBHOOK)))
 
 _CONFIGURATION: Final = """\
-# `poller sandbox` plays the API, `python receiver.py` takes the webhooks, `poller schema config` describes every key.
+# `poller sandbox` plays the API, `poller receive --secret-file secret` takes the webhooks, `poller schema config`
+# describes every key.
 
 [embedded]
 data_dir = "data"                        # an embedded Valkey keeps its data here; or: [redis] url = "redis://..."
@@ -79,12 +81,33 @@ _FEED: Final = """
 resource = "{resource}"
 interval = "{seconds}s"
 """
+_RECEIVER: Final = '''\
+"""A receiver of webhooks to build upon: verifies signatures and drops repeats. `python receiver.py`, until Ctrl-C."""
+
+from pathlib import Path
+
+import uvicorn
+
+from poller.client import Receiver
+
+SECRET = Path(__file__).with_name("secret").read_text("utf-8")
+
+
+async def handle(event):
+    """Do the work. An event is acknowledged when this returns, and comes again after an exception."""
+    print(event.get_type(), event.get_subject(), event.get_data().get("revision"), flush=True)
+
+
+if __name__ == "__main__":
+    uvicorn.run(Receiver(handle, SECRET), host="127.0.0.1", port=8000, log_level="warning")
+'''
 _KEPT_FILES: Final = ("poller.toml", "token", "secret", "receiver.py", "data")
 _NEXT_STEPS: Final = """
-{kept} has a configuration, a token, a secret and a receiver. To continue, in a terminal each:
+{kept} has a configuration, a token and a secret. To continue, in a terminal each:
   {poller} sandbox
-  {python} {kept}/receiver.py
-  {poller} run -c {kept}/poller.toml"""
+  {poller} receive --secret-file {kept}/secret
+  {poller} run -c {kept}/poller.toml
+{kept}/receiver.py is a receiver to build upon; start it in place of `receive`."""
 
 app = CommandLine()
 
@@ -118,14 +141,16 @@ async def demo(
         from shutil import which
 
         poller = "poller" if which("poller") else sys.argv[0]
-        python = "python" if which("poller") and which("python") else sys.executable
-        write_line(_NEXT_STEPS.format(kept=quote(str(keep)), poller=quote(poller), python=quote(python)))
+        write_line(_NEXT_STEPS.format(kept=quote(str(keep)), poller=quote(poller)))
 
 
 async def _run(directory: Path, seconds: float | None, stop: asyncio.Event) -> None:
+    import asyncio
     from random import Random
 
+    from poller.client import Receiver
     from poller.clock import Clock
+    from poller.http.server import listening
     from poller.sandbox.data import seed
     from poller.sandbox.history import History
     from poller.sandbox.server import SANDBOX_TOKEN, SEEDED_AT, serving
@@ -133,8 +158,14 @@ async def _run(directory: Path, seconds: float | None, stop: asyncio.Event) -> N
 
     history, rng = History(), Random(_SEED)  # noqa: S311 -- made-up records, not secrets
     seed(history, rng, records=_RECORDS, at=SEEDED_AT)
-    secret_file = _write_secret(directory)
-    async with serving(history, rng=rng) as url, _receiver(secret_file) as (receiver, reports):
+    reports: Reports = asyncio.Queue()
+
+    async def report(event: ReceivedEvent) -> None:
+        reports.put_nowait((utc_now(), event))
+
+    secret = _write_secret(directory).read_text("utf-8")
+    verified = Receiver(report, secret, on_refusal=lambda reason: reports.put_nowait((utc_now(), reason)))
+    async with serving(history, rng=rng) as url, listening(verified, "127.0.0.1", 0, clock=Clock()) as receiver:
         bind = _free_address()
         settings = _settings(directory, url=url, sink=f"{receiver}/hooks", bind=bind)
         async with opened_store(settings, clock=clock_of(settings, Clock())) as store:
@@ -167,14 +198,14 @@ def _free_address() -> str:
 class _Stage:
     """The running daemon, the reader of its streams, and the reader of the receiver's reports."""
 
-    def __init__(self, settings: Settings, url: str, history: History, reports: asyncio.StreamReader) -> None:
+    def __init__(self, settings: Settings, url: str, history: History, reports: Reports) -> None:
         """Begin to poll, to deliver and to read.
 
         Args:
             settings: of the daemon; its feeds are named like the sandbox's resources.
             url: of the store, which is open.
             history: the sandbox's.
-            reports: of the receiver.
+            reports: of the receiver: what came, or why it was refused, and when.
         """
         import asyncio
 
@@ -299,17 +330,15 @@ class _Stage:
         except Unreadable as reason:
             warn(str(reason))
 
-    async def _receive(self, reports: asyncio.StreamReader) -> None:
-        import msgspec
-
+    async def _receive(self, reports: Reports) -> None:
         from poller.cli.event_lines import read_event
+        from poller.client import WebhookRefused
 
-        while line := await reports.readline():
-            report = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-            refused = msgspec.json.decode(report["refused"])
-            if refused is not None:
-                raise PollerError(f"a webhook was refused: {refused}")
-            event, at = read_event(report["event"]), msgspec.json.decode(report["at"], type=datetime)
+        while True:
+            at, report = await reports.get()
+            if isinstance(report, WebhookRefused):
+                raise PollerError(f"a webhook was refused: {report}")
+            event = read_event(report.to_json())
             if event.id not in self._delivered and event.data.cause != "baseline":
                 self._write(webhook_line, event, self._published.get(event.id), at)
             self._delivered.add(event.id)
@@ -350,46 +379,6 @@ def _start(event: EventView, way: tuple[str, str], at: datetime) -> Line:
     return [(f"{at:%H:%M:%S}", "dim"), (f"  {name:<{_WIDTH}}  ", style), *record_parts(event, _SHOWN_OF_SUBJECT)]
 
 
-@asynccontextmanager
-async def _receiver(secret_file: Path) -> AsyncIterator[tuple[str, asyncio.StreamReader]]:
-    """A receiver in a process of its own: its URL, and its reports of requests.
-
-    Raises:
-        PollerError: it does not start.
-    """
-    import asyncio
-    from asyncio.subprocess import DEVNULL, PIPE
-
-    from poller.sandbox import receiver
-
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-I",  # nothing in the working directory is imported
-        receiver.__file__,
-        str(secret_file),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=DEVNULL,
-        limit=_LONGEST_REPORT,
-        start_new_session=True,  # Ctrl-C ends the demo alone: the receiver takes what is on its way
-    )
-    try:
-        reports = process.stdout
-        url = (await reports.readline()).decode().strip() if reports else ""
-        if reports is None or not url:
-            raise PollerError("the webhook receiver did not start")
-        yield url, reports
-    finally:
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            async with asyncio.timeout(_RECEIVER_PATIENCE):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
 def _settings(directory: Path, *, url: str, sink: str, bind: str) -> Settings:
     from poller.config.load import load
 
@@ -402,16 +391,13 @@ def _keep(directory: Path) -> None:
     Raises:
         ConfigurationError: one of the files exists, or the directory cannot be written.
     """
-    from importlib.resources import files
-
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in _KEPT_FILES:
             if (directory / name).exists():
                 raise ConfigurationError(f"--keep {directory}: {name} is there already; name a directory without it")
         _write_secret(directory)
-        receiver = files("poller.sandbox").joinpath("sample_receiver.py").read_text("utf-8")
-        _write_file(directory / "receiver.py", receiver)
+        _write_file(directory / "receiver.py", _RECEIVER)
         _write_configuration(
             directory,
             url="http://127.0.0.1:8090",

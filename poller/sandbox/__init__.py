@@ -2,8 +2,7 @@
 
 ``history`` and ``api`` are pure: versions of records, and what the API says about them. ``data`` makes up their
 content. ``server`` and ``control`` put them on a socket. ``faults`` are the ways in which the API misbehaves, each a
-function around :func:`~poller.sandbox.api.answer`. ``receiver`` receives webhooks. Start at
-:mod:`poller.sandbox.server`.
+function around :func:`~poller.sandbox.api.answer`. Start at :mod:`poller.sandbox.server`.
 
 Nothing here imports the rest of the program: what checks the poller must not share its mistakes.
 """

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tests.harness.checker import Verdict
     from tests.harness.delivered import Deliveries
     from tests.harness.processes import Daemon
+    from tests.harness.received import ReceiverProcess
     from tests.harness.subscribed import Subscribed
     from tests.harness.wire import Wire
     from tests.proxy import Proxy
@@ -47,6 +48,8 @@ _HEARD_LATE = 1.5  # on a busy machine; less than the pauses of two seconds
 _CROWDED = 4.0  # runnable threads for each CPU; a chapter alone makes about two
 EMBEDDED = "e"  # the directory of the program's own store; short, because a socket is in it
 WISHES = (Wish("one"), Wish("two"))
+RECEIVED = "received"  # the subscription of a receiver of the client library
+_LOOK = 0.1  # seconds between two looks at its ledger
 _REPLACED = "was not renewed in time"  # logged by a process too slow to renew its leases
 
 
@@ -62,12 +65,14 @@ class Cast:
     Attributes:
         commands: what each process runs.
         wishes: the subscriptions.
+        receiver: whether a receiver of the client library subscribes, too.
         removals: whether the load removes records.
         commits: a text that only the commands of a commit contain.
     """
 
     commands: Sequence[Sequence[str]] = (_POLLER, _POLLER)
     wishes: Sequence[Wish] = WISHES
+    receiver: bool = True
     removals: bool = True
     commits: bytes = b"}:rejected"  # the only script that names it is the commit
 
@@ -93,6 +98,7 @@ class Stage:
         served: the store, unless it is embedded.
         wires: the wires before store, source and sinks that the fault needs.
         proxy: the proxy before the store that reads commands, if the fault needs it.
+        receiver: a receiver of the client library, if one subscribes.
         begun: the size of the store's log at the start, in bytes.
         remarks: findings during the chapter.
         begun_anew: the feeds whose data the store has lost: each has a new baseline, which no sink should get.
@@ -106,6 +112,7 @@ class Stage:
     served: Served | None
     wires: Mapping[str, Wire]
     proxy: Proxy | None
+    receiver: ReceiverProcess | None = None
     begun: int = 0
     remarks: list[str] = field(default_factory=list)
     begun_anew: set[str] = field(default_factory=set)
@@ -178,6 +185,7 @@ class Stage:
         if fault.loses_writes:
             sinks = {wish.sink: await self._after_loss(wish) for wish in self.scene.wishes}
         self.remarks += self.replicas.strayed() + await told_secrets(self)
+        self.remarks += await self._handled(deadline, in_order=not fault.loses_writes)
         for wish in () if self.begun_anew else self.scene.wishes:
             told = await self.scene.told_by(wish, upto)
             if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:
@@ -191,6 +199,17 @@ class Stage:
             refused=self.replicas.lines("lost lease "),
             remarks=tuple(self.remarks),
         )
+
+    async def _handled(self, deadline: Deadline, *, in_order: bool) -> list[str]:
+        """What is wrong at the receiver of the client library, once it has all events or the deadline has passed."""
+        if self.receiver is None:
+            return []
+        streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
+        missing = partial(self.receiver.missing, RECEIVED, streams, begun_anew=self.begun_anew)
+        while deadline.left > 0 and missing():
+            await self.rest(_LOOK)
+        remarks = [f"{RECEIVED} has not handled {event_id}" for event_id in missing()]
+        return remarks + self.receiver.remarks(RECEIVED, streams, in_order=in_order)
 
     async def _after_loss(self, wish: Wish) -> Deliveries:
         log = list(self.scene.sinks.of(wish.sink))

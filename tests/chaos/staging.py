@@ -15,12 +15,13 @@ from tests.chaos.confided import SECRETS, SOURCE, confided, users
 from tests.chaos.lasting import LastingStore
 from tests.chaos.load import Load
 from tests.chaos.replicas import Replicas
-from tests.chaos.stage import EMBEDDED, MOODS, TTL, Cast, Served, Stage, heard
+from tests.chaos.stage import EMBEDDED, MOODS, RECEIVED, TTL, Cast, Served, Stage, heard
 from tests.harness.cluster import cluster
 from tests.harness.processes import daemon
+from tests.harness.received import received
 from tests.harness.scene import RESOURCES
 from tests.harness.sentinels import sentinels
-from tests.harness.subscribed import subscribed
+from tests.harness.subscribed import SECRET, Wish, subscribed
 from tests.harness.wire import wired
 from tests.proxy import proxied
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tests.chaos.fault import Fault, Setting
     from tests.chaos.plan import Chapter
     from tests.harness.processes import Daemon
+    from tests.harness.received import ReceiverProcess
     from tests.harness.wire import Wire
 
 _CHANGES = 40.0  # a second
@@ -70,6 +72,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         proxy = await stack.enter_async_context(proxied(url)) if "commands" in setting.between else None
         ways = {name: wire.url for name, wire in wires.items()} | ({"store": proxy.url} if proxy else {})
         config = scene.config(lines=setting.feeds, **{**_CONFIG, **setting.config, **ways})
+        receiver = _receiver(stack, chapter, directory, config) if cast.receiver else None
         if served is None:
             _own_store(config, url, directory / EMBEDDED)
         environ = {name: text.format(directory=directory) for name, text in setting.environ.items()}
@@ -84,7 +87,15 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         await replicas.open()
         await replicas.at_work()
         load.start()
-        yield Stage(directory, cast, scene, replicas, load, served, wires, proxy)
+        yield Stage(directory, cast, scene, replicas, load, served, wires, proxy, receiver)
+
+
+def _receiver(stack: AsyncExitStack, chapter: Chapter, directory: Path, config: Path) -> ReceiverProcess:
+    """A receiver of the client library, and its subscription in the configuration."""
+    receiver = stack.enter_context(received(directory / "ledger", secret=SECRET, seed=chapter.seed))
+    table = Wish(RECEIVED).table(directory / "secret", receiver.url, "2s")
+    config.write_text(config.read_text() + table)
+    return receiver
 
 
 async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> Served | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +18,11 @@ import pytest
 from poller.cli.demo import stream_line, webhook_line
 from poller.cli.event_lines import EventData, EventView
 from tests.cli.conftest import Called, Poller, started
+from tests.documents import ROOT
 from tests.harness.processes import takes_sigterm
 from tests.harness.waiting import limited, strain, until
+from tests.servers import free_port
+from tests.test_documents import OTHER, answer_to, program
 
 MARK = "by webhook, signature ok"
 
@@ -92,18 +96,35 @@ def test_what_it_keeps_is_new(called: Called, tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-async def test_a_receiver_that_dies_ends_it(place: Path) -> None:
-    """When the receiver dies the demo ends with an error, and no process is left."""
+async def test_the_receiver_that_it_keeps(poller: Poller, place: Path, tmp_path: Path) -> None:
+    """The receiver that ``--keep`` leaves verifies by the secret beside it, and prints an event."""
+    kept, port = tmp_path / "trial", str(free_port())
+    assert (await poller("demo", "--seconds", "0", "--keep", str(kept), TMPDIR=str(place))).code == 0
+    file = kept / "receiver.py"
+    file.write_text(file.read_text("utf-8").replace("8000", port), "utf-8")
+    secret = (kept / "secret").read_text("utf-8")
+    with program(sys.executable, str(file), PYTHONPATH=str(ROOT)) as receiver:
+        url = f"http://127.0.0.1:{port}/"
+        assert (await answer_to(url, OTHER)).status == 401
+        assert (await answer_to(url, OTHER, secret)).status == 204
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == "org.example.api.contractType.created.v1 K 1\n"
+
+
+async def test_a_webhook_that_is_refused_ends_it(place: Path) -> None:
+    """A request with another signature ends the demo with an error that says why, and no process is left."""
     async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(25):
         assert demo.stdout is not None
-        while MARK.encode() not in (line := await demo.stdout.readline()):
+        said = ""
+        while MARK not in said:
+            line = await demo.stdout.readline()
             assert line, "the demo ended too early"
+            said += line.decode()
         children = psutil.Process(demo.pid).children(recursive=True)
-        assert len(children) == 2
-        next(child for child in children if "receiver.py" in " ".join(child.cmdline())).kill()
+        (receiver,) = re.findall(r"to a receiver on (http://127\.0\.0\.1:\d+),", said)
+        assert (await answer_to(receiver, OTHER)).status == 401
         _, complained = await demo.communicate()
-        assert demo.returncode == 1
-        assert "the webhook receiver ended by itself" in complained.decode()
+        assert (demo.returncode, "a webhook was refused: no signature matches" in complained.decode()) == (1, True)
         assert not psutil.wait_procs(children, timeout=5 * strain())[1]
 
 

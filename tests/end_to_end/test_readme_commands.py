@@ -43,7 +43,14 @@ ENTRY: Final = re.compile(r"acme/contractTypes:(?:rostering:)?1735689600000-0")
 COMMAND: Final = re.compile(
     r"(?:[A-Z_]+=\S+ )*(?:poller|python|pip|npm|honcho|curl|promtool|docker|kubectl|systemctl) "
 )
-ENDLESS: Final = ("poller run", "poller tail", "poller sandbox", "poller demo", "poller status --watch")
+ENDLESS: Final = (
+    "poller run",
+    "poller tail",
+    "poller sandbox",
+    "poller receive",
+    "poller demo",
+    "poller status --watch",
+)
 """Commands that run until they are interrupted: the test interrupts them after their first line."""
 
 ELSEWHERE: Final = {
@@ -51,6 +58,7 @@ ELSEWHERE: Final = {
     ".venv/bin/poller demo": "tests/test_newcomer.py",
     "poller status -c trial/poller.toml": "tests/test_newcomer.py",
     "poller check -c trial/poller.toml": "tests/test_newcomer.py",
+    "poller receive --secret-file FILE": "tests/cli/test_receive.py",
     "poller resync FEED --anew": "it asks first; tests/cli/test_feeds.py",
     "poller keys new --output": "it writes a file; tests/cli/test_tools.py",
     "poller feeds forget": "tests/end_to_end/test_orphans.py has a feed that may be forgotten",
@@ -99,7 +107,7 @@ class Stage:
 
     async def begun(self, command: str) -> None:
         """Start an endless command, interrupt it after its first line, and check that it exits with 0."""
-        anywhere = re.sub(r"\bpoller sandbox\b", "poller sandbox --port 0", command)  # the default may be in use
+        anywhere = re.sub(r"\bpoller (sandbox|receive)\b", r"poller \1 --port 0", command)  # the default may be in use
         async with self._started(f"exec env {anywhere}") as process, patience(command):
             assert process.stdout is not None
             assert await process.stdout.readline()
