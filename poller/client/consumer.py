@@ -329,7 +329,7 @@ class Consumer:
                 await answer
         else:
             await reader.settle()
-            await reader.mark_reported(gap)
+        await reader.mark_reported(gap, lasting=self._on_gap is None)
         if reader.batch and reader.batch[0] is gap:
             reader.batch.popleft()
             if self._on_gap is None:

@@ -286,8 +286,8 @@ class FeedReader:
         """Keep what was read from other members for another term."""
         raise NotImplementedError
 
-    async def mark_reported(self, gap: Gap) -> None:
-        """Note that a gap was reported, so that it is not reported again after a restart."""
+    async def mark_reported(self, gap: Gap, *, lasting: bool) -> None:
+        """Note that a gap was reported; ``lasting``: also for after a restart."""
 
     async def aclose(self) -> None:
         """Let another member go on."""
@@ -342,6 +342,7 @@ class ExclusiveReader(FeedReader):
     _page: SnapshotPage | None = None
     _later: list[HandedEvent | Gap] = field(default_factory=list)
     _reported: str = ""
+    _reported_to: int | None = None
 
     async def renew(self) -> None:
         """Keep the lease."""
@@ -355,10 +356,16 @@ class ExclusiveReader(FeedReader):
             _log.warning("%s: the lease was lost; another member may read now", self.feed)
             self.lose()
 
-    async def mark_reported(self, gap: Gap) -> None:
+    async def mark_reported(self, gap: Gap, *, lasting: bool) -> None:
         """Note that what is before the gap's end is accounted for."""
-        if gap.before is not None:
+        self._reported_to = gap.before
+        if lasting and gap.before is not None:
             await self.store.acknowledge((), sequence=gap.before - 1)
+
+    def lose(self) -> None:
+        """Note that another member may have all that was read, and report what is missing."""
+        super().lose()
+        self._reported_to = None
 
     async def aclose(self) -> None:
         """Release the lease."""
@@ -491,7 +498,7 @@ class ExclusiveReader(FeedReader):
         else:
             self._sequence = sequence
             missing, before = lost if after is None else max(sequence - after - 1, 0), sequence
-        if not missing:
+        if not missing or (before is not None and before == self._reported_to):
             return []
         first = await self.store.first_entry()
         reason: Literal["trimmed", "deleted"] = "deleted"

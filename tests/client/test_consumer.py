@@ -20,9 +20,14 @@ from cloudevents.core.v1.event import CloudEvent
 from poller.client import Consumer, Gap, LeaseLost
 from poller.client.connection import embedded_url, state_directory
 from poller.client.feed_reader import clock
+from poller.clock import Clock
 from poller.config.settings import EmbeddedSettings
+from poller.control.orphans import forget
 from poller.lifecycle import ended
+from poller.redis.client import commands
+from poller.store.keys import GroupKeys
 from tests.client.published import FEED, STATE, STREAM, event_of, number_of, publish
+from tests.control.subscribed import configured
 from tests.harness.waiting import blocking_until, lasting, until, within
 from tests.programs import bare_environ
 from tests.stores import looking
@@ -431,3 +436,15 @@ async def test_logs_hold_no_content(server: str, store: Any, caplog: pytest.LogC
     said = "\n".join(line.getMessage() for line in caplog.records if line.name.startswith("poller"))
     assert "1 events after sequence 1 were deleted" in said
     assert "K0" not in said
+
+
+async def test_a_feed_that_is_forgotten_leaves_nothing_of_its_groups(server: str, store: Any, tmp_path: Path) -> None:
+    """``poller feeds forget`` deletes what the library keeps of a group at the feed."""
+    publish(store, 1, stream="poller:{acme/old}:events")
+    async with Consumer(server, "acme/old", "g:1", "a") as consumer, commands(server) as client:
+        await consumer.ack(await within(anext(consumer)))
+        kept = GroupKeys.of("poller", "acme/old", "g:1")
+        store.hset(kept.revisions, "x", "1")
+        assert store.exists(kept.state) == 1
+        await forget(client, configured(tmp_path), "acme/old", clock=Clock())
+        assert store.keys("*acme/old*") == []
