@@ -188,8 +188,9 @@ async def test_one_member_reads_and_others_stand_by(server: str, store: Any) -> 
             await first.__aenter__()
 
 
+@pytest.mark.parametrize("acknowledges", [True, False])
 async def test_a_member_that_was_blocked_past_its_lease_changes_nothing(
-    server: str, store: Any, caplog: pytest.LogCaptureFixture
+    server: str, store: Any, caplog: pytest.LogCaptureFixture, *, acknowledges: bool
 ) -> None:
     """A member whose body blocks the event loop past the lease acknowledges and hands out nothing that is another's."""
     caplog.set_level(logging.INFO)
@@ -206,7 +207,7 @@ async def test_a_member_that_was_blocked_past_its_lease_changes_nothing(
     )
     run = [sys.executable, "-c", script, server, FEED]
     root, pipe = Path(__file__).parents[2], subprocess.PIPE
-    async with Consumer(server, FEED, "g", "a", lease=timedelta(milliseconds=500)) as consumer:
+    async with Consumer(server, FEED, "g", "a", lease=timedelta(milliseconds=500), ack=acknowledges) as consumer:
         first = await within(anext(consumer))
         assert number_of(first) == 1
         with subprocess.Popen(run, cwd=root, stdin=pipe, stdout=pipe, text=True) as other:  # noqa: ASYNC220 -- it is to block
@@ -214,8 +215,9 @@ async def test_a_member_that_was_blocked_past_its_lease_changes_nothing(
                 assert other.stdout is not None
                 assert [other.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]  # this blocks the event loop
                 blocking_until(lambda: store.hget(STATE, "sequence") == b"1", "the other member's acknowledgement")
-                with pytest.raises(LeaseLost):
-                    await consumer.ack(first)
+                if acknowledges:
+                    with pytest.raises(LeaseLost):
+                        await consumer.ack(first)
                 async with waiting(consumer) as following:
                     await until(lambda: "this member stands by" in caplog.text or None, "the standby")
                     assert not following.done()
