@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.exceptions import AuthenticationError, NoPermissionError
 from structlog.testing import capture_logs
 
+from poller.client import Consumer, Gap
 from poller.clock import Clock
 from poller.control.orphans import report_empty_store
 from poller.redis.client import commands
 from poller.redis.health import check_store
 from tests.acl import DEPLOYED, Guarded, running_with_acl
+from tests.client.published import event_of, number_of
 from tests.control.subscribed import configured
+from tests.harness.waiting import within
 from tests.servers import KINDS
 
 if TYPE_CHECKING:
@@ -79,6 +83,33 @@ async def test_a_consumer_reads_and_acknowledges(guarded: Guarded) -> None:
             await refused(reader, *command.split())
 
 
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_the_client_library_needs_the_readers_permissions_alone(guarded: Guarded, *, exclusive: bool) -> None:
+    """As ``reader``, a consumer reads, claims, reports gaps, acknowledges, and forgets its group."""
+    group, gaps = f"library-{exclusive}", list[Gap]()
+    async with commands(guarded.url) as daemon, commands(guarded.reader) as reader:
+        await daemon.delete(EVENTS)
+        entries = [await daemon.xadd(EVENTS, {"data": event_of(number)}) for number in range(1, 6)]
+        await reader.xgroup_create(EVENTS, group, id="0")
+        await reader.xreadgroup(group, "dead", {EVENTS: ">"}, count=2)
+        await daemon.xdel(EVENTS, entries[0], entries[3])
+        async with Consumer(
+            guarded.reader,
+            "acme/a",
+            group,
+            "me",
+            exclusive=exclusive,
+            claim_after=timedelta(milliseconds=200),
+            on_gap=gaps.append,
+        ) as consumer:
+            found = [number_of(await within(anext(consumer))) for _ in range(3)]
+            assert sorted(found) == [2, 3, 5]
+            assert [gap.missing for gap in gaps] == ([1, 1] if exclusive else [1])
+            await refused(reader, "HGETALL", "poller:{acme/a}:state")
+            await consumer.forget()
+            assert {one["name"] for one in await reader.xinfo_groups(EVENTS)} == set()
+
+
 async def test_who_may_not_scan_works_all_the_same(guarded: Guarded, tmp_path: Path) -> None:
     """Without the right to scan the report of an empty store still works."""
     async with commands(guarded.admin) as admin, commands(guarded.url) as client:
@@ -113,16 +144,20 @@ def test_no_user_may_all_but_the_admin() -> None:
         assert len(granted.split()) == len(set(granted.split()))
 
 
-def test_what_the_scripts_say_is_granted() -> None:
-    """Every command of the scripts is granted, because a refusal within a script would leave half a commit."""
-    line = next(line for line in users() if line.startswith("user poller "))
+@pytest.mark.parametrize(("user", "own"), [("poller", False), ("reader", True)])
+def test_what_the_scripts_say_is_granted(user: str, *, own: bool) -> None:
+    """Every command of the scripts is granted, because a refusal within a script would leave half a commit.
+
+    The scripts of the client library run as ``reader``, all others as ``poller``.
+    """
+    line = next(line for line in users() if line.startswith(f"user {user} "))
     granted = {one.removeprefix("+") for one in line.split() if one.startswith("+")}
     said = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '(GROUPS|STREAM|CREATE|DESTROY|USAGE)')?")
     found = {
         "|".join(filter(None, words)).lower()
         for file in (DEPLOYED.parents[1] / "poller").rglob("*.*")
-        if file.suffix in {".lua", ".py"}
+        if file.suffix in {".lua", ".py"} and ("client" in file.relative_to(DEPLOYED.parents[1]).parts[1]) is own
         for words in said.findall(file.read_text("utf-8"))
     }
-    assert "xadd" in found
+    assert {"xack", "xadd"} & found
     assert found - granted == set()

@@ -78,6 +78,10 @@ _OWN_TIME = {
     "cli/options.py": {"datetime.now"},  # a command is a process of its own
     "cli/subscriptions.py": {"secrets.token_bytes"},  # a signing secret
     "cli/tools.py": {"secrets.token_bytes"},  # a signing secret, too
+    # The client library runs in other people's programs, and shares nothing with the daemon.
+    "client/consumer.py": {"asyncio.sleep", "secrets.token_hex"},
+    "client/feed_reader.py": {"random.uniform", "time.CLOCK_BOOTTIME", "time.clock_gettime", "time.monotonic"},
+    "client/record_pages.py": {"datetime.now"},
 }
 """The modules that use the system's clock or randomness directly: a clock, a command, or a secret."""
 

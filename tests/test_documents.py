@@ -181,9 +181,12 @@ async def test_the_receiver_survives_kills(tmp_path: Path) -> None:
 
 
 STREAM: Final = "poller:{acme/employmentUnavailabilities}:events"
+LEASE: Final = "__import__('datetime').timedelta(seconds=2)"
+"""A shorter one than that of the document: the next consumer waits for it after each kill."""
 
 
-def test_the_consumer_survives_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["consumer.py", "consumer_redis.py"])
+def test_the_consumer_survives_kills(name: str, tmp_path: Path) -> None:
     """A consumer killed repeatedly shows each of forty entries and leaves none pending.
 
     It also claims the entries of two consumers that died before it started.
@@ -196,15 +199,15 @@ def test_the_consumer_survives_kills(tmp_path: Path) -> None:
         for dead in ("dead-1", "dead-2"):
             ((_, entries),) = store.xreadgroup("rostering", dead, {STREAM: ">"}, count=3)
             store.xclaim(STREAM, "rostering", dead, 0, [entry_id for entry_id, _ in entries], idle=120_000)
-        file = tmp_path / "consumer.py"
-        text = block("consumer.py").replace("redis://127.0.0.1:6379/0", server.url)
-        file.write_text(text, "utf-8")
+        file = tmp_path / name
+        text = block(name).replace("redis://127.0.0.1:6379/0", server.url)
+        file.write_text(text.replace('"consumer-1") as', f'"consumer-1", lease={LEASE}) as'), "utf-8")
         seen: list[str] = []
         while len(set(seen)) < len(subjects):
-            with program(sys.executable, str(file)) as consumer:
+            with program(sys.executable, str(file), PYTHONPATH=str(ROOT)) as consumer:
                 seen += [line.split()[1] for line in until_killed(consumer, min(9, 40 - len(set(seen))))]
         assert set(seen) == set(subjects)
-        with program(sys.executable, str(file)):
+        with program(sys.executable, str(file), PYTHONPATH=str(ROOT)):
             blocking_until(lambda: store.xpending(STREAM, "rostering")["pending"] == 0, "every acknowledgement")
 
 

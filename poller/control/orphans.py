@@ -35,7 +35,15 @@ from poller.redis.client import servers
 from poller.redis.errors import translated
 from poller.store.clock import StoreClock
 from poller.store.consumer_state import forget_feed
-from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
+from poller.store.keys import (
+    ConsumerKeys,
+    FeedKeys,
+    GroupKeys,
+    MemberKeys,
+    SubscriptionKeys,
+    group_of,
+    remembered_key,
+)
 from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name, nonce_of
 from poller.store.members import MemberConfiguration, MemberList, Members, members_seen
 from poller.store.recovery import known_feeds, store_unread
@@ -300,7 +308,8 @@ async def forget(
         names |= {name.removeprefix(_OURS) for name in groups if name.startswith(_OURS)}
         pairs = [ConsumerKeys.of(prefix, feed, name) for name in sorted(names)]
         await until_let_go(client, [pair.lease for pair in pairs], clock)
-        if not await forget_feed(client, keys, pairs, nonce=lease.token):
+        others = [GroupKeys.of(prefix, feed, name) for name in groups if not name.startswith(_OURS)]
+        if not await forget_feed(client, keys, [*pairs, *others], nonce=lease.token):
             raise PollerError(  # noqa: TRY301 -- what follows lets go of the lease in any case
                 f"another process has taken the lease of {feed}; nothing was deleted: try again"
             )

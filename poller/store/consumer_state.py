@@ -50,7 +50,7 @@ from poller.clock import Clock, milliseconds_of
 from poller.errors import Fenced, GroupGone
 from poller.redis.client import until_answered
 from poller.redis.errors import translated
-from poller.store.keys import ConsumerKeys, FeedKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, GroupKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, last_read, replay_of
@@ -400,7 +400,7 @@ Remainder = Literal["none", "busy", "waits", "ended"]
 wait; nothing any more."""
 
 
-async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKeys], *, nonce: str) -> bool:
+async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKeys | GroupKeys], *, nonce: str) -> bool:
     """Delete everything that is stored of a feed, its lease too; False: the lease is lost, nothing was deleted.
 
     Raises:

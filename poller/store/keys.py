@@ -39,6 +39,16 @@ key ends in        type    holds
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
 =================  ======  ==========================================================================================
 
+A consumer group of the client library has keys of its own there, too, which the library alone reads and writes
+(:mod:`poller.client.group_store`); ``poller feeds forget`` deletes them with the feed:
+
+========================  ====  =====================================================================================
+key                       type  holds
+========================  ====  =====================================================================================
+``group:state:NAME``      HASH  who reads, and how far the group has come
+``group:revisions:NAME``  HASH  digests of records that a bootstrap under way has handed out
+========================  ====  =====================================================================================
+
 The subscriptions themselves lie together under the hash tag ``{subscriptions}``; no feed has that name, for a feed's
 holds a ``/``. Each of the hashes is by the subscription's id (:mod:`poller.store.subscriptions`):
 
@@ -174,6 +184,18 @@ class ConsumerKeys(msgspec.Struct, frozen=True):
     def of(cls, prefix: str, feed: str, subscription: str) -> ConsumerKeys:
         """The keys of a subscription to the feed ``SOURCE/NAME`` under a prefix."""
         return cls(*(f"{prefix}:{{{feed}}}:sub:{subscription}:{name}" for name in cls.__struct_fields__))
+
+
+class GroupKeys(msgspec.Struct, frozen=True):
+    """The keys of one consumer group of the client library at one feed."""
+
+    state: str
+    revisions: str
+
+    @classmethod
+    def of(cls, prefix: str, feed: str, group: str) -> GroupKeys:
+        """The keys of a group at the feed ``SOURCE/NAME`` under a prefix."""
+        return cls(*(f"{prefix}:{{{feed}}}:group:{name}:{group}" for name in cls.__struct_fields__))
 
 
 def group_of(subscription: str) -> str:

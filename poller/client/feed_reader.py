@@ -1,0 +1,703 @@
+"""One feed as a member of a consumer group reads it: its lease, its batch, and what is not acknowledged yet.
+
+An exclusive reader goes through three phases, and back to the first whenever something is not certain::
+
+    STANDBY ──▶ has the lease ──▶ CLAIMING: all that is not acknowledged, oldest first ──▶ READING: what is new
+       ▲                                                                                      │
+       └── lost the lease, an error, a cancelled read, a store that went back ◀───────────────┘
+
+A shared reader has no lease. It first reads what it did not acknowledge itself, then new entries, and claims from time
+to time what others have left.
+
+**Invariants**
+
+- While an answer of the store is awaited the phase is STANDBY, so a reader that fails or is cancelled asks again for
+  everything that is not acknowledged. What this process has at hand is recognized and not handed out twice.
+- Nothing of a batch is handed out after the lease may have expired by this process's clock, which is before it expires
+  at the server.
+- Exclusive: entries are handed out and acknowledged in the order of the stream, so per record no revision falls.
+- Each event that is missing in the sequence is reported once it is known to be missing, before the next event.
+- A page of a bootstrap is handed out directly after the last entry that it contains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Final, Literal, cast
+
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+
+from poller.client.group_store import (
+    GroupMissing,
+    GroupState,
+    GroupStore,
+    LeaseHolder,
+    LeaseLost,
+    ReadBehind,
+    StreamEntry,
+)
+from poller.client.record_pages import (
+    EventStem,
+    ListedRecord,
+    PagesExpired,
+    PagesUnavailable,
+    RecordPages,
+    SnapshotPage,
+)
+
+LINGER_SECONDS: Final = 0.01
+"""For how long an acknowledgement may wait for others, where the loop's body is fast."""
+
+_RECENT: Final = 4096  # ids of events that were handled here; a store that went back gives some of them again
+_FIRST_BATCH: Final = 16  # entries, of unknown size
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+_STANDBY_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 0.1
+_FIRST: Final = "0-0"
+_DIGITS: Final = 20  # of a sequence
+
+_log = logging.getLogger("poller.client")
+_format: Final = JSONFormat()
+
+
+def clock() -> float:
+    """Seconds that go forward while the machine sleeps, too, where the system has such a clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
+class Gap(Exception):
+    """Events that were published and can no longer be read.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        after: the sequence number before the gap; None: unknown.
+        before: the sequence number after it; None: unknown.
+        missing: how many events are missing.
+        reason: ``trimmed``: the stream begins after them; ``deleted``: they were taken out of it, as by an erasure.
+    """
+
+    def __init__(
+        self, feed: str, *, after: int | None, before: int | None, missing: int, reason: Literal["trimmed", "deleted"]
+    ) -> None:
+        where = "" if after is None else f" after sequence {after}"
+        super().__init__(f"{feed}: {missing} events{where} were {reason} before they were read")
+        self.feed = feed
+        self.after = after
+        self.before = before
+        self.missing = missing
+        self.reason = reason
+
+
+@dataclass(slots=True, eq=False)
+class HandedEvent:
+    """An event of a batch, until it is acknowledged.
+
+    Attributes:
+        event: as the loop's body gets it.
+        reader: where it comes from.
+        tenure: of the reader; one of an earlier tenure is another member's now.
+        entry: its id in the stream; empty: a record of a bootstrap.
+        sequence: of the event.
+        record: of a bootstrap.
+        is_repeat: whether this process has handled it before.
+        turns_to: the link of the page that follows this last record of one; empty: the bootstrap is complete; None: it
+            is not the last of a page.
+    """
+
+    event: CloudEvent
+    reader: FeedReader
+    tenure: int
+    entry: str = ""
+    sequence: int | None = None
+    record: ListedRecord | None = None
+    is_repeat: bool = False
+    turns_to: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What tells it from the others of its reader."""
+        return self.entry or cast("ListedRecord", self.record).key
+
+
+class Phase(Enum):
+    """Where a reader stands; see the module."""
+
+    STANDBY = auto()
+    CLAIMING = auto()
+    READING = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSettings:
+    """What all readers of a consumer have in common.
+
+    Attributes:
+        lease: how long a lease lasts unless it is renewed; of a shared feed: how long an entry may rest before others
+            claim it.
+        batch: entries of a batch, at most.
+        most_unsettled: events that may be handed out and not acknowledged.
+        start: the id after which a new group begins.
+    """
+
+    lease: timedelta
+    batch: int
+    most_unsettled: int
+    start: str
+
+
+@dataclass(eq=False)
+class FeedReader:
+    """A reader; see the module for the two kinds.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        batch: what was read and not handed out, in order; and gaps.
+        unsettled: what was handed out and not acknowledged, in order.
+        done: of these, what was handled.
+        due: when it has something to do, even if nothing new comes.
+        tail: the last id of the stream when it had nothing new; empty: it does not wait for new entries.
+    """
+
+    feed: str
+    store: GroupStore
+    settings: ReaderSettings
+    batch: deque[HandedEvent | Gap] = field(default_factory=deque)
+    unsettled: dict[str, HandedEvent] = field(default_factory=dict)
+    done: deque[HandedEvent] = field(default_factory=deque)
+    due: float = 0.0
+    tail: str = ""
+    tenure: int = 0
+    phase: Phase = Phase.STANDBY
+    _held_until: float = 0.0
+    _settled_at: float = 0.0
+    _most: int = _FIRST_BATCH
+    _recent: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    # What the consumer does with it.
+
+    async def fill(self) -> None:
+        """Fill the batch, if there is something now."""
+        self.tail = ""
+        while not self.batch and not self.is_full:
+            try:
+                if not await self._step():
+                    return
+            except LeaseLost:
+                self.lose()
+            except (GroupMissing, ReadBehind):
+                self.due = clock() + _AGAIN_SECONDS
+                return
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it must wait for acknowledgements."""
+        return len(self.unsettled) >= self.settings.most_unsettled
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no other member can have what is in the batch."""
+        return clock() < self._held_until
+
+    @property
+    def is_settling_due(self) -> bool:
+        """Whether what was handled should be acknowledged before more is handed out."""
+        return bool(self.done) and (
+            len(self.done) >= self.settings.batch or clock() - self._settled_at >= LINGER_SECONDS
+        )
+
+    def hand_out(self) -> HandedEvent:
+        """Take the next event out of the batch."""
+        handed = cast("HandedEvent", self.batch.popleft())
+        handed.is_repeat = handed.event.get_id() in self._recent
+        self.unsettled[handed.key] = handed
+        return handed
+
+    def finish(self, handed: HandedEvent) -> None:
+        """Note that an event was handled; :meth:`settle` acknowledges it."""
+        if handed.tenure == self.tenure:
+            self.done.append(handed)
+            self._recent[handed.event.get_id()] = None
+            if len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
+
+    def finish_up_to(self, handed: HandedEvent) -> bool:
+        """Note that an event was handled, with what its acknowledgement includes. False: it is another member's now."""
+        if handed.tenure != self.tenure:
+            return False
+        ready = set(map(id, self.done))
+        for one in self._included(handed):
+            if id(one) not in ready:
+                self.finish(one)
+        return True
+
+    async def settle(self) -> bool:
+        """Acknowledge what was handled. False: it is another member's now."""
+        async with self._lock:
+            if not self.done:
+                return True
+            done, tenure = list(self.done), self.tenure
+            try:
+                await self._acknowledge(done)
+            except LeaseLost:
+                if tenure == self.tenure:
+                    _log.warning(
+                        "%s: the lease was lost; %d events that were handled come again, at another member",
+                        self.feed,
+                        len(done),
+                    )
+                    self.lose()
+                return False
+            self._settled_at = clock()
+            if tenure != self.tenure:
+                return True
+            for one in done:
+                self.done.popleft()
+                self.unsettled.pop(one.key, None)
+            return True
+
+    def doubt(self) -> None:
+        """Ask the store again for everything that is not acknowledged."""
+        self.batch.clear()
+        self.phase = Phase.STANDBY
+        self.due = 0.0
+
+    def lose(self) -> None:
+        """Note that another member may have all that was read."""
+        self.tenure += 1
+        self.doubt()
+        self.due = clock() + _AGAIN_SECONDS
+        self._held_until = 0.0
+        self.unsettled.clear()
+        self.done.clear()
+
+    async def renew(self) -> None:
+        """Keep what was read from other members for another term."""
+        raise NotImplementedError
+
+    async def mark_reported(self, gap: Gap, *, lasting: bool) -> None:
+        """Note that a gap was reported; ``lasting``: also for after a restart."""
+
+    async def aclose(self) -> None:
+        """Let another member go on."""
+
+    # What the two kinds do differently.
+
+    async def _step(self) -> bool:
+        """Do the next thing; False: there is nothing more to do now."""
+        raise NotImplementedError
+
+    def _included(self, handed: HandedEvent) -> Iterable[HandedEvent]:
+        raise NotImplementedError
+
+    async def _acknowledge(self, done: Sequence[HandedEvent]) -> None:
+        raise NotImplementedError
+
+    # What they share.
+
+    def _room(self) -> int:
+        """How many entries to read: fewer if those before were large."""
+        room = self.settings.most_unsettled - len(self.unsettled)
+        return max(1, min(self._most, self.settings.batch, room))
+
+    def _measure(self, entries: Sequence[StreamEntry]) -> None:
+        if entries:
+            mean = sum(len(event or b"") for _, event in entries) // len(entries)
+            self._most = max(1, min(self.settings.batch, 4 * self._most, _BATCH_BYTES // max(mean, 1)))
+
+    def _handed(self, entry: str, content: bytes) -> HandedEvent | None:
+        """An entry as an event; None: it holds none."""
+        try:
+            event = cast("CloudEvent", _format.read(CloudEvent, content))
+        except Exception as error:  # noqa: BLE001 -- another program's entry would stop the group for ever
+            what = type(error).__name__  # its text may hold content
+            _log.error("%s: entry %s holds no CloudEvent (%s) and is passed over", self.feed, entry, what)
+            return None
+        return HandedEvent(event, self, self.tenure, entry, _sequence(event))
+
+
+@dataclass(eq=False)
+class ExclusiveReader(FeedReader):
+    """A reader that has the feed alone, by a lease, and keeps the order."""
+
+    pages: RecordPages | None = None
+    """Where the present state comes from, if the group is to begin with it."""
+    _known: str = ""
+    _place: str = ""
+    _cursor: str = _FIRST
+    _sequence: int | None = None
+    _bootstrap: bool = False
+    _link: str = ""
+    _page: SnapshotPage | None = None
+    _later: list[HandedEvent | Gap] = field(default_factory=list)
+    _reported: str = ""
+    _reported_to: int | None = None
+
+    async def renew(self) -> None:
+        """Keep the lease."""
+        if not self._held_until:
+            return
+        before, tenure = clock(), self.tenure
+        if await self.store.renew():
+            if tenure == self.tenure:
+                self._held_until = max(self._held_until, before + self.settings.lease.total_seconds())
+        elif tenure == self.tenure:
+            _log.warning("%s: the lease was lost; another member may read now", self.feed)
+            self.lose()
+
+    async def mark_reported(self, gap: Gap, *, lasting: bool) -> None:
+        """Note that what is before the gap's end is accounted for."""
+        self._reported_to = gap.before
+        if lasting and gap.before is not None:
+            await self.store.acknowledge((), sequence=gap.before - 1)
+
+    def lose(self) -> None:
+        """Note that another member may have all that was read, and report what is missing."""
+        super().lose()
+        self._reported_to = None
+
+    async def aclose(self) -> None:
+        """Release the lease."""
+        if self._held_until:
+            await self.store.release()
+        if self.pages is not None:
+            await self.pages.aclose()
+
+    async def _step(self) -> bool:
+        phase, self.phase = self.phase, Phase.STANDBY
+        if phase is Phase.STANDBY:
+            return await self._acquire()
+        self.due = 0.0
+        if phase is Phase.CLAIMING:
+            return await self._claim()
+        return await self._read()
+
+    def _go_on(self, phase: Phase) -> None:
+        """The answer is there: nothing need be asked for again."""
+        self.phase, self.due = phase, math.inf
+
+    async def _acquire(self) -> bool:
+        if clock() < self.due:
+            return False
+        before = clock()
+        start = "" if self.pages is not None else self.settings.start
+        found = await self.store.acquire(start=start, known=self._place)
+        if isinstance(found, LeaseHolder):
+            self._stand_by(found)
+            return False
+        if not found.was_held:
+            self.lose()
+        self.due, self._held_until = 0.0, before + self.settings.lease.total_seconds()
+        self._enter(found)
+        if not found.exists and not await self._create_group():
+            return False
+        self._go_on(Phase.CLAIMING)
+        return True
+
+    def _stand_by(self, holder: LeaseHolder) -> None:
+        if self._held_until:
+            self.lose()
+        if self._reported != holder.name:
+            _log.info("%s: %s reads; this member stands by", self.feed, holder.name)
+            self._reported = holder.name
+        wait = min(_STANDBY_SECONDS, self.settings.lease.total_seconds() / 3, holder.left.total_seconds() + 0.01)
+        self.due = clock() + wait * random.uniform(0.5, 1)  # noqa: S311 -- so that members do not ask in step
+
+    def _enter(self, state: GroupState) -> None:
+        self._known, self._sequence, self._cursor = state.read, state.sequence, _FIRST
+        self._page, self._later = None, []
+        self._bootstrap = self.pages is not None and state.bootstrap != "done"
+        self._link = state.page
+
+    async def _create_group(self) -> bool:
+        """Create the group as of the first page of a bootstrap. False: that has to wait."""
+        page = await self._fetch("")
+        if page is None:
+            return False
+        state = await self.store.acquire(start=page.entry, known=self._place)
+        if isinstance(state, LeaseHolder):
+            raise LeaseLost
+        await self.store.note_records(
+            {}, state={"bootstrap": "running", "page": "", "sequence": str(page.sequence)}, begins_page=True
+        )
+        self._enter(state)
+        self._sequence, self._page, self._link = page.sequence, page, ""
+        return True
+
+    async def _claim(self) -> bool:
+        found = await self.store.claim(begin=self._cursor, idle=timedelta(), most=self._room())
+        if found.gone:
+            await self.store.acknowledge(found.gone)
+        self._measure(found.entries)
+        items = await self._admitted(found.entries, found.gone)
+        self._cursor = found.following
+        self.batch.extend(items)
+        self._go_on(Phase.READING if self._cursor == _FIRST else Phase.CLAIMING)
+        return True
+
+    async def _read(self) -> bool:
+        if self._later:
+            self.batch.extend(self._later)
+            self._later = []
+            self._go_on(Phase.READING)
+            return True
+        if self._bootstrap and self._page is None:
+            self._page = await self._fetch(self._link)
+            if self._page is None:
+                return False
+        found = await self.store.read(most=self._room(), known=self._known)
+        self._measure(found.entries)
+        items = await self._admitted(found.entries, ())
+        if found.entries:
+            self._known = found.entries[-1][0]
+        page = self._page
+        if page is not None and (not found.entries or order(self._known) >= order(page.entry)):
+            items = await self._spliced(items, page)
+        self.batch.extend(items)
+        self._go_on(Phase.READING)
+        if not self.batch and page is None:
+            self.tail = found.last
+            return False
+        return True
+
+    async def _admitted(self, entries: Sequence[StreamEntry], gone: Sequence[str]) -> list[HandedEvent | Gap]:
+        """Entries as events, with the gaps between them; what this process has at hand is left out."""
+        contents = dict(entries) | dict.fromkeys(gone)
+        items, lost = list[HandedEvent | Gap](), 0
+        for entry in sorted(contents, key=order) if gone else contents:
+            content = contents[entry]
+            if content is None:
+                lost += 1
+                continue
+            handed = self._handed(entry, content)
+            items += await self._gaps(entry, None if handed is None else handed.sequence, lost)
+            lost = 0
+            if handed is None:
+                await self.store.acknowledge([entry])
+            elif entry not in self.unsettled:
+                items.append(handed)
+        return items + await self._gaps("", None, lost)
+
+    async def _gaps(self, entry: str, sequence: int | None, lost: int) -> list[Gap]:
+        """The gap before an entry, if there is one. ``lost``: entries before it whose content is gone."""
+        after = self._sequence
+        if sequence is None:
+            self._sequence = None if after is None else after + lost + bool(entry)
+            missing, before = lost, None if after is None else after + lost + 1
+        else:
+            self._sequence = sequence
+            missing, before = lost if after is None else max(sequence - after - 1, 0), sequence
+        if not missing or (before is not None and before == self._reported_to):
+            return []
+        first = await self.store.first_entry()
+        reason: Literal["trimmed", "deleted"] = "deleted"
+        if entry and order(entry) <= order(first or entry):
+            reason = "trimmed"
+        return [Gap(self.feed, after=after, before=before, missing=missing, reason=reason)]
+
+    # The bootstrap.
+
+    async def _fetch(self, link: str) -> SnapshotPage | None:
+        """A page; None: it is to be asked for later."""
+        pages = cast("RecordPages", self.pages)
+        try:
+            page = await pages.page(link or pages.first)
+        except PagesExpired:
+            _log.info("%s: the records are read from the first page again", self.feed)
+            await self.store.note_records({}, state={"page": ""}, begins_page=True)
+            self._link, self.due = "", clock() + _AGAIN_SECONDS
+            return None
+        except PagesUnavailable as error:
+            if self._reported != str(error):
+                _log.warning("%s: the records cannot be read yet: %s", self.feed, error)
+                self._reported = str(error)
+            self.due = clock() + error.wait
+            return None
+        return page
+
+    async def _spliced(self, items: list[HandedEvent | Gap], page: SnapshotPage) -> list[HandedEvent | Gap]:
+        """The stream up to the page, then the page; what comes later is kept for after it."""
+        place, later = order(page.entry), len(items)
+        for at, one in enumerate(items):
+            if isinstance(one, HandedEvent) and order(one.entry) > place:
+                later = at
+                break
+        if later and isinstance(items[later - 1], Gap):  # it is reported before the event that it precedes
+            later -= 1
+        records = await self._records(page)
+        before = [*items[:later], *records]
+        await self._turn(page, [one for one in before if isinstance(one, HandedEvent)])
+        self._later = items[later:]
+        return before
+
+    async def _records(self, page: SnapshotPage) -> list[HandedEvent]:
+        pages = cast("RecordPages", self.pages)
+        handled = await self.store.revisions()
+        stem = await self._stem(pages)
+        return [
+            HandedEvent(event, self, self.tenure, "", record.sequence, record)
+            for record, event in pages.events(page, stem)
+            if handled.get(record.digest, -1) < record.revision and record.key not in self.unsettled
+        ]
+
+    async def _turn(self, page: SnapshotPage, before: Sequence[HandedEvent]) -> None:
+        """Go on to the next page; this is stored once all that was handed out before it is acknowledged."""
+        self._link, self._page, self._bootstrap = page.following, None, bool(page.following)
+        if before:
+            before[-1].turns_to = page.following
+            return
+        while self.unsettled:
+            last = next(reversed(self.unsettled.values()))
+            if last not in self.done:
+                last.turns_to = page.following
+                return
+            await self.settle()
+        await self._store_turn(page.following)
+
+    async def _store_turn(self, following: str) -> None:
+        state = {"page": following} if following else {"page": "", "bootstrap": "done"}
+        await self.store.note_records({}, state=state, begins_page=True)
+        if not following:
+            _log.info("%s: the bootstrap is complete", self.feed)
+
+    async def _stem(self, pages: RecordPages) -> EventStem:
+        newest = await self.store.newest_event()
+        found = self._handed("", newest) if newest is not None else None
+        return await pages.stem(None if found is None else found.event)
+
+    # Acknowledging.
+
+    def _included(self, handed: HandedEvent) -> list[HandedEvent]:
+        """All events that were handed out before this one, and it: order is promised."""
+        found = []
+        for one in self.unsettled.values():
+            found.append(one)
+            if one is handed:
+                return found
+        return []
+
+    async def _acknowledge(self, done: Sequence[HandedEvent]) -> None:
+        entries = [one for one in done if one.entry]
+        if entries:
+            place = entries[-1].entry
+            await self.store.acknowledge([one.entry for one in entries], place=place, sequence=entries[-1].sequence)
+            self._place = place
+        turn = max((at for at, one in enumerate(done) if one.turns_to is not None), default=-1)
+        if turn >= 0:
+            await self._store_turn(cast("str", done[turn].turns_to))
+        records = {one.record.digest: one.record.revision for one in done[turn + 1 :] if one.record is not None}
+        if records:
+            await self.store.note_records(records)
+
+
+@dataclass(eq=False)
+class SharedReader(FeedReader):
+    """A reader that shares the feed with other members, each with some of the entries, in no order."""
+
+    _cursor: str = _FIRST
+    _claim_at: float = 0.0
+    _claim_cursor: str = _FIRST
+
+    async def renew(self) -> None:
+        """Keep the entries at hand from being claimed by others."""
+        count = len(self.batch) + len(self.unsettled)
+        if count:
+            before = clock()
+            await self.store.keep_claimed(2 * count + self.settings.batch)
+            self._hold(before)
+
+    async def _step(self) -> bool:
+        phase, self.phase = self.phase, Phase.STANDBY
+        if phase is Phase.STANDBY:
+            return await self._open()
+        self.due = 0.0
+        if phase is Phase.CLAIMING:
+            return await self._read_own()
+        return await self._read()
+
+    def _go_on(self, phase: Phase) -> None:
+        """The answer is there: nothing need be asked for again."""
+        self.phase, self.due = phase, self._claim_at
+
+    async def _open(self) -> bool:
+        if clock() < self.due:
+            return False
+        await self.store.acquire(start=self.settings.start, known="")
+        self._cursor = self._claim_cursor = _FIRST
+        self._go_on(Phase.CLAIMING)
+        return True
+
+    async def _read_own(self) -> bool:
+        before = clock()
+        found = await self.store.read(after=self._cursor, most=self._room())
+        await self._add(before, found.entries, [entry for entry, content in found.entries if content is None])
+        if found.entries:
+            self._cursor = found.entries[-1][0]
+        self._go_on(Phase.CLAIMING if found.entries else Phase.READING)
+        return True
+
+    async def _read(self) -> bool:
+        before = clock()
+        if before >= self._claim_at:
+            claimed = await self.store.claim(begin=self._claim_cursor, idle=self.settings.lease, most=self._room())
+            await self._add(before, claimed.entries, claimed.gone)
+            self._claim_cursor = claimed.following
+            if claimed.following == _FIRST:
+                self._claim_at = before + self.settings.lease.total_seconds() * random.uniform(0.25, 0.5)  # noqa: S311 -- as above
+            self._go_on(Phase.READING)
+            return True
+        found = await self.store.read(most=self._room())
+        self._measure(found.entries)
+        await self._add(before, found.entries, ())
+        self._go_on(Phase.READING)
+        self.tail = "" if self.batch else found.last
+        return bool(self.batch)
+
+    async def _add(self, before: float, entries: Sequence[StreamEntry], gone: Sequence[str]) -> None:
+        items, unreadable = list[HandedEvent | Gap](), list(gone)
+        if gone:
+            items.append(Gap(self.feed, after=None, before=None, missing=len(gone), reason="deleted"))
+        for entry, content in entries:
+            if content is not None and entry not in self.unsettled:
+                handed = self._handed(entry, content)
+                if handed is not None:
+                    items.append(handed)
+                else:
+                    unreadable.append(entry)
+        if unreadable:
+            await self.store.acknowledge(unreadable)
+        self.batch.extend(items)
+        self._hold(before)
+
+    def _hold(self, before: float) -> None:
+        self._held_until = before + self.settings.lease.total_seconds()
+
+    def _included(self, handed: HandedEvent) -> list[HandedEvent]:
+        return [handed] if handed.key in self.unsettled else []
+
+    async def _acknowledge(self, done: Sequence[HandedEvent]) -> None:
+        entries = [one.entry for one in done]
+        await self.store.acknowledge(entries, place=max(entries, key=order))
+
+
+def order(entry: str) -> tuple[int, int]:
+    """An entry's id as it is compared."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def _sequence(event: CloudEvent) -> int | None:
+    text = event.get_extension("sequence")
+    is_number = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _DIGITS
+    return int(text) if is_number else None

@@ -1,0 +1,3 @@
+-- Part of other scripts: `now`, the server's clock in ms.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -1,0 +1,237 @@
+"""The present state of a feed, read page by page over the daemon's HTTP service.
+
+Each page says as of which entry of the stream it holds, read with its records in one atomic step. A reader that hands
+out the stream up to that entry, then the page, then the stream from there on, sees no revision of a record fall: what
+came before is contained in the page, what comes later is newer.
+
+**Invariants**
+
+- A page is kept in memory alone, and one at a time: after an interruption it is asked for again, as of a later entry.
+- The same revision of a record gives an event with the same id, whenever it is read.
+- The token is sent to the host of ``api`` and to no other.
+- httpx is imported when the first page is asked for, not before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from cloudevents.core.v1.event import CloudEvent
+
+PAGE_RECORDS: Final = 200
+_TIMEOUT_SECONDS: Final = 60.0
+_FIRST_WAIT: Final = 1.0
+_LONGEST_WAIT: Final = 60.0
+_GONE: Final = 410
+_OK: Final = 200
+_REFUSALS: Final = {
+    401: "needs a valid read token: pass token=",
+    403: "may not be read: set http.read_token_file of the daemon, and pass token=",
+    404: "is not known there: check the name of the feed, and api=",
+}
+
+
+class BootstrapRefused(Exception):
+    """The daemon does not give out its records; the message says what to do."""
+
+
+class PagesExpired(Exception):
+    """The page is of a state that is gone: begin with the first one."""
+
+
+class PagesUnavailable(Exception):
+    """The daemon does not answer now. ``wait``: seconds until it may be asked again."""
+
+    def __init__(self, reason: str, wait: float) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRecord:
+    """A record of a page: its id as text, its revision, its content and when that was noticed (RFC 3339)."""
+
+    subject: str
+    revision: int
+    content: Any
+    changed_at: str | None
+    sequence: int | None
+
+    @property
+    def digest(self) -> str:
+        """A digest of its id: what is kept of it in Redis."""
+        return blake2b(self.subject.encode(), digest_size=10).hexdigest()
+
+    @property
+    def key(self) -> str:
+        """The record at this revision; no entry's id looks like it."""
+        return f"{self.subject}:{self.revision}:record"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPage:
+    """Some records, and the moment at which they stood so.
+
+    Attributes:
+        link: by which the page was asked for.
+        entry: the last entry of the stream at that moment.
+        sequence: of the last event at that moment.
+        records: in no order.
+        following: the link of the next page; empty: this is the last one.
+    """
+
+    link: str
+    entry: str
+    sequence: int
+    records: tuple[ListedRecord, ...]
+    following: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventStem:
+    """What all created events of a feed have in common."""
+
+    type: str
+    source: str
+
+
+class RecordPages:
+    """The pages of one feed."""
+
+    def __init__(self, api: str, feed: str, token: str | None) -> None:
+        """Take the address of the daemon's HTTP service, ``SOURCE/NAME``, and the read token; nothing is sent."""
+        self._api = api.rstrip("/")
+        self._feed = feed
+        self._token = token
+        self._client: Any = None
+        self._stem: EventStem | None = None
+
+    @property
+    def first(self) -> str:
+        """The link of the first page."""
+        return f"/feeds/{quote(self._feed)}/records?limit={PAGE_RECORDS}"
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def page(self, link: str) -> SnapshotPage:
+        """The page of a link.
+
+        Raises:
+            PagesExpired: the link is of a state that is gone.
+            PagesUnavailable: no answer now.
+            BootstrapRefused: the answer will be the same again.
+        """
+        response = await self._answer(link)
+        try:
+            found = json.loads(response.content)
+            records = tuple(map(_record, found["records"]))
+            entry, sequence = str(found["as_of"]["entry"]), int(found["as_of"]["sequence"])
+        except (ValueError, KeyError, TypeError):
+            raise BootstrapRefused(f"{self._api}{link} answers no page of records: check api=") from None
+        following = response.links.get("next", {}).get("url", "")
+        if following:
+            path = response.url.join(following).raw_path.decode()  # without the host: the token goes to none but that
+            following = path.removeprefix(urlsplit(self._api).path)
+        return SnapshotPage(link, entry, sequence, records, following)
+
+    async def stem(self, newest: CloudEvent | None) -> EventStem:
+        """Type and source of created events: as the daemon's AsyncAPI document and the stream say.
+
+        Args:
+            newest: the newest event of the feed; None: there is none.
+        """
+        if self._stem is None:
+            document = (await self._answer("/asyncapi.json")).json()
+            channels = document.get("channels", {}).values()
+            names = [name for one in channels if one.get("title") == self._feed for name in one.get("messages", {})]
+            created = [name for name in names if name.endswith(".created.v1")]
+            if not created:
+                raise BootstrapRefused(f"{self._api}/asyncapi.json does not describe {self._feed}: check api=")
+            source = newest.get_source() if newest is not None else f"{self._api}/feeds/{quote(self._feed)}"
+            self._stem = EventStem(created[0], source)
+        return self._stem
+
+    def events(self, page: SnapshotPage, stem: EventStem) -> Iterator[tuple[ListedRecord, CloudEvent]]:
+        """The records of a page, each with its event."""
+        now = datetime.now(UTC)
+        for record in page.records:
+            yield record, backfilled(self._feed, record, stem, now=now)
+
+    async def _answer(self, link: str) -> Any:
+        import httpx  # noqa: PLC0415 -- a quarter of a second that other consumers need not wait for
+
+        if self._client is None:
+            headers = {"accept": "application/json"} | (
+                {"authorization": f"Bearer {self._token}"} if self._token else {}
+            )
+            self._client = httpx.AsyncClient(headers=headers, timeout=_TIMEOUT_SECONDS, trust_env=False)
+        try:
+            response = await self._client.get(f"{self._api}{link}")
+        except httpx.TransportError as error:
+            raise PagesUnavailable(f"{self._api}: {str(error) or type(error).__name__}", _FIRST_WAIT) from None
+        status = response.status_code
+        if status == _OK:
+            return response
+        if status == _GONE:
+            raise PagesExpired
+        if status in _REFUSALS:
+            raise BootstrapRefused(f"{self._api}: {self._feed} {_REFUSALS[status]} (HTTP {status})")
+        raise PagesUnavailable(f"{self._api}: HTTP {status}", _wait(response.headers.get("retry-after", "")))
+
+
+def backfilled(feed: str, record: ListedRecord, stem: EventStem, *, now: datetime) -> CloudEvent:
+    """The event of a record that is there: created, with the cause ``backfill``."""
+    digest = blake2b(f"backfill\0{feed}\0{record.subject}\0{record.revision}\0".encode(), digest_size=16)
+    digest.update(json.dumps(record.content, sort_keys=True, separators=(",", ":")).encode())
+    attributes: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": digest.hexdigest(),
+        "source": stem.source,
+        "type": stem.type,
+        "subject": record.subject,
+        "time": _moment(record) or now,
+        "recordedtime": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "partitionkey": record.subject,
+        "datacontenttype": "application/json",
+        "cause": "backfill",
+    }
+    if record.sequence is not None:
+        attributes["sequence"] = f"{record.sequence:020d}"
+    return CloudEvent(attributes, {"record": record.content, "revision": record.revision, "cause": "backfill"})
+
+
+def _record(found: Mapping[str, Any]) -> ListedRecord:
+    sequence = found.get("sequence")
+    return ListedRecord(
+        str(found["id"]),
+        int(found["revision"]),
+        found["record"],
+        found.get("changed_at"),
+        None if sequence is None else int(sequence),
+    )
+
+
+def _moment(record: ListedRecord) -> datetime | None:
+    modified = record.content.get("lastModifiedAt") if isinstance(record.content, dict) else None
+    for text in (modified, record.changed_at):
+        try:
+            moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+        except ValueError:
+            continue
+        if moment is not None and moment.tzinfo is not None:
+            return moment
+    return None
+
+
+def _wait(text: str) -> float:
+    return min(max(float(text), _FIRST_WAIT), _LONGEST_WAIT) if text.isascii() and text.isdecimal() else _FIRST_WAIT

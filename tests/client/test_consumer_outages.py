@@ -1,0 +1,141 @@
+"""Laws of :class:`poller.client.Consumer` while its store is away, fails over, or has lost something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError, NoPermissionError
+
+from poller.client import Consumer
+from tests.client.published import FEED, STREAM, event_of, number_of, publish
+from tests.client.test_consumer import pending, read, waiting
+from tests.harness.waiting import until, within
+from tests.harness.wire import wired
+from tests.servers import free_port, running
+from tests.stores import Stores, looking
+
+MODES: Final = pytest.mark.parametrize("exclusive", [True, False])
+SHORT: Final = timedelta(milliseconds=400)
+
+
+@pytest.fixture
+def store(server: str) -> Iterator[Any]:
+    with looking(server) as client:
+        yield client
+
+
+@MODES
+async def test_scripts_that_were_flushed_are_sent_again(server: str, store: Any, *, exclusive: bool) -> None:
+    """A server that has forgotten all scripts is sent them again, at any command."""
+    publish(store, *range(1, 7))
+    async with Consumer(server, FEED, "g", "a", exclusive=exclusive, batch=2) as consumer:
+        for number in range(1, 7):
+            store.script_flush()
+            assert await read(consumer, 1) == [number]
+
+
+@MODES
+async def test_a_group_that_was_destroyed_goes_on_where_it_stood(server: str, store: Any, *, exclusive: bool) -> None:
+    """A destroyed group is created again after the last entry that was acknowledged, while reading and at the start."""
+    publish(store, *range(1, 7))
+    async with Consumer(server, FEED, "g", "a", exclusive=exclusive, batch=2) as consumer:
+        for event in [await within(anext(consumer)) for _ in range(2)]:
+            await consumer.ack(event)
+        store.xgroup_destroy(STREAM, "g")
+        assert await read(consumer, 2) == [3, 4]
+    store.xgroup_destroy(STREAM, "g")
+    async with Consumer(server, FEED, "g", "a", exclusive=exclusive) as consumer:
+        assert (await read(consumer, 2))[-2:] == [4, 5]
+
+
+@MODES
+async def test_an_emptied_store_is_read_from_its_beginning(server: str, store: Any, *, exclusive: bool) -> None:
+    """A store that was emptied, or has another stream, is read from its beginning: nothing of it is passed over."""
+    publish(store, 1, 2)
+    async with Consumer(server, FEED, "g", "a", exclusive=exclusive, block=SHORT) as consumer:
+        assert await read(consumer, 2) == [1, 2]
+        store.flushall()
+        store.xadd(STREAM, {"data": event_of(1, event_id="another")}, id="5-1")
+        assert (await within(anext(consumer))).get_id() == "another"
+        store.delete(STREAM)
+        store.xadd(STREAM, {"data": event_of(1, event_id="third")}, id="3-1")
+        assert (await within(anext(consumer))).get_id() == "third"
+
+
+@MODES
+async def test_a_store_that_is_away_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, exclusive: bool
+) -> None:
+    """A server that is killed and started again costs no event; one line is logged, and not one a try."""
+    port = str(free_port())
+    options: dict[str, str | tuple[str, ...]] = {"port": port, "bind": "127.0.0.1", "unixsocket": str(tmp_path / "s")}
+    url = f"redis://127.0.0.1:{port}"
+    consumer = Consumer(url, FEED, "g", "a", exclusive=exclusive, batch=3, block=SHORT)
+    with running("valkey", tmp_path, options=options), Redis.from_url(url) as store:
+        publish(store, *range(1, 9))
+        await consumer.__aenter__()
+        assert await read(consumer, 3) == [1, 2, 3]
+    async with waiting(consumer) as fourth:
+        await until(lambda: "redis unavailable" in caplog.text or None, "the warning")
+        with running("valkey", tmp_path, options=options), Redis.from_url(url) as store:
+            assert number_of(await within(fourth)) == 4
+            assert await read(consumer, 4) == [5, 6, 7, 8]
+            await consumer.__aexit__()
+            assert pending(store) == 1
+    assert sum("redis unavailable" in line.getMessage() for line in caplog.records) <= 3
+
+
+@MODES
+async def test_lost_replies_lose_no_event(server: str, store: Any, *, exclusive: bool) -> None:
+    """Connections that break within an answer, whichever it is, cost no event and no order."""
+    total, chance = 150, Random(7)
+    publish(store, *range(1, total + 1))
+    found: list[int] = []
+    async with (
+        wired(server.partition("?")[0]) as wire,
+        Consumer(wire.url, FEED, "g", "a", exclusive=exclusive, batch=5, lease=timedelta(minutes=1)) as consumer,
+    ):
+        while set(found) != set(range(1, total + 1)):
+            losses = len(wire.losses)
+            wire.cut(after=chance.randrange(1500))
+            async with waiting(consumer) as event:
+                await until(lambda: event.done() or len(wire.losses) > losses, "a loss")  # noqa: B023 -- it is awaited
+                wire.mend()
+                found.append(number_of(await within(event)))
+        assert len(wire.losses) > 10
+    assert not exclusive or found == list(range(1, total + 1))
+    assert len(found) < 2 * total
+
+
+async def test_a_refusal_is_raised(tmp_path: Path) -> None:
+    """A wrong password, or missing permissions, is an error and not waited for."""
+    with running("valkey", tmp_path, tcp=True) as server, Redis.from_url(server.url) as store:
+        publish(store, 1)
+        store.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+ping")
+        place = server.url.partition("://")[2]
+        refusals: list[tuple[str, type[Exception]]] = [("few:wrong", AuthenticationError), ("few:x", NoPermissionError)]
+        for login, expected in refusals:
+            with pytest.raises(expected):
+                async with Consumer(f"redis://{login}@{place}", FEED, "g", "a") as consumer:
+                    await within(anext(consumer))
+
+
+async def test_a_failover_loses_no_event(stores: Stores) -> None:
+    """Behind Sentinels, a consumer goes on at the next primary."""
+    url = stores.emptied("sentinel")
+    with looking(url) as store:
+        publish(store, *range(1, 6))
+        store.wait(1, 5000)
+    async with Consumer(url, FEED, "g", "a", block=SHORT, batch=2) as consumer:
+        found = await read(consumer, 2)
+        await asyncio.to_thread(stores.sentinels.fail_over)
+        while set(found) != set(range(1, 6)):
+            found += await read(consumer, 1)
+    assert found == sorted(found)
