@@ -221,7 +221,9 @@ async def add(
     mode: Annotated[
         str | None, typer.Option(help="structured, binary or batch. Default: structured.", show_default=False)
     ] = None,
-    start: Annotated[str | None, typer.Option(help="now or earliest. Default: now.", show_default=False)] = None,
+    start: Annotated[
+        str | None, typer.Option(help="now, earliest or snapshot. Default: now.", show_default=False)
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests a second. Default: unlimited.", show_default=False)
     ] = None,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from operator import attrgetter
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ from poller.config.event_types import type_test
 from poller.config.subscriptions import FilterSettings
 from poller.delivery.cloudevent import ATTRIBUTES, Envelope
 from poller.delivery.retry import RetryPolicy
-from poller.store.consumer_state import Entry
+from poller.store.consumer_state import Entry, Start
 from poller.store.stream import EntryId
 
 Predicate = Callable[[Envelope], bool]
@@ -59,7 +59,7 @@ class Subscription(msgspec.Struct, frozen=True):
     wanted: Predicate
     patience: RetryPolicy
     disable_after: timedelta
-    start: Literal["now", "earliest"] = "now"
+    start: Start = "now"
     batching: Batching = Batching()
     concurrency: int = 8
     rate: float | None = None

@@ -62,7 +62,7 @@ def test_attributes_are_held(key: str, wrong: object) -> None:
     assert not schema.is_valid({name: value for name, value in EVENT.items() if name != key})
 
 
-@pytest.mark.parametrize(("key", "wrong"), [("revision", 0), ("cause", "whim"), ("record", {}), ("changed", [])])
+@pytest.mark.parametrize(("key", "wrong"), [("revision", -1), ("cause", "whim"), ("record", {}), ("changed", [])])
 def test_data_is_held(key: str, wrong: object) -> None:
     """The schema constrains revision and cause, requires an id in a record, and allows no ``changed`` in a creation."""
     assert not schema_of("contractType").is_valid({**EVENT, "data": {**EVENT["data"], key: wrong}})
