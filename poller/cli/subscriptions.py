@@ -157,6 +157,8 @@ def _state_lines(
     yield "state", status.state
     for problem in problems:
         yield "", escaped(problem)
+    if status.backfill_text:
+        yield "backfill", status.backfill_text
     generated = len(kept.secrets.get(status.subscription, ()))
     secrets = [f"{generated} generated"] if generated else []
     secrets += [f"{files} in {'files' if files > 1 else 'a file'}"] if files else []

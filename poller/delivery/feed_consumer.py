@@ -237,6 +237,7 @@ class EntryReader:
         self.known_to = ""
         self.pending = False  # whether the entries read last had been handed out before
         self.reads = 0  # of new entries, begun so far
+        self.openings = 0  # how often the group was created, or found
         self._ended = 0  # the last one of them that came to the end of the stream
         self._store = store
         self._start = start
@@ -325,7 +326,7 @@ class EntryReader:
     async def _some(self, most: int) -> list[Entry]:
         if not self._opened:
             await self._store.open(self._start)
-            self._opened = True
+            self._opened, self.openings = True, self.openings + 1
         if self._held_after is not None:
             entries = await self._store.pending(self._held_after, most=most)
             self._held_after = entries[-1][0] if entries else None
@@ -515,7 +516,11 @@ class FeedConsumer:
             return
         if self._queues.ready and most < self._window // 2:
             return  # reading many costs little more than reading one
+        openings = self._intake.openings
         entries = await self._intake.read(most)
+        if self._intake.openings != openings:
+            self._backfill.ask()  # a group that begins with the snapshots
+            self._changed.set()
         if entries or self._intake.wanted:  # they are sent in the next turn, after all checks
             self._changed.set()
         if entries or self._backfill.is_waiting:

@@ -110,7 +110,7 @@ class Backlog(msgspec.Struct, frozen=True, gc=False):
         dead_letters: how many were given up.
         lost: how many went before they were delivered, ever, for the stream outgrew ``retention.max_bytes``.
         owner: the process that delivers; None where none does, or its name is unknown.
-        backfill: the backfill under way; None where there is none.
+        backfill: how far the backfill under way has come; None where there is none.
     """
 
     feed: str
