@@ -20,7 +20,7 @@ is settled or parked, and written      goes on behind it
   for redeliveries and replays, and for what a store that went back publishes again.
 - Each record that is live during the whole backfill is delivered. It may come twice with an equal revision.
 - The position that is written is never beyond a record that is neither settled nor parked.
-- One chunk at a time waits in memory, of a window's size; half of the window is free when it is read.
+- One chunk at a time waits in memory. With what is queued it has the size of a window, about.
 - Nothing is read while the first reading of a feed is under way whose events this subscription does not get.
 """
 
@@ -48,6 +48,7 @@ from poller.store.records import PACKED_BYTES, RecordChunk, ScanPosition, Stored
 from poller.store.stream import EARLIEST, EntryId
 
 _AGAIN: Final = 1.0  # seconds between attempts while the store is unavailable, or the feed is not read yet
+_PARTS: Final = 4  # of a window: as much is read at once at least, while the rest is being sent
 _FRAMES: Final = 256  # of listings; a feed may have one for each of thousands of qualifications
 
 _log = structlog.get_logger("poller.delivery")
@@ -392,7 +393,7 @@ class BackfillReader:
         progress = self._progress
         room = self._window_bytes - progress.open_bytes
         is_held = self._waiting is not None or self._clock.monotonic() < self._not_before
-        if is_held or room <= 0 or len(progress.open) > self._window // 2:
+        if is_held or room <= 0 or self._window - len(progress.open) < self._window // _PARTS:
             return 0
         return min(self._limit, self._window - len(progress.open), 1 + room // self._largest)
 

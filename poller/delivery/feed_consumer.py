@@ -44,7 +44,7 @@ from poller.failpoints import reach
 from poller.store.backfill import BackfillPosition
 from poller.store.consumer_state import Entry, Settlement, Start
 from poller.store.replay import ReplaySpan
-from poller.store.stream import EntryId
+from poller.store.stream import FIRST_ID, EntryId
 from poller.text import one_line
 
 _PAUSE: Final = 1.0  # seconds between attempts while the store is unavailable
@@ -239,6 +239,7 @@ class EntryReader:
         self.reads = 0  # of new entries, begun so far
         self.openings = 0  # how often the group was created, or found
         self._ended = 0  # the last one of them that came to the end of the stream
+        self._through = FIRST_ID  # all up to this entry was read, whether or not it was there still
         self._store = store
         self._start = start
         self._feed = feed
@@ -290,7 +291,10 @@ class EntryReader:
         """
         if self._held_after is not None:
             return False
-        return self._ended > reads or bool(self._last and EntryId.parse(self._last) >= EntryId.parse(entry))
+        place = EntryId.parse(entry)
+        if self._ended > reads or (self._last and EntryId.parse(self._last) >= place):
+            self._through = max(self._through, place)
+        return self._through >= place
 
     async def read(self, most: int) -> Sequence[Entry]:
         """Some entries, in stream order; those up to ``known_to`` were read before.
@@ -309,6 +313,7 @@ class EntryReader:
             _log.warning("the consumer group is made again", feed=self._feed, error=str(error))
             self.known_to = self._last
             self._opened, self._held_after, self._unread, self._at_end = False, "0", True, False
+            self._through = FIRST_ID
             return ()
         except StoreUnavailable as error:
             # If the store is unavailable for long, the lease is lost, and that is logged.

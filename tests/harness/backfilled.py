@@ -82,12 +82,13 @@ class ChangingFeed:
         for name in records:
             self.revisions[name] = self.revisions.get(name, 0) + 1
 
-    async def fill(self, records: int) -> None:
-        """Publish this many records, as a first reading that has ended; then nothing of it is in the stream."""
+    async def fill(self, records: int, *, is_trimmed: bool = True) -> None:
+        """Publish this many records, as a first reading that has ended; nothing of it stays in a trimmed stream."""
         for first in range(0, records, _AT_ONCE):
             await self.publish(range(first, min(first + _AT_ONCE, records)))
         await self._client.hset(self.keys.state, READ_AT, _RECORDED)
-        await self._client.xtrim(self.keys.events, maxlen=0, approximate=False)
+        if is_trimmed:
+            await self._client.xtrim(self.keys.events, maxlen=0, approximate=False)
 
     async def change(self, rate: float, rng: Random, over: asyncio.Event) -> None:
         """Change this many records a second until the event is set."""
