@@ -36,7 +36,7 @@ KEYS: Final = ConsumerKeys.of("poller", FEED, SUBSCRIPTION)
 MAX_EVENTS: Final = 100
 IN_MEMORY: Final = 4 * MAX_EVENTS + 16
 """Backfilled events of a consumer whose position is not written, about: the window, and what one scan reads beyond."""
-_CONFIG: Final = """
+CONFIG: Final = """
 redis = {{ url = "{url}" }}
 http = {{ bind = "off" }}
 lease = {{ ttl = "2s" }}
@@ -54,7 +54,7 @@ allow_private = true
 mode = "batch"
 batch = {{ max_events = {events}, linger = "10ms" }}
 """
-_DELIVER: Final = ("poller", "run", "--only", "deliver")
+DELIVER: Final = ("poller", "run", "--only", "deliver")
 
 
 @dataclass(slots=True)
@@ -110,13 +110,13 @@ async def played(url: str, directory: Path, *, records: int, rate: float, kills:
         client = await stack.enter_async_context(commands(url))
         sink = await stack.enter_async_context(receiving(answer, recording=False))
         config = directory / "poller.toml"
-        config.write_text(_CONFIG.format(url=url, sink=sink.url, events=MAX_EVENTS), "utf-8")
+        config.write_text(CONFIG.format(url=url, sink=sink.url, events=MAX_EVENTS), "utf-8")
         feed = ChangingFeed(client)
         await feed.fill(records)
         changing = asyncio.create_task(feed.change(rate, rng, over))
         scanned, nearly_over = asyncio.Event(), asyncio.Event()
         reading = asyncio.create_task(naive_reader(client, naive, nearly_over, pause=scanned))
-        daemons = [await stack.enter_async_context(daemon(config, command=_DELIVER)) for _ in range(2)]
+        daemons = [await stack.enter_async_context(daemon(config, command=DELIVER)) for _ in range(2)]
         names = [await one.started() for one in daemons]
         began, done = time.monotonic(), 0
         for number in range(1, kills + 1):
@@ -126,9 +126,9 @@ async def played(url: str, directory: Path, *, records: int, rate: float, kills:
             if killed is not None and await backfill_of(client, KEYS):
                 await daemons[killed].kill()
                 done += 1
-                daemons[killed] = await stack.enter_async_context(daemon(config, command=_DELIVER))
+                daemons[killed] = await stack.enter_async_context(daemon(config, command=DELIVER))
                 names[killed] = await daemons[killed].started()
-        await until(lambda: _has_ended(client), "the end of the backfill", seconds=600)
+        await until(lambda: has_ended(client), "the end of the backfill", seconds=600)
         seconds = time.monotonic() - began
         over.set()
         await changing
@@ -156,7 +156,8 @@ async def _owner(client: Redis, names: list[str]) -> int | None:
     return next((place for place, name in enumerate(names) if holder.startswith(name)), None)
 
 
-async def _has_ended(client: Redis) -> bool:
+async def has_ended(client: Redis) -> bool:
+    """Whether the subscription's backfill was completed."""
     return await backfill_of(client, KEYS) is None and bool(await client.hexists(KEYS.state, "backfilled"))
 
 
