@@ -30,7 +30,11 @@ OF_DELIVERIES: Final = (
     "delivery.settling",  # the ack batch is planned, not sent
     "delivery.settled",  # the ack batch is written
 )
-POINTS: Final = OF_ROUNDS + OF_DELIVERIES
+OF_BACKFILLS: Final = (
+    "backfill.read",  # a chunk of records is read, and waits for its place among the entries
+    "backfill.queued",  # its events are queued, nothing of them is sent
+)
+POINTS: Final = OF_ROUNDS + OF_DELIVERIES + OF_BACKFILLS
 
 _armed: dict[str, int] = {}
 

@@ -5,6 +5,7 @@
 - The same change always has the same ``id``: a hash of feed, generation, record key, revision and canonical content.
   It does not depend on when, by whom or in which mode the change was found. The content alone would repeat when a value
   goes A, B, A; the revision alone would repeat after a failover that rolled it back.
+- A backfilled event has an id of its own, which is the same whenever the same revision is backfilled.
 - The record is embedded as the bytes that were received: large integers, floats and key order are unchanged.
 - JSON is written by hand here, on the hot path; the tests read every event back with the ``cloudevents`` SDK.
 - Every event that this program publishes is valid under the schema of its type. The API's reference leaves open which
@@ -66,10 +67,12 @@ class EventFrame:
             generation: drawn once when the feed's state was created.
             source: the CloudEvents source, a URI reference.
             type_stem: the type without the kind of change, e.g. ``org.example.api.contractType``.
-            cause: the kind of reading.
+            cause: the kind of reading, or a backfill.
             extensions: further attributes of each event, such as its trace; no part of the id.
         """
         self._origin = blake2b(f"{feed}\0{generation}\0".encode(), digest_size=16)
+        if cause is Cause.BACKFILL:  # no id of a change begins like this: its canonical form is no number
+            self._origin.update(b"backfill\0")
         self._source = b'","source":' + _quoted(source) + b',"type":"'
         self._types = {kind: _quoted(f"{type_stem}.{kind}.v1")[1:-1] + b'","subject":' for kind in ChangeKind}
         self._cause = b',"cause":"' + cause.encode() + b'"}}'
@@ -184,7 +187,7 @@ _ATTRIBUTES: Final[dict[str, Schema]] = {
 }
 _CAUSE: Final[Schema] = {
     "enum": [cause.value for cause in Cause],
-    "description": "The kind of round that found it, or backfill.",
+    "description": "The kind of round that found it; backfill: the record as it is known.",
 }
 _OPTIONAL: Final[dict[str, Schema]] = {
     "cause": _CAUSE | {"description": "As data.cause; events of earlier versions do not have it."},
@@ -196,6 +199,10 @@ _OPTIONAL: Final[dict[str, Schema]] = {
     "tracestate": {"type": "string", "minLength": 1, "description": "Goes with traceparent."},
 }
 _REVISION: Final[Schema] = {"type": "integer", "minimum": 1, "description": "1, 2, 3 … for each record."}
+_NEVER_PUBLISHED: Final[Schema] = {
+    "minimum": 0,
+    "description": "1, 2, 3 … for each record; 0: a backfilled record of a silent first reading.",
+}
 _CHANGED: Final[Schema] = {
     "type": "array",
     "items": {"type": "string", "pattern": "^(/.*)?$"},
@@ -262,7 +269,9 @@ def _data(record: Schema, kind: ChangeKind) -> Schema:
     if kind is not ChangeKind.REMOVED:
         properties["record"] = {**record, "description": "The record exactly as received."}
         required.append("record")
-    if kind is not ChangeKind.CREATED:
+    if kind is ChangeKind.CREATED:
+        properties["revision"] = _REVISION | _NEVER_PUBLISHED
+    else:
         properties["previous"] = {**record, "description": "The record as last seen."}
         properties["omitted"] = _OMITTED
     if kind is ChangeKind.MODIFIED:

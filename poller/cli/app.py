@@ -30,7 +30,20 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from poller.cli import dead_letters, demo, feeds, receive, records, replay, run, status, subscriptions, tail, tools
+from poller.cli import (
+    backfill,
+    dead_letters,
+    demo,
+    feeds,
+    receive,
+    records,
+    replay,
+    run,
+    status,
+    subscriptions,
+    tail,
+    tools,
+)
 from poller.cli.options import CommandLine, Config, Format, GlobalOptions, Verbosity
 from poller.cli.output import OutputClosed, OutputFailed, writing
 from poller.errors import ConfigurationError, PollerError
@@ -45,7 +58,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Try it": ("demo", "sandbox", "receive"),
     "Run it": ("check", "once", "run"),
     "Watch it": ("status", "tail", "records", "dead-letters"),
-    "Change it": ("pause", "resume", "resync", "release", "subscriptions", "keys", "replay", "feeds"),
+    "Change it": ("pause", "resume", "resync", "release", "subscriptions", "keys", "backfill", "replay", "feeds"),
     "Make documents": ("config", "schema"),
 }
 """The commands of ``poller --help``, in the order in which a newcomer needs them."""
@@ -76,7 +89,8 @@ app = CommandLine(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for commands in (demo.app, run.app, status.app, tail.app, feeds.app, replay.app, receive.app, tools.app):
+_SINGLE: Final = (demo, run, status, tail, feeds, backfill, replay, receive, tools)
+for commands in (one.app for one in _SINGLE):
     app.add_typer(commands)
 app.add_typer(records.app, name="records")
 app.add_typer(dead_letters.app, name="dead-letters")

@@ -300,8 +300,9 @@ def _problem_lines(
     from poller.control.problems import subscription_problems
 
     for one in found:
-        for problem in (*subscription_problems(one, now), *unmatched.get(one.subscription, ())):
-            for line in wrapped(escaped(f"{one.subscription}: {problem}"), width):
+        backfills = [f"backfill in progress: {one.backfill_text}"] if one.backfill_text else []
+        for text in (*subscription_problems(one, now), *unmatched.get(one.subscription, ()), *backfills):
+            for line in wrapped(escaped(f"{one.subscription}: {text}"), width):
                 yield [(line, "")]
 
 

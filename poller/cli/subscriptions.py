@@ -157,6 +157,8 @@ def _state_lines(
     yield "state", status.state
     for problem in problems:
         yield "", escaped(problem)
+    if status.backfill_text:
+        yield "backfill", status.backfill_text
     generated = len(kept.secrets.get(status.subscription, ()))
     secrets = [f"{generated} generated"] if generated else []
     secrets += [f"{files} in {'files' if files > 1 else 'a file'}"] if files else []
@@ -221,7 +223,9 @@ async def add(
     mode: Annotated[
         str | None, typer.Option(help="structured, binary or batch. Default: structured.", show_default=False)
     ] = None,
-    start: Annotated[str | None, typer.Option(help="now or earliest. Default: now.", show_default=False)] = None,
+    start: Annotated[
+        str | None, typer.Option(help="now, earliest or snapshot. Default: now.", show_default=False)
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests a second. Default: unlimited.", show_default=False)
     ] = None,

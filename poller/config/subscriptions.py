@@ -336,10 +336,11 @@ class SubscriptionSettings(Table):
         default="structured", description="The form of a request in CloudEvents over HTTP. Default: structured."
     )
     batch: BatchSettings = Field(default=BatchSettings(), description="How events are gathered where mode is batch.")
-    start: Literal["now", "earliest"] = Field(
+    start: Literal["now", "earliest", "snapshot"] = Field(
         default="now",
-        description='Where a new subscription begins: "now", with new events and without those of first readings, or '
-        '"earliest", with all that the stream holds. Default: now.',
+        description='Where a new subscription begins: "now", with new events and without those of first readings; '
+        '"earliest", with all that the stream holds; or "snapshot", with every record that there is, then new events. '
+        "Default: now.",
     )
     secret_files: Annotated[tuple[FilePath, ...], AfterValidator(distinct)] = Field(
         default=(),

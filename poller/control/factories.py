@@ -138,6 +138,15 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
     )
 
 
+def configured_feed(settings: Settings, feed_id: str) -> Feed | None:
+    """The feed of this id; None: the configuration does not have it."""
+    for source in settings.sources:
+        for feed in source.feeds:
+            if source.feed_id(feed) == feed_id:
+                return feed_of(source, feed)
+    return None
+
+
 @lru_cache(maxsize=64)
 def _set_of(statuses: tuple[int, ...]) -> frozenset[int]:
     """One value for all feeds with the same ones: it takes more memory than the rest of a feed."""

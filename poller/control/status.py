@@ -363,6 +363,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
         all_feeds: whether it gets all feeds that there are.
         feeds: the backlog at each of its feeds, and at those of ``unlisted``.
         unlisted: the feeds that its settings do not list any more, and at which events wait.
+        backfill_records: the number of records that backfills are still to deliver, approximately.
     """
 
     subscription: str
@@ -385,6 +386,15 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     feeds: tuple[Backlog, ...]
     error: str | None = None
     unlisted: tuple[str, ...] = ()
+    backfill_records: int = 0
+
+    @property
+    def backfill_text(self) -> str:
+        """How far its backfills have come, in words; empty: none is under way."""
+        under_way = [one.backfill for one in self.feeds if one.backfill is not None]
+        if not under_way:
+            return ""
+        return f"{sum(one.done for one in under_way)} of {sum(one.total for one in under_way)} records"
 
 
 def status_of_new(name: str, sink: str, *, all_feeds: bool, now: datetime) -> SubscriptionStatus:
@@ -537,6 +547,7 @@ def _subscription_status(
         feeds=feeds,
         error=unusable or refusal or (health.error if health.failing_since else None),
         unlisted=tuple(sorted(one.feed for one in feeds if one.feed in unlisted)),
+        backfill_records=sum(one.backfill.left for one in feeds if one.backfill is not None),
     )
 
 

@@ -281,6 +281,11 @@ _SUBSCRIPTIONS: Final = (
         lambda one: one.lag_entries,
     ),
     _of_subscription("parked_events", "Events that wait for their next attempt.", lambda one: one.parked),
+    _of_subscription(
+        "backfill_records",
+        "Records that a backfill is still to deliver, about; 0 where none is under way.",
+        lambda one: one.backfill_records,
+    ),
     _of_subscription("dead_letters", "Events that were given up and are kept.", lambda one: one.dead_letters),
     _of_subscription(
         "overrun_events_total", "Events lost because a stream outgrew retention.max_bytes.", lambda one: one.lost

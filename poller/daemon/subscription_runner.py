@@ -26,9 +26,10 @@ from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import decode_subscription
 from poller.control.diagnostics import check_choices
-from poller.control.factories import sink_of, subscription_of
+from poller.control.factories import configured_feed, keys_of, sink_of, subscription_of
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
 from poller.daemon.cluster.membership import StoreObserver
+from poller.delivery.backfill import BackfillSource
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
 from poller.delivery.feed_consumer import LAST_WAIT, FeedConsumer
@@ -41,6 +42,7 @@ from poller.limits import ConnectionBudget
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.lease import RELEASE_SECONDS, nonce_of
+from poller.store.records import RecordReader
 from poller.store.registry import Registry
 from poller.store.session import OpenStore
 from poller.store.subscriptions import WHOLE, Paused, Registered, SinkPauses, Subscriptions
@@ -357,7 +359,8 @@ class SubscriptionRunner:
 
     def _owned_of(self, feed: str, subscriber: EndpointState, known: Registered) -> LeaseKeeper:
         store = self._store_of(feed, known)
-        consumer = FeedConsumer(feed, subscriber, store, clock=self._shared.clock)
+        backfills = partial(self._records_of, feed)
+        consumer = FeedConsumer(feed, subscriber, store, backfills=backfills, clock=self._shared.clock)
         self._consumers[feed] = consumer
         self.stores.append(store)
         return LeaseKeeper(
@@ -379,6 +382,14 @@ class SubscriptionRunner:
             no_attempts_of(self._name)
         self._shared.sharing.wake()
 
+    def _records_of(self, feed: str) -> BackfillSource | None:
+        settings, client = self._shared.settings, self._shared.store.client
+        configured = configured_feed(settings, feed)
+        if configured is None:
+            return None
+        keys = keys_of(settings, feed)
+        return BackfillSource(configured, RecordReader(client, keys, id_field=configured.id_field))
+
     def _store_of(self, feed: str, known: Registered) -> ConsumerStore:
         shared, prefix = self._shared, self._shared.settings.redis.prefix
         keys = FeedKeys.of(prefix, feed)
@@ -388,6 +399,7 @@ class SubscriptionRunner:
             ConsumerKeys.of(prefix, feed, self._name),
             events=keys.events,
             feed_state=keys.state,
+            snapshots=keys.snapshots,
             since=known.since,
             asked=known.asked_for(feed),
             new_after=known.new_after(feed),

@@ -15,10 +15,10 @@ from poller.clock import rfc3339
 from poller.delivery.cloudevent import envelope_of, record_of
 from poller.delivery.retry import Tries
 from poller.delivery.sinks.base import Outcome
-from poller.store.stream import EntryId
+from poller.store.backfill import DeliveryId
 
 _EXCERPT: Final = 256  # bytes of a response
-_COUNTED: Final = 6  # digits of a redelivery's number; the id of a replay has more
+_COUNTED: Final = 6  # digits of a redelivery's number; the id of a replay or a backfill has more
 _ATTEMPTS: Final = 24  # stored attempts: the first, and the latest
 
 
@@ -50,9 +50,9 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
         size: of the event, in bytes.
         tries: the counts of the next attempt.
         attempts: the past attempts.
-        event: its bytes, if the stream may have lost it; else empty.
+        event: its bytes, if the stream may have lost it or never had it; else empty.
         again: whether it belongs to a replay.
-        repeat: the name of the redelivery or replay; empty: the first delivery.
+        repeat: the name of the redelivery, replay or backfill; empty: the first delivery.
         paused: since when it waits for a pause of its sink, milliseconds of the store's clock; 0: it waits by the
             schedule.
     """
@@ -66,6 +66,11 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     again: bool = False
     paused: int = 0
     repeat: str = ""
+
+    @property
+    def is_redelivery(self) -> bool:
+        """Whether it is a redelivered dead letter, also one of a replay or a backfill."""
+        return bool(self.event) and _number_of(self.repeat) > 0
 
     def after(self, outcome: Outcome, at: datetime) -> Delivery:
         """The delivery with one more attempt."""
@@ -100,7 +105,7 @@ class StoredDeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
         at: when it became a dead letter, RFC 3339.
         attempts: the past attempts.
         overrun: the trimmed events; None: this is the dead letter of one event.
-        repeat: the name of the redelivery or replay; empty: the first delivery.
+        repeat: the name of the redelivery, replay or backfill; empty: the first delivery.
     """
 
     event: msgspec.Raw
@@ -122,7 +127,7 @@ def deliveries_of(kept: Mapping[str, bytes]) -> dict[str, Delivery]:
     Raises:
         msgspec.MsgspecError: another version wrote them in a form that this one does not know.
     """
-    return {entry: _delivery_of(kept[entry]) for entry in sorted(kept, key=EntryId.parse)}
+    return {entry: _delivery_of(kept[entry]) for entry in sorted(kept, key=DeliveryId.parse)}
 
 
 def delivery_again(letter: StoredDeadLetter) -> Delivery:
@@ -139,11 +144,18 @@ def delivery_again(letter: StoredDeadLetter) -> Delivery:
 
 
 def next_repeat(repeat: str) -> str:
-    """The name of the next redelivery: its number, after the name of its replay."""
-    replay, _, number = repeat.rpartition("/")
-    if number.isdecimal() and len(number) <= _COUNTED:
-        return f"{replay}/{int(number) + 1}" if replay else str(int(number) + 1)
+    """The name of the next redelivery: its number, after the name of its replay or backfill."""
+    number = _number_of(repeat)
+    if number:
+        replay = repeat.rpartition("/")[0]
+        return f"{replay}/{number + 1}" if replay else str(number + 1)
     return f"{repeat}/1" if repeat else "1"
+
+
+def _number_of(repeat: str) -> int:
+    """Of a redelivery; 0: it is none."""
+    number = repeat.rpartition("/")[2]
+    return int(number) if number.isdecimal() and len(number) <= _COUNTED else 0
 
 
 def _attempt(outcome: Outcome, at: datetime) -> Attempt:

@@ -10,6 +10,7 @@ unread, in the stream       is read by the next owner of the lease
 fresh: held by the group    is read again, from the first on, before anything new
 scheduled for a retry       is loaded with its due time, its attempts and the events of its record behind it
 to be delivered again       stands in the stream (a replay) or is scheduled (a redelivery)
+backfilled, in a queue      its record is read again, as it is then (:mod:`poller.delivery.backfill`)
 settled                     is not seen again; sent again only if the crash came before this was written
 ==========================  ==================================================================================
 
@@ -38,6 +39,7 @@ from typing import Final
 import msgspec
 
 from poller.clock import rfc3339
+from poller.delivery.backfill import BackfillChunk, BackfillProgress
 from poller.delivery.cloudevent import Envelope, Event, envelope_of, record_of
 from poller.delivery.delivery_codec import Attempt, Delivery, StoredDeadLetter, encode
 from poller.delivery.filters import Subscription, wants
@@ -57,9 +59,10 @@ from poller.delivery.retry import (
     step_after,
 )
 from poller.delivery.sinks.base import Outcome
+from poller.store.backfill import BackfillPosition, DeliveryId, is_backfilled
 from poller.store.consumer_state import Entry, Settlement
 from poller.store.replay import ReplayedEntry, ReplayPosition, ReplaySpan
-from poller.store.stream import EntryId, before
+from poller.store.stream import EARLIEST, EntryId, before
 
 GONE: Final = (
     "the stream does not hold its event any more: retention.max_bytes or another program removed it, or the store has "
@@ -87,6 +90,7 @@ class DeliveryTracker:
         self.queues: KeyQueues[Event] = KeyQueues()
         self.last_read = ""
         self.replay = ReplayProgress()
+        self.backfill = BackfillProgress()
         self._subscription = subscription
         self._projection = projection
         self._parked = ScheduledRetries(subscription.patience)
@@ -105,8 +109,8 @@ class DeliveryTracker:
 
     @property
     def known(self) -> AbstractSet[str]:
-        """The entries that are scheduled, or were at the last write, and loaded entries of replays."""
-        return {*self._parked, *self._batch.unparked, *self.replay.open}
+        """What is scheduled, or was at the last write, and loaded entries of replays and backfills."""
+        return {*self._parked, *self._batch.unparked, *self.replay.open, *self.backfill.open}
 
     def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
         """Add deliveries that another process has scheduled meanwhile."""
@@ -140,11 +144,34 @@ class DeliveryTracker:
         if foremost in self._parked:  # a retry, or stranded behind one
             self._park(waiting, Delivery(waiting.key))
 
+    def take_backfilled(self, chunk: BackfillChunk) -> None:
+        """Add the events of a chunk, behind everything that was taken in: all of that is older than what they tell."""
+        self.backfill.took(chunk)
+        place = max(DeliveryId.parse(chunk.entry), DeliveryId.parse(self.last_read or EARLIEST))
+        for envelope, event in chunk.events:
+            sent = self._sent((envelope, event)) if self._subscription.wanted(envelope) else None
+            if sent is None:
+                continue
+            key, size = record_of(envelope), len(sent[1]) + 1
+            last = self.queues.last(key)
+            # A stream that was lost has lower ids for a while than what its group has got of it.
+            entry = place if last is None else max(place, DeliveryId.parse(last))
+            own = str(entry.behind(envelope.id))
+            if own in self._parked or not self.backfill.add(own, size):
+                continue  # it will be delivered anyway, and nothing has come after it
+            waiting = QueuedEntry(own, key, sent, fresh=False, size=size)
+            self.queues.add(waiting)
+            if self.queues.foremost(key) in self._parked:  # a retry, or stranded behind one
+                self._park(waiting, Delivery(key))
+
     def repeat_of(self, waiting: QueuedEntry[Event]) -> str:
-        """The name of the redelivery or replay of an entry; empty: the first delivery."""
-        if waiting.fresh:  # neither scheduled nor of a replay
+        """The name of the redelivery, replay or backfill of an entry; empty: the first delivery."""
+        if waiting.fresh:  # neither scheduled nor of a replay or backfill
             return ""
-        return self._parked.of(waiting).repeat or self.replay.repeat_of(waiting.id)
+        return self._parked.of(waiting).repeat or self._repeat_of(waiting.id)
+
+    def _repeat_of(self, delivery_id: str) -> str:
+        return self.replay.repeat_of(delivery_id) or self.backfill.repeat_of(delivery_id)
 
     def event_of(self, entry: str) -> bytes:
         """The event stored with a delivery; empty: it is in the stream."""
@@ -198,7 +225,7 @@ class DeliveryTracker:
             return str(error)
         key = record_of(envelope)
         last = self.queues.last(key)
-        is_late = last is not None and EntryId.parse(last) >= EntryId.parse(entry)
+        is_late = last is not None and DeliveryId.parse(last) >= DeliveryId.parse(entry)
         is_settled = is_late and (not pending or entry in self.replay.open)  # before the entries in its queue
         if is_settled or sent is None:
             self._batch.acked.append(entry)
@@ -306,7 +333,7 @@ class DeliveryTracker:
             event = (whole, found)
         else:
             event = (envelope, kept or found)
-        if not kept and not self._subscription.wanted(envelope):
+        if not self._is_redelivery(waiting) and not self._subscription.wanted(envelope):
             return False
         with suppress(ValueError):  # another program's event, which cannot be cut: it is not sent
             waiting.item = self._sent(event)
@@ -314,6 +341,11 @@ class DeliveryTracker:
             return False
         waiting.size = len(waiting.item[1]) + 1
         return True
+
+    def _is_redelivery(self, waiting: QueuedEntry[Event]) -> bool:
+        """Whether a scheduled entry was a dead letter."""
+        known = self._parked.of(waiting)
+        return known.is_redelivery if is_backfilled(waiting.id) else bool(known.event)
 
     def _sent(self, event: Event) -> Event | None:
         """What is sent of an event; None: nothing, for what has changed is not sent.
@@ -350,7 +382,7 @@ class DeliveryTracker:
     def next_batch(self) -> AckBatch | None:
         """The batch to write now, if it is not empty; call :meth:`written` afterwards."""
         draft, self._batch = self._batch, AckBatch()
-        draft.replay = self.replay.place
+        draft.replay, draft.backfill = self.replay.place, self.backfill.place
         return draft or None
 
     @property
@@ -363,6 +395,8 @@ class DeliveryTracker:
         """Record that the batch was written. True: a queue continues."""
         if draft.replay is not None:
             self.replay.wrote(draft.replay)
+        if draft.backfill is not None:
+            self.backfill.wrote(draft.backfill)
         for key in draft.reopen:
             self._go_on(key)
         return bool(draft.reopen)
@@ -384,7 +418,7 @@ class DeliveryTracker:
             paused = int(now.timestamp() * 1000) if isinstance(step, PauseSink) else 0
             tries = next_tries(delivery.tries, step)
             self._park(waiting, msgspec.structs.replace(delivery, due=due, tries=tries, paused=paused))
-            for behind in self.queues.stranded(waiting.key, self.replay.open):
+            for behind in self.queues.stranded(waiting.key, self.replay.open, self.backfill.open):
                 self._park(behind, Delivery(waiting.key))
             return step.after
         if isinstance(step, DeadLetter):
@@ -395,8 +429,11 @@ class DeliveryTracker:
         return None
 
     def _settle(self, waiting: QueuedEntry[Event]) -> None:
-        if waiting.fresh:  # neither scheduled nor of a replay
+        if waiting.fresh:  # neither scheduled nor of a replay or backfill
             self._batch.acked.append(waiting.id)
+        elif waiting.id in self.backfill.open:  # nothing is stored of it
+            self._batch.backfilled = True
+            self.backfill.settled(waiting.id)
         else:
             self._batch.unparked.append(waiting.id)
             self._parked.drop(waiting.id)
@@ -408,11 +445,14 @@ class DeliveryTracker:
         if waiting.fresh:
             self._batch.acked.append(waiting.id)
         again = delivery.again or waiting.id in self.replay.open
-        repeat = delivery.repeat or self.replay.repeat_of(waiting.id)
-        delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again, repeat=repeat)
+        repeat, event = delivery.repeat or self._repeat_of(waiting.id), delivery.event
+        if is_backfilled(waiting.id) and waiting.item is not None:  # the stream does not have it
+            event = msgspec.Raw(waiting.item[1])
+        delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again, repeat=repeat, event=event)
         self._batch.parked[waiting.id] = encode(delivery)
         self._parked.put(waiting.id, delivery)
         self.replay.settled(waiting.id)
+        self.backfill.settled(waiting.id)
         waiting.alone = alone(delivery)
         self.queues.park(waiting)
 
@@ -423,7 +463,7 @@ class DeliveryTracker:
             return AttemptReport(waiting.id, None, attempts, step)
         envelope, event = waiting.item
         again = delivery and (delivery.again or delivery.event or waiting.id in self.replay.open)
-        recorded = None if again else envelope.recordedtime
+        recorded = None if again or is_backfilled(waiting.id) else envelope.recordedtime
         return AttemptReport(waiting.id, envelope.id, attempts, step, recorded, len(event))
 
 
@@ -443,7 +483,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
         event: the event's id; None: unknown.
         attempt: the number of the attempt, from 1.
         step: that follows.
-        recorded: when the event was published; None: unknown, or a redelivery or replay.
+        recorded: when the event was published; None: unknown, or a redelivery, replay or backfill.
         size: of the event, in bytes; 0: it is not in memory.
     """
 
@@ -479,10 +519,13 @@ class AckBatch:
         self.letters: dict[str, bytes] = {}
         self.reopen: list[str] = []
         self.replay: ReplayPosition | None = None
+        self.backfill: BackfillPosition | None = None
+        self.backfilled = False  # events of a backfill of which nothing was stored
         self.urgent = False  # entries in those queues wait for it
 
     def __bool__(self) -> bool:
-        return bool(self.acked or self.parked or self.unparked or self.reopen or self.replay)
+        moved = self.replay or self.backfill
+        return bool(self.acked or self.parked or self.unparked or self.reopen or moved)
 
     def give_up(
         self,
@@ -501,11 +544,11 @@ class AckBatch:
     @property
     def patient(self) -> bool:
         """Whether the write may wait: only a crash of this process would make a difference."""
-        return bool(self.acked) and not (self.parked or self.unparked or self.letters or self.urgent)
+        return bool(self.acked or self.backfilled) and not (self.parked or self.unparked or self.letters or self.urgent)
 
     def settlement(self, place: str) -> Settlement:
         """The batch in the store's form; all entries up to ``place`` are settled or scheduled by it."""
-        return Settlement(self.acked, self.parked, self.unparked, self.letters, place, self.replay)
+        return Settlement(self.acked, self.parked, self.unparked, self.letters, place, self.replay, self.backfill)
 
 
 class ScheduledRetries:

@@ -285,7 +285,8 @@ class Dispatcher:
         was settled here, and the others were put back.
         """
         try:
-            found = await self._store.fetch([waiting.id for waiting in absent])
+            in_stream = [waiting.id for waiting in absent if not self._tracker.event_of(waiting.id)]
+            found = await self._store.fetch(in_stream) if in_stream else {}
         except StoreUnavailable as error:
             _log.debug("not sent", **self._where, error=str(error))  # an unavailable store is logged once for all
             self._tracker.postpone(unit, self._clock.monotonic() + _AGAIN)

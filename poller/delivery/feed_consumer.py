@@ -14,22 +14,26 @@ more of them are in one write. :mod:`poller.delivery.delivery_tracker` describes
   is created again, and entries that were read before are marked as known.
 * A run begins with an empty settlement, before anything is read: what an earlier run of this process sent and the
   network delivers late writes nothing after it, and if the store loses what was settled before, the run ends.
-* Redeliveries and replays are read only on demand, and never twice. A replay is read only after all entries up to its
-  end that the group has to deliver, because earlier events of a record that come later count as settled.
-* Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as much of a replay, and the ids of
-  :data:`MOST_PARKED` scheduled retries; then nothing more is read. A replay leaves half of this to new entries.
+* Redeliveries, replays and backfills are read only on demand, and never twice. A replay is read only after all entries
+  up to its end that the group has to deliver, because earlier events of a record that come later count as settled.
+* A chunk of a backfill is queued behind all entries up to its own, and before all later ones
+  (:mod:`poller.delivery.backfill`). Entries that are read on both sides of that place are split there.
+* Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as much of a replay and of a backfill, and
+  the ids of :data:`MOST_PARKED` scheduled retries; then nothing more is read. Replays and backfills leave half of these
+  to new entries.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from poller.changes.events import MAX_EVENT_BYTES
 from poller.clock import Clock, milliseconds_of
+from poller.delivery.backfill import BackfillChunk, BackfillReader, BackfillSource, BackfillStorage
 from poller.delivery.delivery_codec import Delivery, deliveries_of
 from poller.delivery.delivery_tracker import DeliveryTracker
 from poller.delivery.dispatcher import Dispatcher, EventSource
@@ -37,9 +41,10 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.filters import meets_baseline
 from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.failpoints import reach
-from poller.store.consumer_state import Entry, Settlement
+from poller.store.backfill import BackfillPosition
+from poller.store.consumer_state import Entry, Settlement, Start
 from poller.store.replay import ReplaySpan
-from poller.store.stream import EntryId
+from poller.store.stream import FIRST_ID, EntryId
 from poller.text import one_line
 
 _PAUSE: Final = 1.0  # seconds between attempts while the store is unavailable
@@ -204,7 +209,7 @@ def _read(parked: Mapping[str, bytes]) -> Mapping[str, Delivery]:
 class EntrySource(Protocol):
     """The part of :class:`poller.store.consumer_state.ConsumerStore` that reads entries."""
 
-    async def open(self, start: Literal["now", "earliest"]) -> None:
+    async def open(self, start: Start) -> None:
         """Create the group if it does not exist."""
         ...
 
@@ -220,7 +225,7 @@ class EntrySource(Protocol):
 class EntryReader:
     """Reads entries for one run of a feed consumer."""
 
-    def __init__(self, store: EntrySource, start: Literal["now", "earliest"], *, feed: str, clock: Clock) -> None:
+    def __init__(self, store: EntrySource, start: Start, *, feed: str, clock: Clock) -> None:
         """Begin before the first read.
 
         Args:
@@ -231,6 +236,10 @@ class EntryReader:
         """
         self.known_to = ""
         self.pending = False  # whether the entries read last had been handed out before
+        self.reads = 0  # of new entries, begun so far
+        self.openings = 0  # how often the group was created, or found
+        self._ended = 0  # the last one of them that came to the end of the stream
+        self._through = FIRST_ID  # all up to this entry was read, whether or not it was there still
         self._store = store
         self._start = start
         self._feed = feed
@@ -263,6 +272,30 @@ class EntryReader:
             return False
         return self._at_end or bool(self._last and EntryId.parse(self._last) >= EntryId.parse(entry))
 
+    @property
+    def last(self) -> str:
+        """The last entry that was read; empty: none was."""
+        return self._last
+
+    @property
+    def is_reading_pending(self) -> bool:
+        """Whether entries that were handed out before are to be read first."""
+        return self._held_after is not None
+
+    def has_read_since(self, entry: str, reads: int) -> bool:
+        """Whether all that the group has to deliver up to this entry was read.
+
+        Args:
+            entry: was in the stream when this many reads had begun; it may be gone since.
+            reads: how many.
+        """
+        if self._held_after is not None:
+            return False
+        place = EntryId.parse(entry)
+        if self._ended > reads or (self._last and EntryId.parse(self._last) >= place):
+            self._through = max(self._through, place)
+        return self._through >= place
+
     async def read(self, most: int) -> Sequence[Entry]:
         """Some entries, in stream order; those up to ``known_to`` were read before.
 
@@ -280,6 +313,7 @@ class EntryReader:
             _log.warning("the consumer group is made again", feed=self._feed, error=str(error))
             self.known_to = self._last
             self._opened, self._held_after, self._unread, self._at_end = False, "0", True, False
+            self._through = FIRST_ID
             return ()
         except StoreUnavailable as error:
             # If the store is unavailable for long, the lease is lost, and that is logged.
@@ -297,7 +331,7 @@ class EntryReader:
     async def _some(self, most: int) -> list[Entry]:
         if not self._opened:
             await self._store.open(self._start)
-            self._opened = True
+            self._opened, self.openings = True, self.openings + 1
         if self._held_after is not None:
             entries = await self._store.pending(self._held_after, most=most)
             self._held_after = entries[-1][0] if entries else None
@@ -305,6 +339,7 @@ class EntryReader:
                 self._unread = self.pending = True
                 return entries
         self.pending = False
+        self.reads += 1
         entries = await self._store.read(most=most)
         if entries and self._last and not self.known_to and _id(entries[0]) <= EntryId.parse(self._last):
             # Some of them may be new: another server's clock may be behind the one that gave the ids before.
@@ -312,7 +347,7 @@ class EntryReader:
         if len(entries) == most:
             self._unread = True
         else:
-            self._at_end = True
+            self._at_end, self._ended = True, self.reads
         return entries
 
 
@@ -333,7 +368,7 @@ NOTE_COUNTS: Final = 2.0  # seconds between two writes of the attempt counts
 GATHER: Final = 0.01  # seconds; after a crash, the deliveries of this time are sent again
 
 
-class ConsumerStorage(EntrySource, EventSource, RepeatSource, Protocol):
+class ConsumerStorage(EntrySource, EventSource, RepeatSource, BackfillStorage, Protocol):
     """The part of :class:`poller.store.consumer_state.ConsumerStore` that a feed consumer needs."""
 
     async def reset_entry(self) -> str | None:
@@ -354,6 +389,7 @@ class FeedConsumer:
         endpoint: EndpointState,
         store: ConsumerStorage,
         *,
+        backfills: Callable[[], BackfillSource | None] = lambda: None,
         clock: Clock,
     ) -> None:
         """Join the parts.
@@ -362,9 +398,11 @@ class FeedConsumer:
             feed: ``SOURCE/NAME``.
             endpoint: of the subscription.
             store: of this feed consumer.
+            backfills: makes the source of the feed's records; None: this process does not have the feed.
             clock: the store's.
         """
         self.feed = feed
+        self._backfills = backfills
         self._endpoint = endpoint
         self._subscription = endpoint.subscription
         self._store = store
@@ -401,6 +439,16 @@ class FeedConsumer:
             where={"feed": self.feed, "subscription": self._subscription.id},
             clock=self._clock,
         )
+        self._backfill = BackfillReader(
+            self._tracker.backfill,
+            self._store,
+            self._backfills,
+            window=self._window,
+            window_bytes=self._window_bytes,
+            is_live=self._subscription.start == "now",
+            where={"feed": self.feed, "subscription": self._subscription.id},
+            clock=self._clock,
+        )
         self._largest = MAX_EVENT_BYTES
         self._settle_by: float | None = None
         self._note_by: float | None = None
@@ -415,8 +463,9 @@ class FeedConsumer:
         self._changed.set()
 
     def reload(self) -> None:
-        """Read again: another process has scheduled deliveries or requested a replay."""
+        """Read again: another process has scheduled deliveries or requested a replay or a backfill."""
         self._repeats.ask()
+        self._backfill.ask()
         self._changed.set()
 
     def ready(self) -> None:
@@ -440,6 +489,7 @@ class FeedConsumer:
         try:
             await self._store.settle(Settlement(), now_ms=milliseconds_of(self._clock.now()))
             await self._repeats.load()
+            await self._backfill.follow()
             while not self._stopping:
                 self._changed.clear()
                 began = self._clock.monotonic()
@@ -449,9 +499,11 @@ class FeedConsumer:
                     await self._settle()
                     raise Fenced(f"the lease of {self.feed} was not renewed in time")
                 await self._repeats.read_scheduled()
+                await self._backfill.follow_asked()
                 self._requests.start()
                 await self._read()
                 await self._read_again()
+                await self._read_backfill()
                 if not self._gathers():
                     await self._settle()
                 await self._note_counts()
@@ -470,28 +522,51 @@ class FeedConsumer:
             return
         if self._queues.ready and most < self._window // 2:
             return  # reading many costs little more than reading one
+        openings = self._intake.openings
         entries = await self._intake.read(most)
+        if self._intake.openings != openings:
+            self._backfill.ask()  # a group that begins with the snapshots
+            self._changed.set()
         if entries or self._intake.wanted:  # they are sent in the next turn, after all checks
             self._changed.set()
-        if not entries:
-            return
-        self._largest = max(1, *(len(event or b"") for _, event in entries))
+        if entries or self._backfill.is_waiting:
+            await self._splice(entries)
+        if entries:
+            reach("delivery.read")
+
+    async def _splice(self, entries: Sequence[Entry]) -> None:
+        """Take in what was read, with the chunk of a backfill at its place."""
         reset = await self._store.reset_entry() if meets_baseline(self._subscription, entries) else None
-        now, known_to = self._clock.now(), self._intake.known_to
-        refused = self._tracker.take_in(
-            entries, now=now, known_to=known_to, reset_entry=reset, pending=self._intake.pending
-        )
-        for entry, reason in refused:
-            _log.warning(
-                "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
-            )
-        reach("delivery.read")
+        self._largest = max((len(event or b"") for _, event in entries), default=0) or self._largest
+        now, known_to, pending = self._clock.now(), self._intake.known_to, self._intake.pending
+        for part in self._backfill.spliced(entries, self._intake):
+            if isinstance(part, BackfillChunk):
+                self._tracker.take_backfilled(part)
+                self._changed.set()
+                continue
+            refused = self._tracker.take_in(part, now=now, known_to=known_to, reset_entry=reset, pending=pending)
+            for entry, reason in refused:
+                _log.warning(
+                    "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
+                )
 
     async def _read_again(self) -> None:
         endpoint = self._endpoint
         if self._queues.parked >= MOST_PARKED // 2 or endpoint.resting or endpoint.breathing:
             return
         if await self._repeats.read(has_read=self._intake.has_read):
+            self._changed.set()
+
+    async def _read_backfill(self) -> None:
+        endpoint = self._endpoint
+        if self._queues.parked >= MOST_PARKED // 2 or endpoint.resting or endpoint.breathing:
+            return
+        if self._intake.is_reading_pending:
+            return
+        if await self._backfill.read(self._intake):
+            await self._splice(())
+            if self._backfill.is_waiting:
+                self._intake.news()  # what came before the chunk is to be read
             self._changed.set()
 
     def _report_full(self) -> None:
@@ -541,8 +616,16 @@ class FeedConsumer:
             reach("delivery.settled")
             if self._tracker.written(draft) and self._queues.ready:
                 self._changed.set()
+            if draft.backfill is not None:
+                self._go_on_with_backfill(draft.backfill)
         if self._requests.failed is not None:
             raise self._requests.failed
+
+    def _go_on_with_backfill(self, place: BackfillPosition) -> None:
+        """Go on with a backfill of which a position was written."""
+        self._changed.set()
+        if not place.at:
+            self._backfill.completed(place)
 
     async def _note_counts(self) -> None:
         """Have the counts of attempts stored soon after they changed, for status displays."""
@@ -566,7 +649,8 @@ class FeedConsumer:
         """
         queues, now = self._queues, self._clock.monotonic()
         own = (queues.next_due, self._settle_by, self._note_by, self._endpoint.next_moment(began))
-        moments = (*own, self._intake.next_moment, self._requests.next_moment, self._repeats.next_moment)
+        readers = (self._intake.next_moment, self._repeats.next_moment, self._backfill.next_moment)
+        moments = (*own, *readers, self._requests.next_moment)
         later = min((moment for moment in moments if moment is not None and moment > began), default=None)
         if later is not None and later <= now:
             return

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from operator import attrgetter
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -25,7 +25,7 @@ from poller.config.subscriptions import FilterSettings, WhenSettings
 from poller.delivery.cloudevent import ATTRIBUTES, Envelope
 from poller.delivery.projection import Projection, touches
 from poller.delivery.retry import RetryPolicy
-from poller.store.consumer_state import Entry
+from poller.store.consumer_state import Entry, Start
 from poller.store.stream import EntryId
 
 Predicate = Callable[[Envelope], bool]
@@ -62,7 +62,7 @@ class Subscription(msgspec.Struct, frozen=True):
     wanted: Predicate
     patience: RetryPolicy
     disable_after: timedelta
-    start: Literal["now", "earliest"] = "now"
+    start: Start = "now"
     batching: Batching = Batching()
     concurrency: int = 8
     rate: float | None = None

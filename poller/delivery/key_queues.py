@@ -25,7 +25,7 @@ from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-from poller.store.stream import EntryId
+from poller.store.backfill import DeliveryId
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class QueuedEntry(Generic[T]):
     """An entry in its queue.
 
     Attributes:
-        id: of the stream entry.
+        id: of the stream entry, or of a backfilled event.
         key: of its record.
         item: its event; None: it must be fetched.
         fresh: whether the consumer group still holds the entry.
@@ -133,10 +133,10 @@ class KeyQueues(Generic[T]):
         if queue is None:
             self.add(entry)
             return
-        place, at = EntryId.parse(entry.id), self._taken.get(entry.key, 0)
+        place, at = DeliveryId.parse(entry.id), self._taken.get(entry.key, 0)
         if at:
             self._mixed.add(entry.key)
-        while at < len(queue) and EntryId.parse(queue[at].id) < place:
+        while at < len(queue) and DeliveryId.parse(queue[at].id) < place:
             at += 1
         queue.insert(at, entry)
         self._parked += 1
@@ -241,9 +241,10 @@ class KeyQueues(Generic[T]):
             entry.fresh = False
         entry.item = None
 
-    def stranded(self, key: str, and_of: Container[str] = ()) -> list[QueuedEntry[T]]:
-        """The fresh entries of a queue, and those whose ids are in ``and_of``."""
-        return [entry for entry in self._queues.get(key, ()) if entry.fresh or entry.id in and_of]
+    def stranded(self, key: str, *and_of: Container[str]) -> list[QueuedEntry[T]]:
+        """The fresh entries of a queue, and those whose ids are in one of ``and_of``."""
+        queue = self._queues.get(key, ())
+        return [entry for entry in queue if entry.fresh or any(entry.id in one for one in and_of)]
 
     def foremost(self, key: str) -> str | None:
         """The id of the first entry of a queue."""
@@ -251,7 +252,7 @@ class KeyQueues(Generic[T]):
         return queue[0].id if queue else None
 
     def is_stored(self, key: str) -> bool:
-        """Whether this queue has entries, and all of them are retries, stranded behind one, or of a replay."""
+        """Whether this queue has entries, and all of them are retries, stranded behind one, of a replay or backfill."""
         queue = self._queues.get(key)
         return not any(entry.fresh for entry in queue) if queue else False
 
@@ -272,7 +273,7 @@ class KeyQueues(Generic[T]):
         self._mixed.discard(key)
         queue = self._queues[key]
         foremost = queue[0] if queue else None
-        self._queues[key] = queue = deque(sorted(queue, key=lambda entry: EntryId.parse(entry.id)))
+        self._queues[key] = queue = deque(sorted(queue, key=lambda entry: DeliveryId.parse(entry.id)))
         return bool(queue) and queue[0] is not foremost
 
 

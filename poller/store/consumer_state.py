@@ -1,4 +1,4 @@
-"""The state of one feed consumer: its group, settlements, scheduled retries and replay.
+"""The state of one feed consumer: its group, settlements, scheduled retries, replay and backfill.
 
 Theory of operation
 -------------------
@@ -7,7 +7,8 @@ read at a time. The process that takes over finds in the group the entries that 
 settled, and reads them again from the start.
 
 A delivery that waits for its next attempt is *parked*, in the same script that takes it out of the group, so that the
-group does not hold entries for days. A *replay* is a span of the stream that is delivered again.
+group does not hold entries for days. A *replay* is a span of the stream that is delivered again. A *backfill* delivers
+the records that the feed has (:mod:`poller.store.backfill`).
 
 **Invariants**
 
@@ -20,8 +21,9 @@ group does not hold entries for days. A *replay* is a span of the stream that is
   expired by this process' clock, which is before it expires at the server.
 - A parked delivery is in exactly one place at any instant.
 - Dead letters keep the event itself, because the stream may be trimmed. Parked deliveries keep the id, because trimming
-  spares their entries.
-- The position of a replay is written with settlements, and only while it is the replay that was requested last.
+  spares their entries; a backfilled event has no entry, and keeps itself.
+- The position of a replay or a backfill is written with settlements, and only while it is the one requested last.
+- The backfill of a consumer that begins with ``start = "snapshot"`` is noted in the script that notes its place.
 - ``place`` is written with each settlement. A group that is gone (destroyed, or lost with a part of the store) is made
   again there. Some of the entries read again may be settled or parked; a process that has read them knows.
 - A settlement whose reply is lost is sent again. Each has a serial number, and one that arrives after later ones writes
@@ -50,6 +52,8 @@ from poller.clock import Clock, milliseconds_of
 from poller.errors import Fenced, GroupGone
 from poller.redis.client import until_answered
 from poller.redis.errors import translated
+from poller.store.backfill import Backfill, BackfillPosition, backfill_of
+from poller.store.feed_state import GENERATION, READ_AT
 from poller.store.keys import ConsumerKeys, FeedKeys, GroupKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import StartPosition
@@ -67,6 +71,9 @@ _DATA: Final = b"data"
 _ONE_FIELD: Final = 2  # its name and its value
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
+Start = Literal["now", "earliest", "snapshot"]
+"""Where a new consumer begins: with what comes, with all that the stream holds, or with a backfill and what comes."""
+
 Entry = tuple[str, bytes | None]
 """An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
 
@@ -81,6 +88,7 @@ class Settlement(msgspec.Struct, frozen=True):
         letters: dead letters by entry id, encoded.
         place: every entry up to this one is settled or parked; empty where that is as it was.
         replay: how far the replay has come; None where that is as it was.
+        backfill: how far the backfill has come; likewise.
     """
 
     acked: Sequence[str] = ()
@@ -89,6 +97,21 @@ class Settlement(msgspec.Struct, frozen=True):
     letters: Mapping[str, bytes] = {}
     place: str = ""
     replay: ReplayPosition | None = None
+    backfill: BackfillPosition | None = None
+
+
+class FirstReading(msgspec.Struct, frozen=True):
+    """The first reading of a feed, as one of its consumers sees it.
+
+    Attributes:
+        has_begun: whether the feed has a state.
+        has_ended: whether it was read completely once.
+        is_repeated: whether its baselines repeat what the consumer got before, because the feed was reset since.
+    """
+
+    has_begun: bool
+    has_ended: bool
+    is_repeated: bool
 
 
 class ConsumerStore:
@@ -109,6 +132,7 @@ class ConsumerStore:
         nonce: str,
         lease: timedelta,
         feed_state: str = "",
+        snapshots: str = "",
         since: datetime | None = None,
         asked: int = 0,
         new_after: str = "",
@@ -126,6 +150,7 @@ class ConsumerStore:
                 settlements are numbered from 1.
             lease: how long it lives without being renewed.
             feed_state: the key of the feed's state, where a reset of the feed matters.
+            snapshots: the key of the feed's snapshots, where it may begin with a backfill.
             since: when the subscription was first known, UTC; None: it is new.
             asked: since when it wants this feed, in milliseconds of the store's clock; 0: since now.
             new_after: the entry after which all of this feed is new to it; empty: what comes from now on.
@@ -139,6 +164,8 @@ class ConsumerStore:
         self._subscription = subscription
         self._group = group_of(subscription)
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, witness=keys.state, clock=clock)
+        self._feed_state = feed_state
+        self._snapshots = snapshots
         self._beginning = StartPosition(client, keys, events, feed_state, since, asked, new_after)
         self._serial = 0
         self._clock = clock
@@ -148,8 +175,10 @@ class ConsumerStore:
         """Whether this process certainly has the lease."""
         return self.lease.held
 
-    async def open(self, start: Literal["now", "earliest"]) -> None:
+    async def open(self, start: Start) -> None:
         """Create the group if it does not exist: at its stored position, or, for a new one, at ``start``.
+
+        A new one that begins with the snapshots begins now, with a backfill.
 
         A group that was lost with its feed begins at the feed's reset.
 
@@ -160,7 +189,8 @@ class ConsumerStore:
         with translated(self._client):
             place = await self._place()
             if place is None:  # written before the group exists, so that a group lost early has a position, too
-                place = await self._note_place(*await self._beginning.place(start))
+                backfill = self._clock.random.randbytes(8).hex() if start == "snapshot" else ""
+                place = await self._note_place(*await self._beginning.place(start), backfill)
             try:
                 arguments = [self.lease.token, self._group, place or EARLIEST]
                 created = await self._scripts.create([self.keys.lease, self._events], arguments)
@@ -204,6 +234,17 @@ class ConsumerStore:
         with translated(self._client):
             found: Any = await self._client.xrange(self._events, f"({span.after}", span.to, count=most)
         return [(number.decode(), fields.get(b"data", b"")) for number, fields in found]
+
+    async def backfill(self) -> Backfill | None:
+        """The backfill under way, if any."""
+        return await backfill_of(self._client, self.keys)
+
+    async def first_reading(self) -> FirstReading:
+        """Whether the feed was read completely, and whether its baselines repeat what this consumer got before."""
+        with translated(self._client):
+            found = cast("list[bytes | None]", await self._client.hmget(self._feed_state, [GENERATION, READ_AT]))
+        reset = await self.reset_entry()
+        return FirstReading(found[0] is not None, found[1] is not None, reset is not None)
 
     async def pending(self, after: str, *, most: int) -> list[Entry]:
         """Entries that the group holds and that come after this one.
@@ -254,7 +295,9 @@ class ConsumerStore:
         serial, before = self._serial, self.lease.answered
         checks: list[str | bytes | int] = [self.lease.token, serial, self._group, settlement.place, now_ms]
         checks += [replay.id, replay.after]
-        arguments = [*checks, *map(len, sections), *chain.from_iterable(sections), before]
+        backfill = settlement.backfill or BackfillPosition("", "", 0)
+        rest = (backfill.id, backfill.at, backfill.done, before)
+        arguments = [*checks, *map(len, sections), *chain.from_iterable(sections), *rest]
         # Not sent again, all of it would be delivered again.
         send = partial(self._requests.settlements.ask, ScriptCall(SETTLE, tuple(names), tuple(arguments)))
         answer = await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
@@ -281,9 +324,18 @@ class ConsumerStore:
             raise await self.lease.fenced("nothing read")
         return cast("list[Entry]", answer)
 
-    async def _note_place(self, place: str, beginning: str) -> bytes:
-        """Store where the consumer begins, unless that is stored already; returns what is stored then."""
-        noted = await self._scripts.note_place([self.keys.lease, self.keys.state], [self.lease.token, beginning, place])
+    async def _note_place(self, place: str, beginning: str, backfill: str) -> bytes:
+        """Store where the consumer begins, unless that is stored already; returns what is stored then.
+
+        The script also notes the backfill of this id; empty: none.
+        """
+        keys = [
+            self.keys.lease,
+            self.keys.state,
+            self._feed_state or self.keys.state,
+            self._snapshots or self.keys.state,
+        ]
+        noted = await self._scripts.note_place(keys, [self.lease.token, beginning, place, backfill])
         if not noted:
             raise await self.lease.fenced("no place noted")
         return cast("bytes", noted)

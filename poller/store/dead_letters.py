@@ -14,6 +14,7 @@ id                                     names
 =====================================  ================================================================
 ``SOURCE/NAME:ENTRY``                  the entry of the feed's quarantine
 ``SOURCE/NAME:SUBSCRIPTION:ENTRY``     the entry of the feed's stream, as that subscription did not get it
+``SOURCE/NAME:SUBSCRIPTION:ENTRY+HEX`` the event of a backfill that stood behind the entry
 ``SOURCE/NAME:SUBSCRIPTION:0-N``       the entries that went in that subscription's Nth overrun
 =====================================  ================================================================
 
@@ -34,13 +35,14 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.redis.errors import translated
+from poller.store.backfill import DeliveryId
 from poller.store.feed import QUARANTINE_BYTES, rejected_digest
 from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.scripts import DROP, lua
 from poller.store.stream import EntryId
 
 _AT_ONCE: Final = 16  # entries in one reply: at most 1 MiB of records
-_ID: Final = re.compile(r"([\w/-]+):(?:([a-z0-9][a-z0-9-]{0,63}):)?(\d{1,20}-\d{1,20})", re.ASCII)
+_ID: Final = re.compile(r"([\w/-]+):(?:([a-z0-9][a-z0-9-]{0,63}):)?(\d{1,20}-\d{1,20})(\+(?:[0-9a-f]{16})+)?", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
@@ -112,8 +114,9 @@ def letter_id(text: str) -> DeadLetterId | None:
     """The parsed id; None: not an id."""
     match = _ID.fullmatch(text)
     with suppress(ValueError):
-        if match is not None and EntryId.checked(match[3]):
-            return DeadLetterId(match[1], match[3], match[2])
+        if match is not None and (match[2] or not match[4]):
+            EntryId.checked(match[3])
+            return DeadLetterId(match[1], match[3] + (match[4] or ""), match[2])
     return None
 
 
@@ -304,7 +307,7 @@ async def entries(client: Redis, keys: ConsumerKeys) -> list[str]:
     """
     with translated(client):
         found = cast("list[bytes]", await client.hkeys(keys.letters))
-    return sorted((entry.decode() for entry in found), key=EntryId.parse)
+    return sorted((entry.decode() for entry in found), key=DeliveryId.parse)
 
 
 async def redeliver(client: Redis, keys: ConsumerKeys, entry: str, *, letter: bytes, delivery: bytes) -> Moved:

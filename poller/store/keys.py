@@ -32,9 +32,10 @@ key ends in        type    holds
 ``lease``          STRING  who delivers: the process's name, ``/`` and a nonce; expires
 ``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``since``: when it was
                            first delivered (milliseconds); ``settled``: who wrote last, and the serial number of that;
-                           the replay (:mod:`poller.store.replay`); and how many events went before they were
-                           delivered (``lost``), in how many ``overruns``
+                           the replay (:mod:`poller.store.replay`) and the backfill (:mod:`poller.store.backfill`);
+                           and how many events went before they were delivered (``lost``), in how many ``overruns``
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.consumer_state`)
+                           or that of a backfilled event: the entry that it stands behind, ``+`` and hex digits
 ``letters``        HASH    entry id to a dead letter; ``0-N`` to that of the Nth overrun
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
 =================  ======  ==========================================================================================

@@ -540,8 +540,10 @@ class StartPosition(msgspec.Struct):
         """Note that the consumer has begun: it is older than any reset that follows, whatever the clock."""
         self._opened_with = self._seen.name if self._seen else None
 
-    async def place(self, start: Literal["now", "earliest"]) -> tuple[str, str]:
+    async def place(self, start: Literal["now", "earliest", "snapshot"]) -> tuple[str, str]:
         """The entry after which the consumer begins, and the name of the reset that it begins with.
+
+        What was published before a backfill begins is in the snapshots: so a consumer that begins with one begins now.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -550,7 +552,8 @@ class StartPosition(msgspec.Struct):
         feed = await self.read_reset()
         if feed is not None and await self._was_lost_with(feed):
             return min(feed.after or last, last, key=EntryId.parse), _OLDER
-        return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
+        begins = {"earliest": EARLIEST, "snapshot": last}.get(start) or self._new(last)
+        return begins, _OLDER if feed is None else feed.name
 
     async def read_reset(self) -> _FeedStart | None:
         """The latest reset of the stored feed; None where there is no feed.

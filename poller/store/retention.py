@@ -42,6 +42,7 @@ from redis.commands.core import AsyncScript
 from poller.clock import milliseconds_of, moment_of, rfc3339
 from poller.errors import Fenced, StoreError
 from poller.redis.errors import translated
+from poller.store.backfill import is_backfilled
 from poller.store.consumer_state import forget_unbegun
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.scripts import ScriptBatch, ScriptCall, in_any_case, lua
@@ -274,8 +275,9 @@ def _begun(kept: list[bytes | None], first: EntryId) -> Iterable[EntryId]:
 
 
 def _waiting(parked: Iterable[bytes], first: EntryId) -> Iterable[EntryId]:
-    """The place before the first delivery that waits."""
-    there = [entry for entry in map(EntryId.parse, parked) if entry >= first]
+    """The place before the first delivery that waits and has its event in the stream."""
+    in_stream = (entry for entry in parked if not is_backfilled(entry.decode()))
+    there = [entry for entry in map(EntryId.parse, in_stream) if entry >= first]
     if there:
         yield min(there).before
 

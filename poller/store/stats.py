@@ -26,6 +26,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from poller.changes.plan import RoundCounts
 from poller.clock import milliseconds_of
 from poller.redis.errors import translated
+from poller.store.backfill import BackfillCounts, counts_of
 from poller.store.commands import FeedPause, pause_of
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
@@ -42,7 +43,7 @@ _CONSUMERS_AT_ONCE: Final = 25  # each may have a thousand parked deliveries, an
 
 _FEED: Final = lua("feed_stats")
 _BACKLOGS: Final = lua("backlogs")
-_WIDTH: Final = 9  # answers of that script for each consumer
+_WIDTH: Final = 10  # answers of that script for each consumer
 
 Pair = tuple[str, str]
 """A subscription's id and a feed's ``SOURCE/NAME``."""
@@ -109,6 +110,7 @@ class Backlog(msgspec.Struct, frozen=True, gc=False):
         dead_letters: how many were given up.
         lost: how many went before they were delivered, ever, for the stream outgrew ``retention.max_bytes``.
         owner: the process that delivers; None where none does, or its name is unknown.
+        backfill: how far the backfill under way has come; None where there is none.
     """
 
     feed: str
@@ -118,6 +120,7 @@ class Backlog(msgspec.Struct, frozen=True, gc=False):
     dead_letters: int
     lost: int = 0
     owner: str | None = None
+    backfill: BackfillCounts | None = None
 
 
 async def feed_stats(
@@ -220,7 +223,7 @@ def _backlogs_call(prefix: str, feed: str, names: Sequence[str], begins: Mapping
 
 
 def _backlog(feed: str, sequence: int, answer: Sequence[Any], now: datetime) -> Backlog:
-    begun, lag, pending, first, oldest, parked, letters, lost, lease = answer
+    begun, lag, pending, first, oldest, parked, letters, lost, lease, backfill = answer
     counted = lag if isinstance(lag, int) else None
     left: int | None = 0 if first == b"" else unread(int(first) if first.isdigit() else None, sequence, counted)
     age = max((milliseconds_of(now) - int(oldest)) / 1000, 0.0) if oldest else 0.0
@@ -232,6 +235,7 @@ def _backlog(feed: str, sequence: int, answer: Sequence[Any], now: datetime) -> 
         dead_letters=letters,
         lost=int(lost),
         owner=owner_of(lease),
+        backfill=counts_of(*backfill) if backfill else None,
     )
 
 

@@ -73,7 +73,7 @@ class SubscriptionOutline(msgspec.Struct, frozen=True):
     @property
     def is_from_earliest(self) -> bool:
         """Whether a new one begins with what the streams hold; so does any start that only a later version knows."""
-        return self.start != "now"
+        return self.start not in {"now", "snapshot"}
 
     def wants(self, feed: str) -> bool:
         """Whether the feed is one of its feeds."""
@@ -161,6 +161,8 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
 
         One that was lost with its feed begins where that does, see :class:`poller.store.recovery.StartPosition`.
         """
+        if self.outline.start == "snapshot":
+            return ""
         return EARLIEST if self.outline.is_from_earliest else self.new_after(feed)
 
 

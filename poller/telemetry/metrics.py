@@ -236,7 +236,7 @@ _ATTEMPT_SECONDS: Final = declared(
 _DELAY: Final = declared(
     "poller_delivery_delay_seconds",
     "histogram",
-    "Time from an event's recordedtime to its 2xx, in seconds, without redeliveries and replays.",
+    "Time from an event's recordedtime to its 2xx, in seconds, without redeliveries, replays and backfills.",
     "subscription",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300, 3600, 86400),
 )

@@ -25,6 +25,7 @@ from poller.auth.sink_credential import AccessTokenCredential, PlainCredential
 from poller.changes.events import DIALECT, events_document
 from poller.config.settings import Settings, config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
+from poller.control.backfill import CancelledBackfills, RequestedBackfill
 from poller.control.commands import CommandResult
 from poller.control.record_history import RecordEvent
 from poller.control.status import FeedStatus
@@ -33,6 +34,7 @@ from poller.web.events import KIND, GapNotice, PositionNotice
 from poller.web.http import JSON, MOST, PROBLEM, Endpoint, PauseRequest, ProblemDetails, RequestRefused, at
 from poller.web.records import NDJSON, CurrentRecord, RecordPage, RemovedRecord
 from poller.web.subscription_schema import CONFIG, SubscriptionObject, SubscriptionRequest
+from poller.web.subscriptions import BackfillRequest
 
 Schema = dict[str, Any]
 
@@ -40,6 +42,8 @@ _REF: Final = "#/components/schemas/"
 _CREDENTIALS: Final = (AccessTokenCredential, PlainCredential)
 _TYPES: Final = (
     *_CREDENTIALS,
+    BackfillRequest,
+    CancelledBackfills,
     CommandResult,
     CurrentRecord,
     FeedStatus,
@@ -51,6 +55,7 @@ _TYPES: Final = (
     RecordEvent,
     RecordPage,
     RemovedRecord,
+    RequestedBackfill,
     SubscriptionObject,
     SubscriptionRequest,
 )
@@ -68,6 +73,7 @@ _REFUSALS: Final = {
     500: "What is stored cannot be read.",
     503: "The store is unavailable, or there are too many readers.",
 }
+_OPTIONAL_BODIES: Final = {"BackfillRequest", "PauseRequest"}
 _GUARDED: Final = (401, 403, 429, 503)
 _SECURITY: Final[Schema] = {
     "read": {
@@ -181,6 +187,9 @@ _OPERATIONS: Final = {
     ("delete", "/subscriptions/{subscription}"): "deleteSubscription",
     ("post", "/subscriptions/{subscription}/pause"): "pauseSubscription",
     ("post", "/subscriptions/{subscription}/resume"): "resumeSubscription",
+    ("get", "/subscriptions/{subscription}/backfill"): "listBackfills",
+    ("post", "/subscriptions/{subscription}/backfill"): "beginBackfills",
+    ("delete", "/subscriptions/{subscription}/backfill"): "cancelBackfills",
     ("get", "/events"): "followEvents",
     ("get", "/asyncapi.json"): "getAsyncApi",
     ("get", "/openapi.json"): "getOpenApi",
@@ -239,6 +248,23 @@ def _paths(named: Sequence[Schema]) -> Schema:
             )
         },
         f"{one}/resume": {"post": _change("Resume a paused subscription.", changed, 404, 409, has=_SUBSCRIPTION)},
+        f"{one}/backfill": {
+            "get": _reading(
+                "The backfills under way.", _answer(200, "RequestedBackfill", many=True), 404, 503, has=_SUBSCRIPTION
+            ),
+            "post": _change(
+                "Deliver every live record once, as created events with cause backfill.",
+                _answer(202, "RequestedBackfill", many=True),
+                404,
+                409,
+                *_BODY,
+                has=_SUBSCRIPTION,
+                body="BackfillRequest",
+            ),
+            "delete": _change(
+                "Cancel the backfills under way.", _answer(200, "CancelledBackfills"), 404, has=_SUBSCRIPTION
+            ),
+        },
         "/events": {
             "get": _reading(
                 "New events, as server-sent events.", {200: _content(KIND, _TEXT)}, 400, 404, 503, has=_EVENTS
@@ -321,7 +347,7 @@ def _operation(
     if has:
         found["parameters"] = list(has)
     if body:
-        found["requestBody"] = {"required": body != "PauseRequest", "content": {JSON: {"schema": _ref(body)}}}
+        found["requestBody"] = {"required": body not in _OPTIONAL_BODIES, "content": {JSON: {"schema": _ref(body)}}}
     return found
 
 

@@ -147,6 +147,7 @@ _SUBSCRIPTIONS: Final[Sequence[_Column]] = (
     ("#waiting", _waiting),
     ("#oldest", lambda one: ago(one.lag_seconds) if one.lag_seconds else "-"),
     ("#dead letters", lambda one: str(one.dead_letters)),
+    ("#to backfill", lambda one: str(one.backfill_records) if one.backfill_text else "-"),
 )
 
 

@@ -1,4 +1,4 @@
-"""``/subscriptions``: the CloudEvents Subscriptions API (0.1-wip), and pausing and resuming.
+"""``/subscriptions``: the CloudEvents Subscriptions API (0.1-wip); pausing, resuming and backfills.
 
 **Invariants**
 
@@ -22,6 +22,7 @@ from starlette.routing import Route
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import subscription_or_problems
 from poller.control import subscriptions as subscribing
+from poller.control.backfill import BackfillControl, NotBegun, backfill_scope
 from poller.control.factories import public_keys_of
 from poller.control.status import SubscriptionStatus, status_of_new, subscription_statuses
 from poller.control.subscriptions import settings_of
@@ -48,6 +49,7 @@ from poller.web.http import (
     as_json,
     at,
     body_of,
+    decoded,
     reason_of,
     span_of,
     unusable,
@@ -92,7 +94,23 @@ def subscription_routes(backing: AppContext, admission: Authorizer) -> list[Rout
         at(_ONE, GET=_with_secret(given.one), PUT=changing(given.changed), DELETE=changing(given.removed)),
         at(f"{_ONE}/pause", POST=changing(given.paused)),
         at(f"{_ONE}/resume", POST=changing(given.resumed)),
+        at(
+            f"{_ONE}/backfill",
+            GET=_with_secret(given.backfills),
+            POST=changing(given.backfilled),
+            DELETE=changing(given.not_backfilled),
+        ),
     ]
+
+
+class BackfillRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request for a backfill.
+
+    Attributes:
+        feeds: ``SOURCE/NAME``; none: all of the subscription's.
+    """
+
+    feeds: tuple[str, ...] = ()
 
 
 class _Subscriptions:
@@ -168,6 +186,28 @@ class _Subscriptions:
         await subscribing.resume(backing.client, backing.settings, name, now=backing.clock.now())
         return as_json(await self._object(name))
 
+    async def backfills(self, request: Request) -> Response:
+        """GET: the backfills under way."""
+        return as_json(await (await self._backfill_of(request, is_begun=False)).under_way())
+
+    async def backfilled(self, request: Request) -> Response:
+        """POST: deliver every live record, once."""
+        body = await body_of(request)
+        wanted = usable(body, lambda one: decoded(one, BackfillRequest)).feeds if body else ()
+        control = await self._backfill_of(request, wanted)
+        return as_json(await control.start(name=self._draw(_ID_BYTES).hex()), 202)
+
+    async def not_backfilled(self, request: Request) -> Response:
+        """DELETE: cancel the backfills under way."""
+        return as_json(await (await self._backfill_of(request, is_begun=False)).cancel())
+
+    async def _backfill_of(
+        self, request: Request, feeds: tuple[str, ...] = (), *, is_begun: bool = True
+    ) -> BackfillControl:
+        client, settings = self._backing.client, self._backing.settings
+        scope = await backfill_scope(client, settings, _name(request), feeds, is_begun=is_begun)
+        return BackfillControl(client, settings, scope)
+
     async def _object(self, name: str, *, whole: bool = True, secret: str | None = None) -> SubscriptionObject:
         found = await self._shown(await self._backing.registry.all(), [name], whole=whole, secret=secret)
         if not found:
@@ -223,6 +263,8 @@ def _with_secret(endpoint: Endpoint) -> Endpoint:
     async def telling(request: Request) -> Response:
         try:
             return await endpoint(request)
+        except NotBegun as error:
+            raise RequestRefused(409, str(error)) from None
         except ConfigurationError as error:
             statuses: Mapping[type[ConfigurationError], int] = _STATUS
             raise RequestRefused(statuses.get(type(error), 422), str(error)) from None

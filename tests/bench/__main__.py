@@ -1,4 +1,4 @@
-"""Run measures and print them: ``python -m tests.bench [readings|naive|rotation|deliveries|scale|metrics|idle]``.
+"""Run measures and print them: ``python -m tests.bench WHAT``.
 
 With ``--check``, the command fails if a ratio is below half of the one that is wanted in three runs out of three.
 """
@@ -20,6 +20,7 @@ from rich.table import Table
 
 from poller.cli.options import run_loop
 from poller.cli.run import COLLECT_AFTER
+from tests.bench.backfill import backfills
 from tests.bench.deliveries import deliveries
 from tests.bench.figures import Figure, many_listings, peak_rss, reading
 from tests.bench.idle import idle
@@ -132,6 +133,15 @@ def delivered(asked: argparse.Namespace, root: Path) -> list[Figure]:
         return run_loop(all_of(server, url))
 
 
+def backfilled(asked: argparse.Namespace, root: Path) -> list[Figure]:
+    """The figures of backfills, with the real daemon."""
+
+    async def all_of() -> list[Figure]:
+        return [figure async for figure in backfills(root, records=asked.records // 2)]
+
+    return run_loop(all_of())
+
+
 def scaled(_asked: argparse.Namespace, root: Path) -> list[Figure]:
     """The figures of many feeds, processes, records and subscriptions."""
 
@@ -165,6 +175,7 @@ _MEASURES: Final = {
     "naive": compared,
     "rotation": rotations,
     "deliveries": delivered,
+    "backfill": backfilled,
     "scale": scaled,
     "metrics": metered,
     "idle": idling,

@@ -70,7 +70,7 @@ def test_events_of_earlier_versions_are_valid() -> None:
     assert not schema.is_valid({**EVENT, "cause": "whim"})
 
 
-@pytest.mark.parametrize(("key", "wrong"), [("revision", 0), ("cause", "whim"), ("record", {}), ("changed", [])])
+@pytest.mark.parametrize(("key", "wrong"), [("revision", -1), ("cause", "whim"), ("record", {}), ("changed", [])])
 def test_data_is_held(key: str, wrong: object) -> None:
     """The schema constrains revision and cause, requires an id in a record, and allows no ``changed`` in a creation."""
     assert not schema_of("contractType").is_valid({**EVENT, "data": {**EVENT["data"], key: wrong}})

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from poller.errors import GroupGone, StoreUnavailable
-from poller.store.consumer_state import Entry, Settlement
+from poller.store.backfill import Backfill
+from poller.store.consumer_state import Entry, FirstReading, Settlement, Start
 from poller.store.stream import EntryId
 
 T = TypeVar("T")
@@ -36,13 +39,15 @@ class Ledger:
         self.place = "0-0"
         self.remade = False  # a new group may read settled entries again, and starts at the stored place
         self.lose_reply = False
+        self.told: Backfill | None = None
+        self.reading = FirstReading(has_begun=True, has_ended=True, is_repeated=False)
 
     def add(self, event: bytes) -> str:
         entry = f"{len(self.stream) + 1}-0"
         self.stream[entry] = event
         return entry
 
-    async def open(self, start: Literal["now", "earliest"]) -> None:  # noqa: ARG002 -- as the real one
+    async def open(self, start: Start) -> None:  # noqa: ARG002 -- as the real one
         if self.group is None:
             self.remade = self.position != "0-0"
             self.group, self.position = {}, self.place
@@ -80,6 +85,17 @@ class Ledger:
                 "the place never goes back"
             )
             self.place = settlement.place
+
+        place = settlement.backfill
+        if place and self.told and place.id == self.told.id:
+            at_place = msgspec.structs.replace(self.told, at=place.at, done=place.done)
+            self.told = at_place if place.at else None
+
+    async def backfill(self) -> Backfill | None:
+        return self.told
+
+    async def first_reading(self) -> FirstReading:
+        return self.reading
 
     def _answer(self, found: Sequence[str]) -> list[Entry]:
         if self.lose_reply:

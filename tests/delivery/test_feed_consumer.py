@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ from poller.delivery.retry import RetryPolicy, Tries
 from poller.delivery.sinks.base import Failure, Outcome
 from poller.errors import Fenced, StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Entry, Settlement
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Entry, Settlement, Start
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.delivery.events import spelled
 from tests.delivery.outcomes import answered, unanswered
@@ -707,7 +707,7 @@ class SlowSource:
         self.asked: list[int] = []
         self.entry = 0
 
-    async def open(self, start: Literal["now", "earliest"]) -> None:
+    async def open(self, start: Start) -> None:
         """There is a group."""
 
     async def pending(self, after: str, *, most: int) -> list[Entry]:

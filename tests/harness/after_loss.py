@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tests.harness.delivered import Deliveries, Fault, order
 from tests.harness.history import Past, pasts
 from tests.harness.json_values import equal, read
-from tests.harness.requests import Arrived, events_of, forged
+from tests.harness.requests import Arrived, events_of, forged, is_backfilled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -112,7 +112,8 @@ class _Judge:
             revision = along[_key(event)] = int(event["data"]["revision"])
             if event["id"] in self._unwanted:
                 found.unwanted.append(Fault(request.at, f"{where}: a baseline"))
-            if revision > reached + 1 and event["subject"].lower() not in self._uncounted:
+            is_next = revision <= reached + 1 or is_backfilled(event)
+            if not is_next and event["subject"].lower() not in self._uncounted:
                 text = f"{where}: revision {revision} of {event['subject']}, taken so far {reached}"
                 found.out_of_order.append(Fault(request.at, text))
             self._sent.add(event["id"])

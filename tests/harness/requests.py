@@ -59,14 +59,21 @@ def events_of(request: Arrived) -> list[dict[str, Any]]:
     return found if _batched(request) else [found]
 
 
+def is_backfilled(event: Mapping[str, Any]) -> bool:
+    """Whether an event tells what is known of a record: it is in no stream."""
+    return bool(event["data"]["cause"] == "backfill")
+
+
 def told_wrongly(request: Arrived, entries: Mapping[str, bytes]) -> str | None:
-    """How the request differs from the stream's events; None if it does not.
+    """How the request differs from the stream's events; None if it does not. Backfilled events are in no stream.
 
     Args:
         request: of any content mode.
         entries: the events in the stream, by id.
     """
-    events = events_of(request)
+    events = [event for event in events_of(request) if not is_backfilled(event)]
+    if not events:
+        return None
     known = [read(entries[event["id"]]) for event in events if event["id"] in entries]
     if len(known) < len(events):
         return "an event that is not in the stream"

@@ -23,12 +23,14 @@ from tests.harness.deliveries import judge_deliveries
 from tests.harness.json_values import read
 from tests.harness.requests import Arrived, Ended, ids_of
 from tests.harness.wishes import SECRET
+from tests.simulation.backfills import fallen_revisions, missing_records
 from tests.simulation.plan import GONE, SINKS, STORE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from tests.harness.requests import Line
+    from tests.simulation.backfills import BegunBackfill
     from tests.simulation.plan import Deed, Plan, SubscriptionPlan
 
 _SHOWN = 4
@@ -87,6 +89,7 @@ class Evidence:
         torn: of feeds whose stream the store has lost all that was ever published.
         given_up: of each subscription and feed the entries that became dead letters.
         forgiven: of each subscription the events that the store has lost from what it keeps of deliveries.
+        backfills: that were begun.
     """
 
     plan: Plan
@@ -109,6 +112,7 @@ class Evidence:
     torn: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
     given_up: Mapping[tuple[str, str], Collection[str]] = field(default_factory=dict)
     forgiven: Mapping[str, Collection[str]] = field(default_factory=dict)
+    backfills: Sequence[BegunBackfill] = ()
 
     def streams_of(self, subscription: SubscriptionPlan) -> dict[str, Sequence[Entry]]:
         """The streams that a subscription gets."""
@@ -201,6 +205,7 @@ def _compared(evidence: Evidence, streams: Mapping[str, Sequence[bytes]]) -> Ver
 
 
 def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
+    yield from _backfilled(evidence, subscription)
     found = _deliveries(evidence, subscription)
     allowed = dict.fromkeys(("late", "crowded", "needless"), IN_FLIGHT * _woken(evidence.plan))
     if any(fault.kind in _SETS_PAUSES for fault in evidence.plan.faults):
@@ -238,6 +243,21 @@ def _sink(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
         }
         verdict = _compared(evidence, told)
         yield from (f"was not told all that the source did: {line}" for line in verdict.lost[:_SHOWN])
+
+
+def _backfilled(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[str]:
+    """What is wrong with the backfilled events of a sink, as far as the streams are what they were."""
+    name = subscription.id
+    if _after_loss(evidence) or evidence.torn or name in evidence.removed or name in evidence.forgiven:
+        return
+    lines = evidence.lines.get(name, ())
+    fallen = fallen_revisions(lines, is_strict=name not in evidence.replayed)
+    if len(fallen) > IN_FLIGHT * _woken(evidence.plan):
+        yield from (f"fallen: {text}" for text in fallen[:_SHOWN])
+    for begun in evidence.backfills:
+        if begun.subscription == name and begun.feed not in evidence.retired and begun.feed in evidence.streams:
+            missing = missing_records(lines, begun, evidence.streams[begun.feed])
+            yield from (f"not backfilled: {record} of {begun.feed}" for record in missing[:_SHOWN])
 
 
 def _after_loss(evidence: Evidence) -> bool:

@@ -348,6 +348,52 @@ MUTATIONS: Final = (
         {"store/consumer_state.py": (("self.lease.answered = serial", "self.lease.answered = 0"),)},
         ("store_loss", "failover", "sink_down"),
     ),
+    Mutation(
+        "backfill-spliced-early",
+        "a chunk of a backfill is queued before what came before it was read",
+        {
+            "delivery/backfill.py": (
+                (
+                    "        if before < len(entries) or order.has_read_since(chunk.entry, reads):\n",
+                    "        if True:\n",
+                ),
+            )
+        },
+        ("backfill", "busy", "few", "sink_down"),
+    ),
+    Mutation(
+        "backfill-place-early",
+        "what a backfill is read of is read before the place at which it is queued",
+        {
+            "store/lua/read_records.lua": (
+                (
+                    "return {generation, sequence, forms, field, run_id, entry, redis",
+                    (
+                        "local ms, n = string.match(entry, '^(%d+)-(%d+)$')\n"
+                        "entry = string.format('%.0f-%s', tonumber(ms) + 3000, n)\n"
+                        "return {generation, sequence, forms, field, run_id, entry, redis"
+                    ),
+                ),
+            )
+        },
+        ("backfill", "busy", "few"),
+    ),
+    Mutation(
+        "backfill-not-settled",
+        "the position of a backfill is written before its records are delivered",
+        {"delivery/backfill.py": (("            if chunk.open:\n                break\n", ""),)},
+        ("backfill", "kill", "sink_down"),
+    ),
+    Mutation(
+        "backfill-event-lost",
+        "a backfilled event that waits for its next attempt does not keep its event",
+        {
+            "delivery/delivery_tracker.py": (
+                ("            event = msgspec.Raw(waiting.item[1])\n", "            pass\n"),
+            )
+        },
+        ("backfill", "sink_down"),
+    ),
 )
 
 

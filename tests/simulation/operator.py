@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from poller.control import subscriptions
+from poller.control.backfill import BackfillControl, backfill_scope
 from poller.control.commands import CommandKind, run_command
 from poller.control.dead_letters import DeadLetters
 from poller.control.orphans import forget
@@ -23,6 +24,7 @@ from poller.control.replay import EARLIEST, LATEST, ReplayControl
 from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.errors import PollerError, StoreError, SubscriptionResumed
 from poller.store.session import STORE_PATIENCE, OpenStore, clock_of, opened_store, until_ready
+from tests.simulation.backfills import BegunBackfill
 from tests.simulation.plan import Deed
 from tests.simulation.watch import Pause
 
@@ -273,6 +275,23 @@ class Operator:
 
         await self._done(f"replay {name}", replay)
 
+    async def backfill(self, deed: Deed) -> None:
+        """Have every record delivered once to a subscription."""
+        world, name = self._world, deed.target
+
+        async def backfill(store: OpenStore) -> object:
+            scope = await backfill_scope(store.client, world.settings, name)
+            control = BackfillControl(store.client, world.settings, scope)
+            before = {feed: len(found) for feed, found in world.watch.archive.items()}
+            begun = await control.start(name=store.clock.random.randbytes(8).hex())
+            for one in begun:
+                feed = one.feed.rpartition("/")[2]
+                if one.state == "begun":
+                    world.backfills.append(BegunBackfill(name, feed, world.now(), before.get(feed, 0)))
+            return ", ".join(f"{one.feed} {one.state}" for one in begun)
+
+        await self._done(f"backfill {name}", backfill)
+
     async def look(self, _deed: Deed) -> None:
         """Look at the status, as ``poller status`` does."""
 
@@ -355,4 +374,5 @@ _ACTIONS: Final[dict[str, Callable[[Operator, Deed], Awaitable[None]]]] = {
     "rename_feed": Operator.rename_feed,
     "drop_feed": Operator.drop_feed,
     "forget_feed": Operator.forget_feed,
+    "backfill": Operator.backfill,
 }

@@ -222,7 +222,8 @@ def drawn(seed: int, *, hours: float | None = None, lean: Sequence[str] = ()) ->
     )
     actions = _deeds(rng, plan, _ACTIONS, lean, most=10)
     further = _deeds(Random(f"further {seed}"), plan, _FURTHER_ACTIONS, lean, most=3)
-    return msgspec.structs.replace(plan, faults=faults, actions=tuple(sorted((*actions, *further), key=_when)))
+    latest = _deeds(Random(f"latest {seed}"), plan, _LATEST_ACTIONS, lean, most=3)
+    return msgspec.structs.replace(plan, faults=faults, actions=tuple(sorted((*actions, *further, *latest), key=_when)))
 
 
 def brief(seed: int) -> Plan:
@@ -528,6 +529,11 @@ _FURTHER_ACTIONS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
     ),
 }
 """What was added later and is drawn by itself, so that the other faults and actions of a seed stay what they were."""
+
+_LATEST_ACTIONS: Final[dict[str, Callable[[Random, Plan, float], Deed]]] = {
+    "backfill": lambda rng, plan, at: Deed(at, "backfill", _sink(rng, plan)),
+}
+"""Likewise, after those."""
 
 LOSSES: Final = frozenset({"store_loss", "failover"})
 FORGETS: Final = frozenset({"evict", "flush"})

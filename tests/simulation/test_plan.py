@@ -46,6 +46,7 @@ def test_seeds_differ() -> None:
         "release",
         "redeliver",
         "forget_feed",
+        "backfill",
     } <= kinds
     for kind in kinds:
         assert not all(kind in {deed.kind for deed in (*plan.faults, *plan.actions)} for plan in plans)

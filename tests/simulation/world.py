@@ -38,6 +38,7 @@ from tests.harness.requests import Arrived, Ended, ids_of
 from tests.harness.scene import RESOURCES, stream
 from tests.harness.sinks import Sinks
 from tests.simulation import asgi
+from tests.simulation.backfills import BegunBackfill
 from tests.simulation.counters import Counters, DaemonMetrics
 from tests.simulation.faults import strike
 from tests.simulation.host import HOST, Host, HostState
@@ -185,6 +186,7 @@ class World:
         addable: settings of subscriptions that the operator may add.
         removed: the ids of subscriptions that were removed.
         replayed: the ids of subscriptions of which a part was delivered once more.
+        backfills: that the operator has begun.
         resumed: when subscriptions were resumed.
         begun_anew: the feeds of which all that was known is forgotten.
         asked_anew: the feeds for which the operator has asked for that; the store may have refused the command.
@@ -213,8 +215,8 @@ class World:
         self._forgotten: set[str] = set()
         self._deleted: dict[str, tuple[str, list[tuple[str, bytes]]]] = {}  # where it was reset, and its stream
         self._restarting = asyncio.Lock()
-        self.removed: set[str] = set()
-        self.replayed: set[str] = set()
+        self.removed, self.replayed = set[str](), set[str]()
+        self.backfills: list[BegunBackfill] = []
         self.resumed: dict[str, list[float]] = {}
         self.requests = 0
         self.skews = {one.host: one.skew for one in plan.daemons}
@@ -386,7 +388,7 @@ class World:
             if self._forgets:  # a daemon brings back what the store has lost, a pause too
                 await self.operator.start(self._acts.end_pauses())
             evidence = self._evidence()
-            left = unpublished(evidence) or undelivered(evidence)
+            left = unpublished(evidence) or undelivered(evidence) or self._backfilling()
             if not left or self.now() >= began + (_UNDER_WAY if self.problems else self.bound):
                 break
             self.chronicle.note(WORLD, f"left {str(left)[:200]}")
@@ -394,6 +396,16 @@ class World:
             look = min(2 * look, _MOST_LOOKS)
         self.chronicle.tell(WORLD, "all is done" if not left else f"not done in time: {str(left)[:200]}")
         return evidence
+
+    def _backfilling(self) -> list[str]:
+        """The consumers with a backfill under way, of feeds that the configuration has."""
+        keys = [
+            f"poller:{{acme/{feed.feed}}}:sub:{one.id}:state"
+            for feed in self.feeds
+            for one in self.plan.subscriptions
+            if one.id not in self.removed
+        ]
+        return [key for key in keys if self.store.read("HEXISTS", key, "backfill")]
 
     @property
     def bound(self) -> float:
@@ -433,6 +445,7 @@ class World:
             torn={feed: self.watch.archive.get(feed, []) for feed in sorted(self._torn)},
             given_up=self.watch.given_up,
             forgiven=self._forgiven,
+            backfills=self.backfills,
         )
 
     def _reset_of(self, feed: str) -> str:

@@ -440,8 +440,8 @@ async def test_a_group_that_another_has_removed_is_not_brought_back(scene: Scene
 class _RemovedBetween(ConsumerStore):
     """Its subscription is removed between the two writes of :meth:`open`."""
 
-    async def _note_place(self, place: str, beginning: str) -> bytes:
-        noted = await super()._note_place(place, beginning)
+    async def _note_place(self, place: str, beginning: str, backfill: str) -> bytes:
+        noted = await super()._note_place(place, beginning, backfill)
         await forget(self._client, FEED, KEYS, "s")
         return noted
 

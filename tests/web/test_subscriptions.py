@@ -18,7 +18,7 @@ from poller.delivery.cloudevent import envelope_of
 from poller.delivery.filters import compile_filters
 from poller.delivery.signing import new_secret, public_key
 from poller.errors import StoreUnavailable
-from poller.store.keys import SubscriptionKeys
+from poller.store.keys import FeedKeys, SubscriptionKeys
 from poller.store.registry import Registry
 from poller.web.context import AppContext
 from tests.harness.waiting import until
@@ -485,3 +485,29 @@ async def test_who_hangs_up_in_the_middle_of_a_body_is_no_fault_of_ours(
     assert (await given.ask("/livez"))[0] == 200
     await until(lambda: not [task for task in asyncio.all_tasks() if "run_asgi" in repr(task)], "the request's end")
     assert [line for line in caplog.records if line.levelname == "ERROR"] == []
+
+
+async def test_a_backfill_over_http(given: Served) -> None:
+    """Law: POST begins backfills of all or the named feeds, GET shows them, DELETE cancels them."""
+    await created(given, source=None, types=None, filters=[])
+    path, keys = f"{ONE}/backfill", FeedKeys.of("poller", FEEDS[0])
+    status, _, told = await given.ask(path, "POST")
+    assert (status, told["detail"]) == (409, f"{FEEDS[0]} was not begun for rostering yet; poller run does that")
+    await given.store.xgroup_create(keys.events, "sub:rostering", id="0", mkstream=True)
+    assert (await given.ask(path, "POST"))[2] == [
+        {"feed": FEEDS[0], "state": "not read yet", "id": None, "done": 0, "total": 0}
+    ]
+    await given.store.hset(keys.state, mapping={"generation": "g", "sequence": 1})
+    await given.store.hset(keys.snapshots, "k", "x")
+    assert (await given.ask(path))[2] == []
+    status, _, told = await given.ask(path, "POST", json={"feeds": [FEEDS[0]]})
+    assert status == 202
+    begun = {"feed": FEEDS[0], "state": "begun", "id": told[0]["id"], "done": 0, "total": 1}
+    assert told == [begun]
+    assert (await given.ask(path, "POST"))[2] == [begun | {"state": "under way"}]
+    assert (await given.ask(path))[2] == [begun | {"state": "under way"}]
+    assert (await given.ask(path, "DELETE"))[2] == {"cancelled": [FEEDS[0]]}
+    assert (await given.ask(path, "DELETE"))[2] == {"cancelled": []}
+    assert (await given.ask("/subscriptions/none/backfill", "POST"))[0] == 404
+    assert (await given.ask(path, "POST", json={"feeds": ["acme/none"]}))[0] == 422
+    assert (await given.ask(path, "POST", json={"feed": 1}))[0] == 422

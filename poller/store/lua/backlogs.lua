@@ -5,7 +5,8 @@
 -- Answers the sequence, then for each: whether there is a group or something that waits for it to begin, its lag as
 --   the server counts it, its pending entries, the sequence of the first entry that it has not read ('' where there is none, '?' where that is
 --   not known), when the first that is not delivered was published ('' none), the numbers of parked
---   deliveries, letters and lost events, and the lease (false: free).
+--   deliveries, letters and lost events, the lease (false: free), and the id of the backfill, its records done and in
+--   all ('': there is none).
 local known, groups = {}, redis.pcall('XINFO', 'GROUPS', KEYS[1])
 if groups.err then
   if not string.find(tostring(groups.err), 'no such key') then return groups end
@@ -28,7 +29,10 @@ for at = 1, #ARGV / 2 do
   local group, count = known[name], redis.call('HLEN', parked)
   oldest = math.huge
   if count > 0 then
-    for _, entry in ipairs(redis.call('HKEYS', parked)) do seen(entry) end
+    for _, entry in ipairs(redis.call('HKEYS', parked)) do
+      -- What is backfilled stands behind an entry that may be old, and that is delivered.
+      if not string.find(entry, '+', 1, true) then seen(entry) end
+    end
   end
   local lag, pending, first = '', 0, ''
   if not group and after ~= '' then after = redis.call('HGET', state, 'place') or after end
@@ -48,7 +52,10 @@ for at = 1, #ARGV / 2 do
   end
   local since = oldest < math.huge and string.format('%.0f', oldest) or ''
   local rest = {(group or first ~= '') and 1 or 0, lag, pending, first, since, count, redis.call('HLEN', letters),
-    redis.call('HGET', state, 'lost') or '0', redis.call('GET', lease)}
-  for _, value in ipairs(rest) do answer[#answer + 1] = value end
+    redis.call('HGET', state, 'lost') or '0', redis.call('GET', lease), ''}
+  if redis.call('HEXISTS', state, 'backfill') == 1 then
+    rest[10] = redis.call('HMGET', state, 'backfill', 'backfill_done', 'backfill_total')
+  end
+  for place = 1, 10 do answer[#answer + 1] = rest[place] end
 end
 return answer

@@ -43,6 +43,7 @@ end
 local count = #redis.call('XRANGE', KEYS[1], '(' .. after, last, 'COUNT', 1000) + redis.call('HLEN', KEYS[5])
 if group then count = count + group['pending'] end
 local waits = count > 0 or redis.call('HEXISTS', KEYS[4], 'replay') == 1
+  or redis.call('HEXISTS', KEYS[4], 'backfill') == 1
 if waits and counted < ARGV[7] + 0 then
   note(ARGV[5] .. ' ' .. string.format('%.0f', counted) .. ' ' .. last)
   return {'waits', count}
@@ -54,4 +55,5 @@ if group then
 end
 redis.call('DEL', KEYS[5])
 redis.call('HDEL', KEYS[4], 'replay', 'replay_after', 'replay_to')
+redis.call('HDEL', KEYS[4], 'backfill', 'backfill_at', 'backfill_done', 'backfill_total')
 return {count == 0 and not group and 'none' or 'ended', count}

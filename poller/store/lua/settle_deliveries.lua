@@ -4,6 +4,8 @@
 -- ARGV 6, 7: id and place of the replay ('' for no id leaves it, '' for no place ends it).
 -- ARGV 8-11: how many arguments follow of each: entries that the group may forget, parked (id, value), no
 --   longer parked (id), letters (id, value).
+-- The last of ARGV but one, two and three: how many records of the backfill are done, its position ('' ends it), and
+--   its id ('' leaves it).
 -- The last of ARGV: the serial of the last settlement that was answered, '0' where none was since all was read.
 -- Answers 1, or 0 where the lease is another's, or 2 where that last settlement is not there any more: the server
 --   has lost it, by a restart or a failover. Nothing is written then, or what was lost would come again alone, after
@@ -42,6 +44,14 @@ if ARGV[6] ~= '' and redis.call('HGET', KEYS[3], 'replay') == ARGV[6] then
   else
     redis.call('HDEL', KEYS[3], 'replay', 'replay_after', 'replay_to')
     redis.call('HSET', KEYS[3], 'replayed', ARGV[6])
+  end
+end
+local backfill, backfill_at, done = ARGV[#ARGV - 3], ARGV[#ARGV - 2], ARGV[#ARGV - 1]
+if backfill ~= '' and redis.call('HGET', KEYS[3], 'backfill') == backfill then
+  if backfill_at ~= '' then redis.call('HSET', KEYS[3], 'backfill_at', backfill_at, 'backfill_done', done)
+  else
+    redis.call('HDEL', KEYS[3], 'backfill', 'backfill_at', 'backfill_done', 'backfill_total')
+    redis.call('HSET', KEYS[3], 'backfilled', backfill)
   end
 end
 redis.call('HSET', KEYS[3], 'settled', ARGV[1] .. ' ' .. ARGV[2])
