@@ -1,6 +1,6 @@
 """Measures the structure of the program: ``python -m tests.house [--paths] [--words] [--json] [--static]``.
 
-    modules                               160   goal: at most 168
+    modules                               160   goal: at most 175
     ...
 
 Figures have goals (:data:`GOALS`), which ``tests/test_house.py`` checks. ``--paths`` lists the files of
@@ -34,7 +34,7 @@ from tests.house_paths import PATHS, Files, is_frame, measured
 ROOT: Final = Path(__file__).parents[1]
 
 GOALS: Final[Mapping[str, int]] = {
-    "modules": 168,
+    "modules": 175,
     "modules with one importer and fewer than 80 lines": 25,
     "import circles": 0,
     "imports against the order": 0,

@@ -21,6 +21,7 @@ from poller.delivery.delivery_tracker import DeliveryTracker
 from poller.delivery.feed_consumer import EntryReader
 from poller.delivery.filters import Batching, Subscription
 from poller.delivery.key_queues import QueuedEntry
+from poller.delivery.projection import projection_of
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Failure, Outcome
 from poller.errors import Fenced
@@ -399,6 +400,26 @@ def test_filters_apply_to_what_is_told_and_not_to_its_redelivery() -> None:
         (one,) = heir.queues.claim()
         assert heir.load(one, b"") is is_wanted
         assert heir.repeat_of(one) == ("b/1" if is_wanted else "b")
+
+
+def test_what_is_told_is_cut_as_other_events_are() -> None:
+    """Law: of a told event the subscription's ``fields`` are sent, also when it waits for its next attempt."""
+    feed = ReadFeed()
+    tracker = DeliveryTracker(
+        subscription(patience=RetryPolicy((timedelta(seconds=5),), 0.0)), projection_of(thin=True)
+    )
+    tracker.backfill.follow(Backfill("b", "", 0, 9))
+    tracker.take_backfilled(BackfillChunk("b", "3-0", [told("a", 2, feed)], ""))
+    unit = tracker.queues.claim()
+    (one,) = unit
+    assert one.item is not None
+    assert b'"record"' not in one.item[1]
+    assert one.size == len(one.item[1]) + 1
+    tracker.conclude(unit, answered(500), now=NOW, clock=0, chance=lambda: 0)
+    draft = tracker.next_batch()
+    assert draft is not None
+    (kept,) = deliveries_of(draft.parked).values()
+    assert b'"record"' not in bytes(kept.event)
 
 
 def test_what_is_not_wanted_is_not_told() -> None:
