@@ -286,6 +286,11 @@ _SUBSCRIPTIONS: Final = (
         "Records that a backfill is still to deliver, about; 0 where none is under way.",
         lambda one: one.backfill_records,
     ),
+    _of_subscription(
+        "backfilled_records",
+        "Records that the backfill under way has delivered, parked or given up; 0 where none is under way.",
+        lambda one: sum(feed.backfill.done for feed in one.feeds if feed.backfill is not None),
+    ),
     _of_subscription("dead_letters", "Events that were given up and are kept.", lambda one: one.dead_letters),
     _of_subscription(
         "overrun_events_total", "Events lost because a stream outgrew retention.max_bytes.", lambda one: one.lost

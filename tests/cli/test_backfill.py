@@ -170,3 +170,23 @@ async def test_a_parked_event_of_it_becomes_a_dead_letter_with_its_event(
             last = json.loads(sink.requests[-1].body)
             assert (last["data"]["cause"], last["data"]["revision"]) == ("backfill", 1)
             await until(lambda: is_empty(client), "all to be settled")
+
+
+async def test_one_that_is_added_begins_with_the_snapshots(poller: Poller, tmp_path: Path, store_url: str) -> None:
+    """Law: a subscription added at run time with --start snapshot gets every record; the others hear nothing."""
+    judge = BackfillJudge()
+
+    def answer(request: Received) -> Reply:
+        judge.add(request.body)
+        return Reply(204)
+
+    async with receiving(Reply(204)) as other, receiving(answer) as sink, commands(store_url) as client:
+        config, feed = configured(tmp_path, store_url, other), ChangingFeed(client)
+        await feed.fill(20)
+        async with daemon(config, command=DELIVER):
+            await until(lambda: is_begun(client), "the other subscription to begin")
+            add = ("subscriptions", "add", "late", sink.url, "--start", "snapshot", "--allow-private")
+            added = await poller(*add, "-c", str(config))
+            assert added.code == 0, added.err
+            await until(lambda: judge.is_level(feed.revisions), "all records")
+            assert (judge.events, judge.backfilled, other.count) == (20, 20, 0)

@@ -81,6 +81,7 @@ OF_SUBSCRIPTION = {
     "poller_subscription_paused": 1,
     "poller_subscription_parked_events": 2,
     "poller_subscription_backfill_records": 0,
+    "poller_subscription_backfilled_records": 0,
     "poller_subscription_dead_letters": 3,
     "poller_subscription_overrun_events_total": 4,
 }
