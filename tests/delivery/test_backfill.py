@@ -495,6 +495,7 @@ def test_a_record_is_told_as_it_was_published() -> None:
         "recordedtime": NOW_ON,
         "sequence": "00000000000000000007",
         "partitionkey": "K",
+        "cause": "backfill",
         "datacontenttype": "application/json",
         "data": {"record": json.loads(record.raw), "revision": 0, "cause": "backfill"},
     }
