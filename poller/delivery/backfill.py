@@ -20,7 +20,8 @@ is settled or parked, and written      goes on behind it
   for redeliveries and replays, and for what a store that went back publishes again.
 - Each record that is live during the whole backfill is delivered. It may come twice with an equal revision.
 - The position that is written is never beyond a record that is neither settled nor parked.
-- One chunk at a time waits in memory. With what is queued it has the size of a window, about.
+- One chunk at a time waits in memory. With what is queued it has the size of a window, about: a crash brings no more
+  than this again, however slow one of these events is.
 - Nothing is read while the first reading of a feed is under way whose events this subscription does not get.
 """
 
@@ -48,7 +49,7 @@ from poller.store.records import PACKED_BYTES, RecordChunk, ScanPosition, Stored
 from poller.store.stream import EARLIEST, EntryId
 
 _AGAIN: Final = 1.0  # seconds between attempts while the store is unavailable, or the feed is not read yet
-_PARTS: Final = 4  # of a window: as much is read at once at least, while the rest is being sent
+_PARTS: Final = 4  # of a window: less than one is not read, and the rest is sent meanwhile
 _FRAMES: Final = 256  # of listings; a feed may have one for each of thousands of qualifications
 
 _log = structlog.get_logger("poller.delivery")
@@ -124,11 +125,12 @@ class BackfillChunk(msgspec.Struct, frozen=True):
 class _OpenChunk:
     """A chunk of which events are neither settled nor parked."""
 
-    __slots__ = ("done", "following", "name", "open")
+    __slots__ = ("done", "following", "name", "open", "records")
 
-    def __init__(self, name: str, following: str, done: int) -> None:
+    def __init__(self, name: str, following: str, records: int, done: int) -> None:
         self.name = name
         self.following = following
+        self.records = records
         self.done = done  # records of the backfill up to its end
         self.open = 0
 
@@ -166,6 +168,12 @@ class BackfillProgress:
         """The deliveries that are neither settled nor parked, of a cancelled backfill, too."""
         return self._open
 
+    @property
+    def span(self) -> int:
+        """The number of records behind the position that can be written, which a crash now would bring again."""
+        first = next((place for place, chunk in enumerate(self._chunks) if chunk.open), len(self._chunks))
+        return max(sum(chunk.records for chunk in self._chunks[first:]), len(self._open))
+
     def follow(self, stored: Backfill | None) -> bool:
         """Follow the stored backfill. False: it is the one followed already."""
         if (stored and stored.id) == (self._backfill and self._backfill.id):
@@ -183,7 +191,7 @@ class BackfillProgress:
         """Record that a chunk comes next."""
         self._done += len(chunk.events)
         self.at, self._is_read = chunk.following, not chunk.following
-        self._chunks.append(_OpenChunk(chunk.backfill, chunk.following, self._done))
+        self._chunks.append(_OpenChunk(chunk.backfill, chunk.following, len(chunk.events), self._done))
 
     def add(self, delivery_id: str, size: int) -> bool:
         """Record that an event of the chunk taken last is to be delivered. False: it is already."""
@@ -393,9 +401,10 @@ class BackfillReader:
         progress = self._progress
         room = self._window_bytes - progress.open_bytes
         is_held = self._waiting is not None or self._clock.monotonic() < self._not_before
-        if is_held or room <= 0 or self._window - len(progress.open) < self._window // _PARTS:
+        left = self._window - progress.span
+        if is_held or room <= 0 or left < self._window // _PARTS:
             return 0
-        return min(self._limit, self._window - len(progress.open), 1 + room // self._largest)
+        return min(self._limit, left, 1 + room // self._largest)
 
     async def _read(self, order: ReadEntries, name: str, source: BackfillSource, count: int) -> bool:
         progress = self._progress

@@ -32,6 +32,7 @@ from poller.delivery.sinks.base import NOT_PERMITTED, Outcome, OutcomeKind, Sink
 from poller.errors import StoreUnavailable
 from poller.failpoints import reach
 from poller.lifecycle import ended
+from poller.store.backfill import is_backfilled
 from poller.telemetry import tracing
 from poller.telemetry.metrics import AttemptSeries, Step, attempts_of
 from poller.telemetry.tracing import Link, Span, SpanScope, record_response
@@ -285,7 +286,7 @@ class Dispatcher:
         was settled here, and the others were put back.
         """
         try:
-            in_stream = [waiting.id for waiting in absent if not self._tracker.event_of(waiting.id)]
+            in_stream = [waiting.id for waiting in absent if not is_backfilled(waiting.id)]
             found = await self._store.fetch(in_stream) if in_stream else {}
         except StoreUnavailable as error:
             _log.debug("not sent", **self._where, error=str(error))  # an unavailable store is logged once for all

@@ -99,6 +99,11 @@ class ReadFeed(Ledger):
             )
         )
 
+    @staticmethod
+    def place_of(key: str) -> int:
+        """Where a scan finds a record."""
+        return int.from_bytes(key.encode(), "big")
+
     @property
     def end(self) -> str:
         return max(self.stream, key=EntryId.parse, default="0-0")
@@ -109,11 +114,11 @@ class ReadFeed(Ledger):
             self.generation,
         )
         after = 0 if position is None or restarted else position.cursor
-        found = [key for key in sorted(self.records) if ord(key) > after]
+        found = [key for key in sorted(self.records) if self.place_of(key) > after]
         some, as_of = found[:count], AsOf(self.end, len(self.stream))
         following = None
         if len(found) > count:
-            following = ScanPosition(ord(some[-1]), str(self.process), self.generation, "2", as_of)
+            following = ScanPosition(self.place_of(some[-1]), str(self.process), self.generation, "2", as_of)
         records = [StoredRecord(key, key, self.records[key], 0, raw(key, self.records[key])) for key in some]
         return RecordChunk(records, following, as_of, self.generation, restarted)
 
@@ -573,6 +578,30 @@ def test_a_chunk_that_is_too_large_is_read_in_smaller_ones() -> None:
     assert progress.wanted is None
     assert len(sizes) > 2
     assert max(sizes) <= 1100
+
+
+def test_a_slow_event_holds_the_others_to_a_window() -> None:
+    """Law: what a crash brings again is bounded: nothing more is read a window behind an event that is not settled."""
+    feed = ReadFeed()
+    feed.records, feed.told = {f"k{number:03}": 1 for number in range(200)}, Backfill("b")
+    reader, progress, order = reader_of(feed, window=8, window_bytes=10_000_000)
+    queued: list[str] = []
+    for _ in range(20):
+        if not at_once(reader.read(order)):
+            break
+        for part in reader.spliced([("9-0", b"")], order):
+            if isinstance(part, BackfillChunk):
+                progress.took(part)
+                for envelope, _event in part.events:
+                    progress.add(envelope.id, 1)
+                    queued.append(envelope.id)
+        for one in queued[1:]:  # all but the first are settled
+            progress.settled(one)
+    assert len(queued) == 8
+    before = progress.place
+    progress.settled(queued[0])
+    assert (before, progress.place) == (None, BackfillPosition("b", progress.at, 8))
+    assert at_once(reader.read(order))
 
 
 def test_an_end_that_was_reached_before_is_not_the_end() -> None:

@@ -251,7 +251,9 @@ def _backfilled(evidence: Evidence, subscription: SubscriptionPlan) -> Iterator[
     if _after_loss(evidence) or evidence.torn or name in evidence.removed or name in evidence.forgiven:
         return
     lines = evidence.lines.get(name, ())
-    fallen = fallen_revisions(lines, is_strict=name not in evidence.replayed)
+    # A feed that was renamed publishes its records again, from revision 1 on.
+    is_renamed = any(feed != resource for feed, resource in evidence.resources.items())
+    fallen = [] if is_renamed else fallen_revisions(lines, is_strict=name not in evidence.replayed)
     if len(fallen) > IN_FLIGHT * _woken(evidence.plan):
         yield from (f"fallen: {text}" for text in fallen[:_SHOWN])
     for begun in evidence.backfills:
