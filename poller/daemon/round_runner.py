@@ -243,6 +243,7 @@ def _store(
         clock=clock,
         memory=FeedMemory(client, remembered_key(settings.redis.prefix), feed_id, clock=clock),
         may_convert=partial(every_member_reads, client, MemberKeys.of(settings.redis.prefix), FORM),
+        keeps_removed=bool(settings.retention.removed),
     )
 
 

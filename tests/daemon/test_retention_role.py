@@ -41,6 +41,7 @@ class Store:
     held: bool = True
     appended: int = 0
     nonce: str = "mine"
+    wants_dictionary: bool = False
 
 
 @dataclass
