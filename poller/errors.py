@@ -108,6 +108,10 @@ class StoreUnavailable(StoreError):
     """No connection, a timeout, or a server that is loading, read-only or out of memory. A retry may help."""
 
 
+class Converting(StoreUnavailable):
+    """The feed's snapshots are being converted to another form. A retry helps once its round has ended."""
+
+
 class StoreRefused(StoreError):
     """Redis refused the command permanently: wrong password, missing permission, a key of another type."""
 

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from poller.cli import dead_letters, demo, feeds, replay, run, status, subscriptions, tail, tools
+from poller.cli import dead_letters, demo, feeds, records, replay, run, status, subscriptions, tail, tools
 from poller.cli.options import CommandLine, Config, Format, GlobalOptions, Verbosity
 from poller.cli.output import OutputClosed, OutputFailed, writing
 from poller.errors import ConfigurationError, PollerError
@@ -44,7 +44,7 @@ INTERRUPTED: Final = 130
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Try it": ("demo", "sandbox"),
     "Run it": ("check", "once", "run"),
-    "Watch it": ("status", "tail", "dead-letters"),
+    "Watch it": ("status", "tail", "records", "dead-letters"),
     "Change it": ("pause", "resume", "resync", "release", "subscriptions", "keys", "replay", "feeds"),
     "Make documents": ("config", "schema"),
 }
@@ -78,6 +78,7 @@ app = CommandLine(
 )
 for commands in (demo.app, run.app, status.app, tail.app, feeds.app, replay.app, tools.app):
     app.add_typer(commands)
+app.add_typer(records.app, name="records")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(tools.keys_app, name="keys")

@@ -320,12 +320,15 @@ def _last(text: str, width: int) -> str:
     return text[bisect_left(range(len(text) + 1), -width, key=lambda at: -_cells(text[at:])) :]
 
 
-def legible(raw: bytes) -> str:
-    """Bytes of unknown origin as lines: JSON with each member on its own line; everything else escaped."""
+def legible(raw: bytes, *, indent: int = 2) -> str:
+    """Bytes of unknown origin as lines: JSON with each member on its own line; everything else escaped.
+
+    ``indent``: of each level; -1: JSON is one line.
+    """
     import msgspec
 
     try:
-        text = msgspec.json.format(raw, indent=2).decode()
+        text = msgspec.json.format(raw, indent=indent).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "\n".join(map(_of_bytes, raw.split(b"\n")))
     return _NOT_ASCII.sub(_in_json, text)

@@ -4,7 +4,7 @@
 
 - Once the address is known, connections are answered; after the block no socket and no task is left.
 - Requests that are not answered :data:`GRACE_SECONDS` after the block are dropped with their connections. That is no
-  error: nothing of it is logged.
+  error: nothing of it is logged. Nor is a response that its route aborts (:class:`ResponseAborted`).
 - Signals are not handled here.
 - From the connection, and from the first byte of a later request, a request has :data:`REQUEST_SECONDS` to arrive with
   its body; then the connection is closed. The time of a response has no limit.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from fractions import Fraction
 from functools import partial
@@ -160,18 +160,34 @@ _KEEP_ALIVE_SECONDS: Final = 75  # as in common servers; 5 s is too short under 
 _BACKLOG: Final = 2048
 
 
+class ResponseAborted(Exception):
+    """A response that has begun cannot be completed: its connection is closed, so no client takes it for complete."""
+
+
 class DroppableRequests:
-    """An ASGI application whose requests may be cancelled once they are ``dropped``, which is no error then."""
+    """An ASGI application whose requests may be cancelled once they are ``dropped``, which is no error then.
+
+    Attributes:
+        dropped: whether they may be.
+        connections: of the server.
+    """
 
     def __init__(self, app: Any) -> None:
         """Serve this application."""
         self.dropped = False
+        self.connections: Collection[Any] = ()
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request."""
         try:
             await self._app(scope, receive, send)
+        except ResponseAborted:
+            for connection in list(self.connections):
+                if connection.client == scope["client"]:
+                    connection.transport.abort()
+            while (await receive())["type"] != "http.disconnect":
+                pass
         except asyncio.CancelledError:
             if not self.dropped:
                 raise
@@ -185,6 +201,7 @@ class _SilentServer(uvicorn.Server):
         self.listening = asyncio.Event()
         self._stopped = asyncio.Event()
         self._requests = requests
+        requests.connections = self.server_state.connections
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override] # same use, no generator needed
         return nullcontext()

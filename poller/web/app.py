@@ -34,6 +34,7 @@ from poller.web.documents import document_routes
 from poller.web.events import event_routes
 from poller.web.health import probe_routes
 from poller.web.http import ANSWERS, problem
+from poller.web.records import record_routes
 from poller.web.status import feed_routes, page_routes
 from poller.web.subscriptions import callback_routes, subscription_routes
 
@@ -123,6 +124,7 @@ def routes_of(backing: AppContext, readiness: Readiness, registry: Callable[[], 
         *feed_routes(backing, admission),
         *subscription_routes(backing, admission),
         *event_routes(backing, admission.may_read),
+        *record_routes(backing, admission.may_read),
     ]
     unrestricted = [
         *probe_routes(readiness, admission.may_read),
@@ -145,6 +147,11 @@ def site(backing: AppContext, readiness: Readiness, registry: Callable[[], Regis
     return RequestCounter(application(*routes, names=names_of(backing.settings.http)), routes)
 
 
+def declared(route: Route) -> str:
+    """The path of a route as documents name it."""
+    return route.path.replace(":path}", "}")
+
+
 # Requests by route and status: the route as declared, or ``other``, so that no client can create metric series.
 
 
@@ -154,7 +161,7 @@ class RequestCounter:
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         """Count the responses of an application with these routes."""
         self._app = app
-        self._paths: dict[Any, str] = {one.endpoint: one.path for one in routes if isinstance(one, Route)}
+        self._paths: dict[Any, str] = {one.endpoint: declared(one) for one in routes if isinstance(one, Route)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. It is counted as soon as its status is known, because a response may last long."""

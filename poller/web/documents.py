@@ -26,10 +26,12 @@ from poller.changes.events import DIALECT, events_document
 from poller.config.settings import Settings, config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
 from poller.control.commands import CommandResult
+from poller.control.record_history import RecordEvent
 from poller.control.status import FeedStatus
 from poller.daemon.health import ReadinessReport
 from poller.web.events import KIND, GapNotice, PositionNotice
 from poller.web.http import JSON, MOST, PROBLEM, Endpoint, PauseRequest, ProblemDetails, RequestRefused, at
+from poller.web.records import NDJSON, CurrentRecord, RecordPage, RemovedRecord
 from poller.web.subscription_schema import CONFIG, SubscriptionObject, SubscriptionRequest
 
 Schema = dict[str, Any]
@@ -39,12 +41,16 @@ _CREDENTIALS: Final = (AccessTokenCredential, PlainCredential)
 _TYPES: Final = (
     *_CREDENTIALS,
     CommandResult,
+    CurrentRecord,
     FeedStatus,
     GapNotice,
     PauseRequest,
     PositionNotice,
     ProblemDetails,
     ReadinessReport,
+    RecordEvent,
+    RecordPage,
+    RemovedRecord,
     SubscriptionObject,
     SubscriptionRequest,
 )
@@ -54,10 +60,12 @@ _REFUSALS: Final = {
     403: "No token is configured, or this token does not permit it.",
     404: "There is none.",
     409: "The present state does not allow it.",
+    410: "The cursor has lost its meaning: begin again with the first page.",
     413: "The body is too large.",
     415: "The body has another type.",
     422: "The request is invalid; errors says where.",
     429: "Too many wrong tokens.",
+    500: "What is stored cannot be read.",
     503: "The store is unavailable, or there are too many readers.",
 }
 _GUARDED: Final = (401, 403, 429, 503)
@@ -102,6 +110,31 @@ _LIST: Final[Sequence[Schema]] = (
     {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 100}},
     {"name": "after", "in": "query", "schema": _TEXT, "description": "The list begins after this name."},
 )
+_CURSOR: Final[Schema] = {
+    "name": "cursor",
+    "in": "query",
+    "schema": _TEXT,
+    "description": "Of the Link of the page before; none: the first page.",
+}
+_BEFORE: Final[Schema] = {
+    "name": "before",
+    "in": "query",
+    "schema": {"type": "string", "pattern": "^[0-9]{1,19}-[0-9]{1,19}$"},
+    "description": "The events before this entry of the stream; none: the latest.",
+}
+_KNOWN: Final[Schema] = {
+    "name": "If-None-Match",
+    "in": "header",
+    "schema": _TEXT,
+    "description": "Entity tags of what the client has.",
+}
+_RECORD: Final[Schema] = {
+    "name": "record",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1},
+    "description": "The record's id as received, percent-encoded.",
+}
 _SUBSCRIPTION: Final = ({"name": "subscription", "in": "path", "required": True, "schema": _ID},)
 _ANEW: Final[Schema] = {"name": "anew", "in": "query", "schema": {"type": "boolean", "default": False}}
 _EVENTS: Final[Sequence[Schema]] = (
@@ -138,6 +171,9 @@ _OPERATIONS: Final = {
     ("post", "/feeds/{source}/{name}/resume"): "resumeFeed",
     ("post", "/feeds/{source}/{name}/resync"): "resyncFeed",
     ("post", "/feeds/{source}/{name}/release"): "releaseFeed",
+    ("get", "/feeds/{source}/{name}/records"): "listRecords",
+    ("get", "/feeds/{source}/{name}/records/{record}"): "getRecord",
+    ("get", "/feeds/{source}/{name}/records/{record}/history"): "getRecordHistory",
     ("get", "/subscriptions"): "listSubscriptions",
     ("post", "/subscriptions"): "addSubscription",
     ("get", "/subscriptions/{subscription}"): "getSubscription",
@@ -183,6 +219,7 @@ def _paths(named: Sequence[Schema]) -> Schema:
         f"{feed}/release": {
             "post": _order("Approve removals held by the safety limit, or changes held after a new base_url.", *named)
         },
+        **_record_paths(feed, named),
         "/subscriptions": {
             "get": _reading(
                 "All subscriptions, by id.", _answer(200, "SubscriptionObject", many=True), 400, 503, has=_LIST
@@ -214,6 +251,46 @@ def _paths(named: Sequence[Schema]) -> Schema:
         "/webhooks/callback": {
             "get": _callback("Grant events for a sink: the callback of its handshake."),
             "post": _callback("Grant events for a sink: the callback of its handshake."),
+        },
+    }
+
+
+def _record_paths(feed: str, named: Sequence[Schema]) -> Schema:
+    limit, same = _LIST[0], {304: {"description": "The client has it."}}
+    listed = _answer(200, "RecordPage")
+    listed[200]["content"][NDJSON] = {"schema": _TEXT}
+    history: Sequence[Schema] = [*named, _RECORD, limit, _BEFORE]
+    removed = {410: {"description": "It is removed.", "content": {PROBLEM: {"schema": _ref("RemovedRecord")}}}}
+    return {
+        f"{feed}/records": {
+            "get": _reading(
+                "A page of the feed's records, or all of them as lines.",
+                {**listed, **same},
+                400,
+                404,
+                410,
+                422,
+                has=[*named, limit, _CURSOR, _KNOWN],
+            )
+        },
+        f"{feed}/records/{{record}}": {
+            "get": _reading(
+                "One record, as it was last published.",
+                {**_answer(200, "CurrentRecord"), **same, **removed},
+                404,
+                500,
+                has=[*named, _RECORD, _KNOWN],
+            )
+        },
+        f"{feed}/records/{{record}}/history": {
+            "get": _reading(
+                "The events of one record that the stream still holds, the latest first.",
+                _answer(200, "RecordEvent", many=True),
+                400,
+                404,
+                422,
+                has=history,
+            )
         },
     }
 

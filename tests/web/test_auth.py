@@ -15,7 +15,7 @@ from poller.clock import Clock
 from poller.config.settings import HttpSettings, ListenAddress
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.http.server import listening
-from poller.web.app import application, routes_of
+from poller.web.app import application, declared, routes_of
 from poller.web.auth import ADDRESSES, MOST, WINDOW, FailedAttempts, may_be_asked_for, names_of
 from poller.web.context import AppContext
 from tests.harness.clock import FakeClock, StubClock
@@ -203,7 +203,7 @@ async def test_every_route_is_closed_or_known_to_be_free(tmp_path: Path, store_u
     }
     async with served(settings, environ()) as given:
         for route in routes:
-            path = route.path.format_map(
+            path = declared(route).format_map(
                 {"source": "acme", "name": "contractTypes", "subscription": "filed", "record": "1"}
             )
             for method in sorted((route.methods or set()) - {"OPTIONS"}):

@@ -20,7 +20,7 @@ from poller.changes.events import events_document
 from poller.config.settings import config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
 from poller.daemon.health import Readiness, StoreMonitor
-from poller.web.app import routes_of
+from poller.web.app import declared, routes_of
 from poller.web.context import AppContext
 from poller.web.documents import openapi
 from tests.harness.clock import StubClock
@@ -80,7 +80,7 @@ async def test_it_tells_of_every_route(tmp_path: Path) -> None:
     backing = AppContext(settings, clock=StubClock(now=lambda: NOW))
     readiness = Readiness(StoreMonitor("warn", clock=StubClock(now=lambda: NOW, monotonic=clock)))
     served = {
-        (route.path, method.lower())
+        (declared(route), method.lower())
         for route in routes_of(backing, readiness, lambda: None)
         for method in (route.methods or set()) - {"HEAD", "OPTIONS"}
     }

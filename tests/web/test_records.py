@@ -1,0 +1,378 @@
+"""Laws of ``/feeds/…/records``: lists are complete or end with an error, and lead to the exact present state."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from redis.asyncio import Redis
+from starlette.requests import Request
+from structlog.testing import capture_logs
+from yarl import URL
+
+from poller.changes.diff import Snapshot
+from poller.clock import Clock
+from poller.http.server import listening
+from poller.store.feed import FeedStore
+from poller.store.feed_state import FORMS
+from poller.store.keys import FeedKeys
+from poller.store.records import ScanPosition
+from poller.store.snapshots import SnapshotCodec, name_of
+from poller.web.app import application
+from poller.web.records import NDJSON, record_routes
+from tests.harness.waiting import patience, until
+from tests.store.test_feed import write
+from tests.store.test_records import opened, remove
+from tests.web.served import TOKEN, Served, configured, served
+
+FEED: Final = "acme/contractTypes"
+KEYS: Final = FeedKeys.of("poller", FEED)
+RECORDS: Final = f"/feeds/{FEED}/records"
+ID: Final = "0B8E7C5E-9D4A-4D9F-8A55-6C1F3F0E2A11"
+LINES: Final = {"accept": NDJSON}
+ADMIN: Final = {"authorization": f"Bearer {TOKEN}"}
+BOTH: Final = {**LINES, **ADMIN}
+CODEC: Final = SnapshotCodec()
+
+
+def raw(key: str | int, number: int = 0) -> bytes:
+    return json.dumps({"id": key, "number": number}).encode()
+
+
+def links(headers: Any) -> dict[str, str]:
+    """The URLs of a Link header by their relation."""
+    return {relation: path for path, relation in re.findall(r'<([^>]*)>; rel="(\w+)"', headers["link"])}
+
+
+async def paged(given: Served, path: str = f"{RECORDS}?limit=7") -> list[Any]:
+    """All pages, from a path on."""
+    pages = []
+    following: str | None = path
+    while following is not None:
+        status, headers, page = await given.ask(following)
+        assert (status, headers["content-type"], links(headers)["first"]) == (
+            200,
+            "application/json",
+            f"{RECORDS}?limit=7",
+        )
+        pages.append(page)
+        following = links(headers).get("next")
+    return pages
+
+
+async def all_text(given: Served) -> str:
+    async with patience("all records"), given.http.get(given.url + RECORDS, headers=BOTH) as answer:
+        found = answer.status, answer.headers["content-type"], answer.headers["vary"]
+        assert found == (200, NDJSON, "accept")
+        return await answer.text()
+
+
+async def lines(given: Served) -> list[Any]:
+    return [json.loads(line) for line in (await all_text(given)).splitlines()]
+
+
+async def test_all_records_are_on_pages_and_on_lines(given: Served) -> None:
+    """Law: each record that is not removed is on a page and on a line, with what was received of it."""
+    assert await paged(given) == [{"as_of": {"entry": "0-0", "sequence": 0}, "records": []}]
+    assert await lines(given) == [{"as_of": {"entry": "0-0", "sequence": 0}}]
+    store = opened(given.store, KEYS)
+    keys = [f"r{number}" for number in range(600)]
+    await write(store, [raw(key) for key in keys])
+    await write(store, [raw(ID), b'{ "id" : 7,\n"number" : 1.50 }', raw("r3", 4)])
+    await remove(store, "r5")
+    expected = {key: (1, {"id": key, "number": 0}) for key in keys if key not in {"r3", "r5"}}
+    expected |= {ID: (1, {"id": ID, "number": 0}), "7": (1, {"id": 7, "number": 1.5})}
+    expected["r3"] = 2, {"id": "r3", "number": 4}
+    pages = await paged(given)
+    assert len(pages) > 50
+    newest: Any = await given.store.xrevrange(KEYS.events, count=1)
+    as_of = {"entry": newest[0][0].decode(), "sequence": 604}
+    assert all(page["as_of"] == as_of for page in pages)
+    on_pages = [record for page in pages for record in page["records"]]
+    assert len(on_pages) == len(expected)
+    head, *on_lines = await lines(given)
+    assert head == {"as_of": as_of}
+    for found in (on_pages, on_lines):
+        assert {one["id"]: (one["revision"], one["record"]) for one in found} == expected
+        assert {one["changed_at"] for one in found} == {"2026-01-02T03:04:05Z"}
+        assert {tuple(one) for one in found} == {("id", "revision", "record", "changed_at")}
+    text = await all_text(given)
+    assert '"record":{"id":7,"number":1.50}' in text
+
+
+async def test_a_client_that_has_a_page_is_not_sent_it_again(given: Served) -> None:
+    """Law: a page and a record have an entity tag until something of them changes, and no cache keeps them."""
+    store = opened(given.store, KEYS)
+    await write(store, [raw(ID), raw("b")])
+    for path in (RECORDS, f"{RECORDS}/{ID}"):
+        status, headers, body = await given.ask(path)
+        assert (status, headers["cache-control"]) == (200, "no-store")
+        known = {"if-none-match": f'"other", {headers["etag"]}'}
+        assert (await given.ask(path, headers=known))[::2] == (304, "")
+        status, head, nothing = await given.ask(path, "HEAD")
+        assert (status, head["etag"], nothing) == (200, headers["etag"], None)
+        await write(store, [raw(ID, len(str(body)))])
+        status, changed, _ = await given.ask(path, headers=known)
+        assert (status, changed["etag"] != headers["etag"]) == (200, True)
+    status, headers, _ = await given.ask(RECORDS, "HEAD", headers=LINES)
+    assert (status, headers["content-type"]) == (200, NDJSON)
+
+
+ODD: Final = ("a/b", "x/history", "history", "..", "a b%2F", "ü?&#", "+", "a;b", ".", "%")
+
+
+async def test_one_record_and_its_history(given: Served) -> None:
+    """Law: a record is found by its percent-encoded id, whatever characters that has, and so is its history."""
+    store = opened(given.store, KEYS)
+    await write(store, [raw(ID), raw(7), *(raw(one) for one in ODD)])
+    await write(store, [raw(one, 1) for one in ODD])
+    for one in ODD:
+        encoded = quote(one, safe="").replace(".", "%2E")  # clients take dots alone for a step to another path
+        status, _, found = await asked(given, f"{RECORDS}/{encoded}")
+        assert (status, found["id"], found["revision"], found["record"]["number"]) == (200, one, 2, 1), one
+        status, headers, events = await asked(given, f"{RECORDS}/{encoded}/history")
+        assert (status, [event["revision"] for event in events]) == (200, [2, 1])
+        assert events[0]["changes"] == [{"pointer": "/number", "before": 0, "after": 1}]
+        assert "next" not in links(headers)
+    status, _, found = await given.ask(f"{RECORDS}/{ID.lower()}")
+    assert found == {
+        "id": ID,
+        "revision": 1,
+        "record": {"id": ID, "number": 0},
+        "changed_at": "2026-01-02T03:04:05Z",
+        "sequence": 1,
+        "missing": False,
+    }
+    assert (await given.ask(f"{RECORDS}/7"))[2]["record"] == {"id": 7, "number": 0}
+    await remove(store, "7", "\x017")
+    status, headers, found = await given.ask(f"{RECORDS}/7")
+    assert (status, headers["content-type"], found["revision"]) == (410, "application/problem+json", 2)
+    for path in ("unknown", "", "a/b", "a/history/x", "%FF", "unknown/history", "%017", "%02" + "%41" * 16, "%00"):
+        status, _, found = await asked(given, f"{RECORDS}/{path}")
+        assert (status, found["status"]) == (404, 404), path
+    for path in ("/feeds/acme/nope/records", "/feeds/acme/nope/records/7", "/feeds/acme/nope/records/7/history"):
+        assert (await given.ask(path))[0] == 404
+
+
+async def asked(given: Served, path: str) -> tuple[int, Any, Any]:
+    """As :meth:`Served.ask`, with the path as it is."""
+    url = URL(given.url + path, encoded=True)
+    async with given.http.get(url, headers=ADMIN) as answer:
+        return answer.status, answer.headers, await answer.json(content_type=None)
+
+
+async def test_a_history_has_pages(given: Served) -> None:
+    """Law: the pages of a history hold each event once, the latest first; an unreadable entry is passed over."""
+    store = opened(given.store, KEYS)
+    for number in range(10):
+        await write(store, [raw("a", number), raw("b", number)])
+        await given.store.xadd(KEYS.events, {"data": f'{{"subject":"a","n":{number}'})
+    revisions: list[int] = []
+    following: str | None = f"{RECORDS}/a/history?limit=3"
+    while following is not None:
+        status, headers, events = await given.ask(following)
+        assert (status, len(events) <= 3) == (200, True)
+        revisions += [event["revision"] for event in events]
+        following = links(headers).get("next")
+    assert revisions == list(range(10, 0, -1))
+
+
+async def test_a_cursor_that_means_nothing_is_refused(given: Served) -> None:
+    """Law: a cursor is refused with what to do where the rest of its list would not be complete."""
+    await write(opened(given.store, KEYS), [raw(f"r{number}") for number in range(600)])
+    _, headers, _ = await given.ask(f"{RECORDS}?limit=5")
+    following = links(headers)["next"]
+    assert (await given.ask(following))[0] == 200
+    text = following.partition("cursor=")[2]
+    position = ScanPosition.parse(text)
+    other = ScanPosition(position.cursor, "0" * 40, position.generation, position.forms, position.as_of)
+    status, _, found = await given.ask(following.replace(text, str(other)))
+    assert (status, "begin again with the first page" in found["detail"]) == (410, True)
+    await given.store.hset(KEYS.state, "generation", "other")
+    assert (await given.ask(following))[0] == 410
+    for wrong in ("cursor=x", f"cursor={text[:-9]}", "limit=0", "limit=1001", "limit=x"):
+        status, _, found = await given.ask(f"{RECORDS}?{wrong}")
+        assert (status, found["errors"][0]["key"]) == (422 if "cursor" in wrong else 400, wrong.partition("=")[0])
+    assert (await given.ask(f"{RECORDS}/r1/history?before=x"))[0] == 422
+
+
+async def test_no_list_during_a_conversion(given: Served) -> None:
+    """Law: while snapshots are converted a list is refused with when to come again; a single record is not."""
+    await write(opened(given.store, KEYS), [raw("a")])
+    await given.store.hset(KEYS.state, cast("Any", FORMS), "1 2")
+    for headers in ({}, LINES):
+        status, answered, found = await given.ask(RECORDS, headers=headers)
+        assert (status, answered["retry-after"], "being converted" in found["detail"]) == (503, "5", True)
+    assert (await given.ask(f"{RECORDS}/a"))[0] == 200
+
+
+async def test_an_unreadable_record_is_an_error_of_its_own(given: Served) -> None:
+    """Law: a snapshot that cannot be read is left out of lists, and its request is answered with 500, not 404."""
+    await write(opened(given.store, KEYS), [raw("a"), raw("b")])
+    await given.store.hset(KEYS.snapshots, "a", b"\x10")
+    assert [one["id"] for one in (await lines(given))[1:]] == ["b"]
+    assert (await given.ask(f"{RECORDS}/a"))[0] == 500
+
+
+# The law of the present state.
+
+State = dict[str, tuple[int, Any]]
+
+
+async def followed(given: Served, state: State, start: str, *, last: Callable[[], int | None]) -> None:
+    """Apply the events after an entry to a state, until the last one."""
+    url = f"{given.url}/events?feed={FEED}&from={start}"
+    sequence = 0
+    async with given.http.get(url, headers=ADMIN) as answer:
+        while last() is None or sequence < (last() or 0):
+            async with patience("an event"):
+                line = await answer.content.readline()
+            if line.startswith(b'data: {"specversion"'):
+                event = json.loads(line.removeprefix(b"data: "))
+                sequence = int(event["sequence"])
+                apply(state, event["subject"], event["data"]["revision"], event["data"].get("record"))
+
+
+def apply(state: State, key: str, revision: int, record: Any) -> None:
+    """Keep the higher revision."""
+    if key not in state or state[key][0] <= revision:
+        state[key] = revision, record
+
+
+async def churn(store: FeedStore, rounds: int, seed: int) -> None:
+    """Records come, change and go; some come back."""
+    rng, keys = Random(seed), [f"r{number}" for number in range(900)]
+    for number in range(1, rounds + 1):
+        await write(store, [raw(key, number) for key in rng.sample(keys, 40)])
+        await remove(store, *rng.sample(keys, 10))
+
+
+@pytest.mark.parametrize("way", ["pages", "lines"])
+async def test_pages_and_then_events_are_the_exact_state(given: Served, way: str) -> None:
+    """Law: who reads all records, then events after the first as_of, and keeps the higher revision, has the state."""
+    store = opened(given.store, KEYS)
+    await churn(store, 30, seed=1)
+    writing = asyncio.create_task(churn(store, 40, seed=2))
+    state: State = {}
+    if way == "pages":
+        pages = await paged(given)
+        start, found = pages[0]["as_of"]["entry"], [record for page in pages for record in page["records"]]
+        assert len({page["as_of"]["entry"] for page in pages}) > 3  # changes came between pages
+    else:
+        head, *found = await lines(given)
+        start = head["as_of"]["entry"]
+    for one in found:
+        apply(state, one["id"], one["revision"], one["record"])
+    end: list[int] = []
+    following = asyncio.create_task(followed(given, state, start, last=lambda: end[0] if end else None))
+    await writing
+    await write(store, [raw("last")])
+    end.append(int(cast("bytes", await given.store.hget(KEYS.state, "sequence"))))
+    await following
+    now: State = {one["id"]: (one["revision"], one["record"]) for one in (await lines(given))[1:]}
+    assert {key: one for key, one in state.items() if one[1] is not None} == now
+
+
+# Streams that cannot be completed.
+
+
+async def filled(client: Redis, number: int = 2000, size: int = 6000) -> set[str]:
+    """More records than fit into the buffers of a connection."""
+    await opened(client, KEYS).open_round()
+    padding = Random(1).randbytes(size).hex().encode()
+    keys = [f"r{one}" for one in range(number)]
+    for at in range(0, number, 500):
+        some = keys[at : at + 500]
+        stored = {}
+        for key in some:
+            content = b'{"id":"%b","x":"%b"}' % (key.encode(), padding[len(key) :] + key.encode())
+            stored[name_of(key)] = CODEC.encode(key, Snapshot(1, 1, content))
+        await client.hset(KEYS.snapshots, mapping=cast("Any", stored))
+    await client.hset(KEYS.state, "sequence", "1")
+    return set(keys)
+
+
+async def read_after(given: Served, turn: Callable[[], Any]) -> list[str]:
+    """The ids of a stream of which the rest is read after something has happened.
+
+    Raises:
+        aiohttp.ClientPayloadError: it was aborted.
+    """
+    async with patience("a stream"), given.http.get(given.url + RECORDS, headers=BOTH, read_bufsize=4096) as answer:
+        await answer.content.readexactly(2000)
+        await turn()
+        text = await answer.read()
+        return re.findall(r'"id":"(r\d+)","revision"', text.decode())
+
+
+async def test_a_stream_goes_on_after_its_scan_began_again(given: Served) -> None:
+    """Law: where a scan has to begin again within the same generation, records come twice and none is missing."""
+    keys = await filled(given.store)
+    found = await read_after(given, lambda: given.store.hset(KEYS.state, cast("Any", FORMS), "2 after 1"))
+    assert len(found) > len(keys)
+    assert len(keys - set(found)) <= 1  # the first one was read before
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("generation", "other"), ("sequence", "0")], ids=["another generation", "gone back"]
+)
+async def test_a_stream_that_cannot_be_completed_is_aborted(
+    given: Served, caplog: pytest.LogCaptureFixture, field: str, value: str
+) -> None:
+    """Law: no client takes a list for complete whose rest is of another feed or of a store that went back."""
+    await filled(given.store)
+    with capture_logs() as logs, pytest.raises(aiohttp.ClientError):
+        await read_after(given, lambda: given.store.hset(KEYS.state, field, value))
+    assert [(one["event"], one["log_level"]) for one in logs] == [("list of records aborted", "warning")]
+    assert caplog.records == []  # the server has nothing to add
+
+
+async def test_streams_are_few_and_end_with_their_permission(tmp_path: Path, store_url: str) -> None:
+    """Law: beyond the greatest number a stream is refused until one ends; a stream ends when its token is replaced."""
+    allowed = [True]
+
+    def may_read(_: Request) -> bool:
+        return allowed[0]
+
+    async with served(configured(tmp_path, store_url, "filed")) as given:
+        await filled(given.store)
+        site = application(*record_routes(given.backing, may_read, streams=1))
+        async with listening(site, "127.0.0.1", 0, clock=Clock()) as url:
+
+            async def status(**headers: str) -> int:
+                async with given.http.get(url + RECORDS, headers=headers) as answer:
+                    return answer.status
+
+            async with given.http.get(url + RECORDS, headers=LINES) as first:
+                await first.content.readexactly(2000)
+                assert await status(**LINES) == 503
+                assert await status() == 200  # a page has its own number
+                allowed[0] = False
+                with pytest.raises(aiohttp.ClientError):
+                    await first.read()
+            allowed[0] = True
+
+            async def admitted() -> bool:
+                return await status(**LINES) == 200
+
+            await until(admitted, "room for a stream")
+
+
+async def test_the_service_ends_with_a_stream_that_nobody_reads(tmp_path: Path, store_url: str) -> None:
+    """Law: a client that reads nothing does not hold back the end of the service, and nothing is logged of it."""
+    async with aiohttp.ClientSession() as http:
+        with capture_logs() as logs:
+            async with patience("the end"), served(configured(tmp_path, store_url, "filed")) as given:
+                await filled(given.store)
+                answer = await http.get(given.url + RECORDS, headers=BOTH, read_bufsize=4096)
+                await answer.content.readexactly(2000)
+            answer.close()
+        assert logs == []
