@@ -30,7 +30,13 @@ OF_DELIVERIES: Final = (
     "delivery.settling",  # the ack batch is planned, not sent
     "delivery.settled",  # the ack batch is written
 )
-POINTS: Final = OF_ROUNDS + OF_DELIVERIES
+OF_ERASURES: Final = (
+    "erasure.begun",  # the record has a tombstone, nothing else is looked for
+    "erasure.letters",  # its dead letters are gone, its scheduled retries are not
+    "erasure.quarantine",  # its retries and quarantined copies are gone, its events are not
+    "erasure.events",  # a part of its events is gone
+)
+POINTS: Final = OF_ROUNDS + OF_DELIVERIES + OF_ERASURES
 
 _armed: dict[str, int] = {}
 

@@ -18,6 +18,9 @@ key ends in        type    holds
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.feed`)
 ``held_versions``  HASH    record key to what is noted of an older version (:mod:`poller.store.snapshots`)
 ``page_digests``   STRING  digests of the pages of the last full reading (:mod:`poller.changes.full_readings`)
+``erased``         HASH    ``number``: of the last erasure; ``record:KEY``: the place in the stream and the time
+                           (milliseconds) of a record's erasure (:mod:`poller.store.erasure`)
+``erased_events``  ZSET    sequence numbers that were erased, by themselves
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.retention`)
 ``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.commands`); absent while it is polled
 ``unlisted``       HASH    subscription that lists the feed no more to how long what waits was kept so far, or that
@@ -32,6 +35,7 @@ key ends in        type    holds
 ``lease``          STRING  who delivers: the process's name, ``/`` and a nonce; expires
 ``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``since``: when it was
                            first delivered (milliseconds); ``settled``: who wrote last, and the serial number of that;
+                           ``erasures``: the number of the last erasure that its process knows of;
                            the replay (:mod:`poller.store.replay`); and how many events went before they were
                            delivered (``lost``), in how many ``overruns``
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.consumer_state`)
@@ -88,11 +92,11 @@ import msgspec
 
 KEY_TYPES: Final = {
     **dict.fromkeys(("events", "quarantine"), "stream"),
-    **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats"), "zset"),
+    **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats", "erased_events"), "zset"),
     **dict.fromkeys(("lease", "pause", "version", "changes", "page_digests"), "string"),
     **dict.fromkeys(("state", "snapshots", "dictionaries", "listings", "overruns", "letters", "unlisted"), "hash"),
     **dict.fromkeys(("registry", "secrets", "credentials", "paused", "health", "until", "handshakes"), "hash"),
-    **dict.fromkeys(("roles", "feeds", "orders"), "hash"),
+    **dict.fromkeys(("roles", "feeds", "orders", "erased"), "hash"),
 }
 """The type of a key, by what it ends in; ``parked`` is of two types."""
 
@@ -114,6 +118,8 @@ class FeedKeys(msgspec.Struct, frozen=True):
     pause: str
     page_digests: str
     unlisted: str
+    erased: str
+    erased_events: str
 
     @staticmethod
     def of(prefix: str, feed: str) -> FeedKeys:

@@ -101,6 +101,35 @@ class UnknownDictionary(LookupError):
         self.number = number
 
 
+class SnapshotHead(msgspec.Struct, frozen=True):
+    """What stands before the record in a snapshot, read without a dictionary.
+
+    Attributes:
+        revision: of the record.
+        removed: whether it is a tombstone.
+        is_empty: whether nothing of the record follows.
+        is_sealed: whether it is of the second form.
+    """
+
+    revision: int
+    removed: bool
+    is_empty: bool
+    is_sealed: bool
+
+    @classmethod
+    def of(cls, stored: bytes, *, sequence: int) -> SnapshotHead:
+        """The head of a snapshot. One that cannot be read has the feed's ``sequence`` as its revision."""
+        try:
+            flags = stored[0]
+            revision, at = _read_varint(stored, 1)
+            at = _read_varint(stored, at)[1]
+        except IndexError:
+            return cls(sequence, removed=False, is_empty=False, is_sealed=True)
+        is_sealed = bool(flags & _SEALED)
+        rest = len(stored) - at - (_TIME_BYTES + _SEAL_BYTES if is_sealed else 0)
+        return cls(min(revision, sequence), bool(flags & _REMOVED), rest <= 0, is_sealed)
+
+
 class SnapshotCodec:
     """Snapshots to bytes and back, with the dictionaries of one feed. All codecs are one thread's: they share much."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from poller.failpoints import OF_DELIVERIES, POINTS
+from poller.failpoints import OF_DELIVERIES, OF_ROUNDS
 from tests.chaos.fault import Fault
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _ON_THE_WAY_OUT = "lease.released"
 
 async def strike(stage: Stage, rng: Random) -> None:
     """Start a process that will die, end the others so that it gets all the work, then start two again."""
-    point = rng.choice(POINTS)
+    point = rng.choice(OF_ROUNDS + OF_DELIVERIES)
     before = list(stage.replicas.running)
     times = 1 if point == _ON_THE_WAY_OUT else rng.randint(1, 2 * _LATEST if point in OF_DELIVERIES else _LATEST)
     dying = await stage.replicas.add(failpoint=f"{point}:{times}")
