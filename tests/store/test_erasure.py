@@ -79,6 +79,7 @@ async def test_a_record_leaves_a_tombstone_without_content(store_client: Redis, 
     """Law: revision and order stay, nothing of the content; no part of the feed counts as lost, and counts fit."""
     store = opened("a")
     await write(store, [RAW, *OTHERS])
+    assert (await begun(store)).tombstones == 0  # from now on they are counted by commits
     found = await begin(store_client)
     assert (found.snapshots, found.revision, found.number) == (1, 1, 1)
     state = await begun(store)
@@ -169,6 +170,18 @@ async def test_rounds_and_an_erasure_do_not_lose_each_other(store_client: Redis,
     last = max(numbers)
     missing = await erased_between(store_client, KEYS.events, 0, last)
     assert sorted([*numbers, *missing]) == list(range(1, last + 1))
+
+
+async def test_a_feed_that_changed_since_it_was_read_is_read_again(store_client: Redis, opened: Open) -> None:
+    """Law: the tombstone has the sequence number that the erasure takes, and replaces nothing that is newer."""
+    store, one = opened("a"), erasure(store_client)
+    await write(store, [RAW, *OTHERS])
+    for changed in (OTHERS[0], RAW):
+        found = await one._found(MATCH.keys)
+        await write(store, [changed.replace(b"2026-12-24", b"2026-12-25")])
+        assert await one._begun(found, MATCH.keys, MATCH.delivery_key) is None
+        assert not await store_client.exists(KEYS.erased)
+    assert (await begin(store_client)).revision == 2
 
 
 async def test_events_go_and_are_acknowledged_in_each_group(store_client: Redis, opened: Open) -> None:
