@@ -128,6 +128,10 @@ class GroupGone(StoreError):
     """The stream has no such consumer group: it was destroyed, or the store has lost it."""
 
 
+class ErasureUnknown(StoreError):
+    """A record was erased that this process did not know of when it wrote. Nothing was written."""
+
+
 def fault_text(error: Exception) -> str:
     """An unexpected exception in words. Its own text may be a secret."""
     return f"a fault of the program, see its log: {type(error).__name__}"

@@ -34,7 +34,13 @@ OF_BACKFILLS: Final = (
     "backfill.read",  # a chunk of records is read, and waits for its place among the entries
     "backfill.queued",  # its events are queued, nothing of them is sent
 )
-POINTS: Final = OF_ROUNDS + OF_DELIVERIES + OF_BACKFILLS
+OF_ERASURES: Final = (
+    "erasure.begun",  # the record has a tombstone, nothing else is looked for
+    "erasure.letters",  # its dead letters are gone, its scheduled retries are not
+    "erasure.quarantine",  # its retries and quarantined copies are gone, its events are not
+    "erasure.events",  # a part of its events is gone
+)
+POINTS: Final = OF_ROUNDS + OF_DELIVERIES + OF_BACKFILLS + OF_ERASURES
 
 _armed: dict[str, int] = {}
 

@@ -39,7 +39,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         revision: of its last event (0: a silent baseline published none).
         sequence: of its last event (0: likewise).
-        raw: its bytes as last published; of a removed record, as last seen before.
+        raw: its bytes as last published; of a removed record, as last seen before, or empty once they are not kept.
         removed: whether it is a tombstone, which keeps the revision for a record that returns.
         missing: whether the last full reading did not hold it and nothing else could confirm that it is gone.
         unreadable: why it cannot be read; ``raw`` is then what the store holds instead of a record.

@@ -695,6 +695,7 @@ def plan_removals(
     generation: str,
     sequence: int,
     recorded: str,
+    keeps_content: bool = False,
 ) -> tuple[Commit, RoundCounts]:
     """The commit that removes these records: a tombstone and an event for each.
 
@@ -704,6 +705,7 @@ def plan_removals(
         generation: of the feed's state.
         sequence: the number of the feed's last event so far.
         recorded: when the daemon noticed.
+        keeps_content: whether tombstones hold what the records were.
     """
     snapshots: dict[str, Snapshot] = {}
     events: list[bytes] = []
@@ -715,7 +717,7 @@ def plan_removals(
         event_id = frames[key].event_id(change)
         digest.update(event_id.encode())
         events.append(frames[key].encode(change, event_id=event_id, sequence=number, recorded=recorded))
-        raw, changed_at = previous or b"", seconds_of(recorded)
+        raw, changed_at = (previous or b"") if keeps_content else b"", seconds_of(recorded)
         snapshots[key] = Snapshot(last.revision + 1, number, raw, removed=True, changed_at=changed_at)
     commit = Commit(generation, sequence, snapshots, tuple(events), rejected, digest=digest.hexdigest())
     return commit, RoundCounts(removed=len(gone))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from poller.cli.options import CommandLine, Feed, GlobalOptions, Yes, confirm, run_loop, text_of
+from poller.cli.options import CommandLine, Feed, GlobalOptions, Yes, confirm, operator, run_loop, text_of
 from poller.cli.output import count, escaped, warn, write_line
 from poller.errors import ConfigurationError, PollerError
 
@@ -131,7 +131,7 @@ async def _submit(options: GlobalOptions, name: str, word: str, *, wait: bool | 
             source.feed_id(feed),
             CommandKind(word),
             clock=store.clock,
-            by=_operator(),
+            by=operator(),
             reason=reason,
             patience=timedelta() if wait is False else PATIENCE,
             wait=bool(wait),
@@ -174,18 +174,6 @@ def _show_round(feed: str, result: dict[str, str | int | float | bool | None]) -
     failure = "" if result.get("ok") else f"; failed: {escaped(str(result.get('error')))}"
     write_line(f"{feed}: {summary}{failure}")
     return bool(result.get("ok"))
-
-
-def _operator() -> str:
-    """``USER on HOST``, as far as the system knows them."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "an operator"
-    return f"{user} on {socket.gethostname()}"
 
 
 @feeds_app.callback()

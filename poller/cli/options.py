@@ -390,6 +390,18 @@ Feeds = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
+def operator() -> str:
+    """``USER on HOST``, as far as the system knows them."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = "an operator"
+    return f"{user} on {socket.gethostname()}"
+
+
 def text_of(argument: str) -> str:
     """An argument as text that can be stored: bytes that are no UTF-8 become question marks."""
     return argument.encode(errors="replace").decode()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from poller.cli.options import CommandLine, Feed, GlobalOptions, Json, text_of
+from poller.cli.options import CommandLine, Feed, GlobalOptions, Json, Yes, confirm, operator, run_loop, text_of
 from poller.cli.output import count, escaped, legible, warn, write_json, write_line, write_styled
 from poller.errors import PollerError
 from poller.text import ago
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     import msgspec
 
     from poller.clock import Clock
+    from poller.config.settings import Settings
+    from poller.control.erasure import ErasureResult
     from poller.control.record_history import RecordEvent, RecordHistory
     from poller.control.records import FeedRecords, RecordDetails, RecordLine, SourceAnswer, ValueChange
+    from poller.store.erasure import ErasedEvents
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The record's id, as received.")]
 _PROGRESS_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 1.0
 _CONVERTED_WITHIN: Final = timedelta(minutes=10)
 
-app = CommandLine(help="Show the records of a feed, their history, and what the API says of one now.")
+app = CommandLine(help="Show the records of a feed, their history, what the API says of one now; erase one.")
 
 
 @app.command("list", example="records list acme/contractTypes --json")
@@ -114,7 +117,7 @@ async def history(
     if not shown:
         warn(f"its stream holds no event of it (any more); its revision is {known.revision if known else 0}")
     elif oldest > 1 and reading.is_over:
-        warn("its earlier events were trimmed from the stream")
+        warn("its earlier events were trimmed from the stream, or erased")
 
 
 @app.command(example="records ask acme/contractTypes 0b8e7c5e-9d4a-4d9f-8a55-6c1f3f0e2a11")
@@ -134,6 +137,92 @@ async def ask(options: GlobalOptions, feed: Feed, record: _Id, *, json: Json = F
         return
     for line in _answer_lines(answer):
         write_line(line)
+
+
+@app.command(example="records erase acme/contractTypes 0b8e7c5e-9d4a-4d9f-8a55-6c1f3f0e2a11 --reason 'request 12'")
+def erase(
+    options: GlobalOptions,
+    feed: Feed,
+    record: _Id,
+    *,
+    reason: Annotated[str, typer.Option(help="Why, for the log of operations.", show_default=False)] = "",
+    yes: Yes = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Do not ask the API: a record that is still there is published again.")
+    ] = False,
+    json: Json = False,
+) -> bool:
+    """Erase what is stored of one record: snapshot, events, retries, dead letters, quarantined copies."""
+    settings, wanted = options.settings(), text_of(record)
+    feed = run_loop(_erasable(settings, feed, wanted, force=force))
+    name = f'{feed} "{escaped(wanted)}"'
+    if not yes and not confirm(
+        f"{name}: erase it for good?", f"{name} would be erased; --yes erases it without asking"
+    ):
+        raise PollerError(f"{name}: nothing was erased")
+    result = run_loop(_erased(settings, feed, wanted, text_of(reason)))
+    if json:
+        write_json(result)
+    else:
+        for line in _erasure_lines(result, name):
+            write_line(line)
+    if result.unaware:
+        warn(f"no answer from the process that delivers to {', '.join(result.unaware)}: it may send what it has read")
+    return not result.unaware
+
+
+async def _erasable(settings: Settings, feed: str, record: str, *, force: bool) -> str:
+    """The feed, once the API has said that the record is gone."""
+    import os
+
+    from poller.control.erasure import RecordErasure
+    from poller.store.session import ready_store
+
+    async with ready_store(settings) as store:
+        erasure = RecordErasure(store.client, settings, feed, record, clock=store.clock)
+        if not force:
+            await erasure.require_gone(os.environ)
+    return erasure.records.feed.id
+
+
+async def _erased(settings: Settings, feed: str, record: str, reason: str) -> ErasureResult:
+    from poller.control.erasure import RecordErasure
+    from poller.store.session import ready_store
+
+    async with ready_store(settings) as store:
+        erasure = RecordErasure(store.client, settings, feed, record, clock=store.clock)
+        return await erasure.erase(by=operator(), reason=reason, report=_ErasureProgress(store.clock).report)
+
+
+class _ErasureProgress:
+    """Says now and then how much of a long stream was looked at."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said = clock.monotonic()
+        self._looked_at = 0
+
+    def report(self, part: ErasedEvents) -> None:
+        self._looked_at += part.looked_at
+        if self._clock.monotonic() - self._said >= _PROGRESS_SECONDS:
+            self._said = self._clock.monotonic()
+            warn(f"{self._looked_at} events looked at")
+
+
+def _erasure_lines(result: ErasureResult, name: str) -> Iterator[str]:
+    yield f"{name}: erased; a record that comes back is created with revision {result.revision + 1}"
+    places = ("snapshots", "events", "retries", "dead_letters", "quarantined", "held_versions")
+    for place in places:
+        yield f"  {place.replace('_', ' '):<14}{getattr(result, place)}"
+    if result.events:
+        yield f"sequence numbers of the deleted events: {result.sequences}"
+    yield f"memory of deleted events is freed by {result.gone_from_stream_by}, unless a reader holds the stream"
+    if result.is_rewriting is None:
+        yield "the server's files: run BGREWRITEAOF after that, delete its older backups, and see replicas"
+    elif result.is_rewriting:
+        yield "the server's file is written again now, without them"
+    else:
+        yield "the server's file could not be written again: see its log"
 
 
 async def _lines(records: FeedRecords, clock: Clock) -> AsyncGenerator[RecordLine]:

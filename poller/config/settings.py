@@ -185,6 +185,11 @@ class RetentionSettings(Table):
         description="A stream larger than this size loses its oldest events, even if they are still needed. The loss "
         "is reported and counted. Default: 1GiB.",
     )
+    removed: Annotated[Duration, Between("0s", "3650d")] = Field(
+        default=timedelta(0),
+        description="How long the content of a removed record is kept. Its id and revision stay. Default: 0s, none is "
+        "kept.",
+    )
 
 
 def source_relations(source: SourceSettings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The retention role: trims the streams of the feeds that this process polls, and reports lost events.
+"""The retention role: trims streams, reports lost events, and keeps snapshots up.
 
 About once a minute, and after many events, the process with a feed's lease checks the feed's stream. The cost of a
 check grows with the number of subscriptions to the feed, not with its events.
@@ -7,6 +7,7 @@ check grows with the number of subscriptions to the feed, not with its events.
 
 - Only the process with the feed's lease trims its stream.
 - A failure here fails no round. It is logged, and the next check tries again.
+- The upkeep of snapshots (:mod:`poller.store.upkeep`) works for a tenth of a second at a time, beside the rounds.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ from poller.store.retention import (
 )
 from poller.store.scripts import ScriptBatch
 from poller.store.subscriptions import Subscriptions, outline_of
+from poller.store.upkeep import SnapshotUpkeep, UpkeepScripts
 from poller.telemetry.logs import LogOnce
 
 _LOOK_AGAIN: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(minutes=1)
 _TOGETHER: Final = 100  # streams in one request; each takes the store some ten microseconds
+_MAINTAINED_AT_ONCE: Final = 20  # feeds whose upkeep is looked at in one turn
 _PART_OF_AGE: Final = 4
 _PART_OF_SIZE: Final = 20
 
@@ -73,6 +76,12 @@ class PolledStream(Protocol):
         ...
 
 
+class MaintainedStore(PolledStream, Protocol):
+    """The store of a feed that this process polls."""
+
+    wants_dictionary: bool
+
+
 class RetentionRole:
     """Trims the streams of some feeds."""
 
@@ -80,7 +89,7 @@ class RetentionRole:
         self,
         settings: Settings,
         client: Redis,
-        feeds: Mapping[str, PolledStream],
+        feeds: Mapping[str, MaintainedStore],
         configurations: Configurations | None = None,
         *,
         shebang: str,
@@ -108,12 +117,29 @@ class RetentionRole:
         scripts = TrimScripts(client, shebang=shebang)
         self._scripts = scripts
         self._leases = LeaseScripts(client, shebang=shebang)
+        self._upkeep_scripts = UpkeepScripts(client, shebang=shebang)
         self._looking = ScriptBatch(client, shebang=shebang)
         self._configurations = configurations
         self._clock = clock
         self._member = member
         self._let_go = let_go
         self._orphans: dict[str, _StreamState] = {}
+        self._maintained = [
+            _MaintainedFeed(
+                feed,
+                SnapshotUpkeep(
+                    client,
+                    self._upkeep_scripts,
+                    FeedKeys.of(prefix, name),
+                    nonce=feed.nonce,
+                    removed=rule.removed,
+                    clock=clock,
+                ),
+                name,
+                clock,
+            )
+            for name, feed in feeds.items()
+        ]
         self._feeds = [
             _StreamState(
                 FeedKeys.of(prefix, name),
@@ -139,6 +165,7 @@ class RetentionRole:
     async def _keep_looking(self) -> None:
         while True:
             await self.trim_due()
+            await self.maintain_due()
             await self._clock.sleep(_LOOK_AGAIN.total_seconds())
 
     async def trim_due(self) -> None:
@@ -151,6 +178,11 @@ class RetentionRole:
             for feed in await self._pressing(some):
                 await self._retain(feed)
         await self._look_at_orphans()
+
+    async def maintain_due(self) -> None:
+        """Continue the upkeep of the snapshots that are due, of a few feeds."""
+        for feed in [feed for feed in self._maintained if feed.due][:_MAINTAINED_AT_ONCE]:
+            await feed.step()
 
     async def _pressing(self, feeds: Sequence[_StreamState]) -> list[_StreamState]:
         """Those of these streams that may have to be trimmed, or of which an overrun is to be reported.
@@ -255,6 +287,45 @@ class _OrphanedStream(msgspec.Struct, frozen=True):
     nonce: str
     held: bool = True
     appended: int = 0
+
+
+class _MaintainedFeed:
+    """A feed's snapshots, and the time of their next upkeep."""
+
+    def __init__(self, store: MaintainedStore, upkeep: SnapshotUpkeep, name: str, clock: Clock) -> None:
+        self._store = store
+        self._upkeep = upkeep
+        self._name = name
+        self._clock = clock
+        self._next = clock.monotonic()
+        self._failure = LogOnce(_log, "snapshots not kept up", feed=name)
+
+    @property
+    def due(self) -> bool:
+        """Whether this process has the lease, and the upkeep is due."""
+        if not self._store.held:
+            self._upkeep.abandon()
+            self._next = self._clock.monotonic()
+            return False
+        return self._clock.monotonic() >= self._next
+
+    async def step(self) -> None:
+        """Continue; a failure is tried again later."""
+        wait = _LONGEST
+        try:
+            if await self._upkeep.step():
+                wait = timedelta(0)
+            elif not self._upkeep.wants_dictionary:
+                wait = self._upkeep.interval
+            self._failure.worked()
+        except (Fenced, StoreUnavailable) as error:  # the process that has the lease does it; logged by other roles
+            _log.debug("snapshots not kept up", feed=self._name, error=str(error))
+        except StoreError as error:
+            self._failure.failed(str(error))
+        except Exception:  # noqa: BLE001 -- a fault of the program here must not end the rounds beside it
+            _log.exception("snapshots not kept up", feed=self._name)
+        self._store.wants_dictionary = self._upkeep.wants_dictionary
+        self._next = self._clock.monotonic() + wait.total_seconds()
 
 
 class _StreamState:

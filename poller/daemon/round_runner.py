@@ -243,6 +243,7 @@ def _stores(
     """Makes the store of a feed, by its id; what is the same for thousands of them is made once."""
     remembered = remembered_key(settings.redis.prefix)
     may_convert = partial(every_member_reads, client, MemberKeys.of(settings.redis.prefix), FORM)
+    keeps_removed = bool(settings.retention.removed)
 
     def store(feed_id: str) -> FeedStore:
         return FeedStore(
@@ -254,6 +255,7 @@ def _stores(
             clock=clock,
             memory=FeedMemory(client, remembered, feed_id, clock=clock),
             may_convert=may_convert,
+            keeps_removed=keeps_removed,
         )
 
     return store

@@ -140,8 +140,12 @@ def record_of(envelope: Envelope) -> str:
 
     The case of a UUID's letters does not count; a text of the same length is treated likewise.
     """
-    key = envelope.partitionkey or envelope.subject or ""
-    return key.lower() if len(key) == _UUID_LENGTH else key
+    return delivery_key(envelope.partitionkey or envelope.subject or "")
+
+
+def delivery_key(subject: str) -> str:
+    """The key of a record in queues of deliveries, by its id."""
+    return subject.lower() if len(subject) == _UUID_LENGTH else subject
 
 
 _REMEMBERED: Final = 128

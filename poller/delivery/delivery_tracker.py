@@ -25,6 +25,8 @@ settled                     is not seen again; sent again only if the crash came
   that comes after (sizes, requests, logs, dead letters) can have the rest.
 * The position of a replay is never beyond an entry that is neither settled nor scheduled. After a crash, at most the
   entries that were being sent are sent twice.
+* An erased record's deliveries are settled: none is sent once the erasure is known, and none is scheduled or given up
+  after it, whatever becomes of a request that is in flight then.
 * Pure: moments and random numbers are arguments.
 """
 
@@ -96,6 +98,24 @@ class DeliveryTracker:
         self._parked = ScheduledRetries(subscription.patience)
         self._restored: set[str] = set()  # read by an earlier owner of the lease, perhaps settled since
         self._batch = AckBatch()
+        self.erased: Mapping[str, EntryId] = {}  # by record key, the entry before which its deliveries are erased
+
+    def is_erased(self, key: str, entry: str) -> bool:
+        """Whether this entry of a record is one of those that were erased with it."""
+        place = self.erased.get(key)
+        return place is not None and DeliveryId.parse(entry) < DeliveryId(*place)
+
+    def erased_of(self, unit: Sequence[QueuedEntry[Event]]) -> Sequence[QueuedEntry[Event]]:
+        """Those of these entries that were erased; they are to be dropped."""
+        return [one for one in unit if self.is_erased(one.key, one.id)] if self.erased else ()
+
+    def without_erased(self, draft: AckBatch) -> None:
+        """Take out of a batch that was refused what is of erased records."""
+        for entry, key in draft.keys.items():
+            if self.is_erased(key, entry):
+                draft.letters.pop(entry, None)
+                if draft.parked.pop(entry, None) is not None:
+                    draft.unparked.append(entry)
 
     def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
         """Add the stored scheduled retries, in stream order."""
@@ -153,6 +173,8 @@ class DeliveryTracker:
             if sent is None:
                 continue
             key, size = record_of(envelope), len(sent[1]) + 1
+            if self.is_erased(key, chunk.entry):  # since the chunk was read
+                continue
             last = self.queues.last(key)
             # A stream that was lost has lower ids for a while than what its group has got of it.
             entry = place if last is None else max(place, DeliveryId.parse(last))
@@ -266,6 +288,7 @@ class DeliveryTracker:
             drawn = 0.0 if ended.is_delivered else chance()  # a draw is a system call
             step = step_after(ended, tries=known.tries, patience=patience, chance=drawn, busy=busy)
             reports.append(self._report(waiting, known, step))
+            step = self._step_of(waiting, step)
             if isinstance(step, _CONCERN_THE_SINK):  # it does not depend on the event
                 self.put_back(unit)
                 return AttemptResult(reports, rest=step.reason if isinstance(step, PauseSubscription) else None)
@@ -286,6 +309,10 @@ class DeliveryTracker:
                 self._parked.wait(waiting.id, clock + wait.total_seconds())
         pause = max(pauses, default=timedelta(0))
         return AttemptResult(reports, pause or None)
+
+    def _step_of(self, waiting: QueuedEntry[Event], step: Step) -> Step:
+        """The step as far as the store is concerned: nothing is kept of an erased record."""
+        return _DELIVERED if self.erased and self.is_erased(waiting.key, waiting.id) else step
 
     def _all_delivered(self, unit: Sequence[QueuedEntry[Event]]) -> AttemptResult:
         """What :meth:`conclude` does with the usual outcome, in a fraction of the time."""
@@ -309,7 +336,7 @@ class DeliveryTracker:
         for waiting in unit:
             known = self._parked.of(waiting)
             reports.append(self._report(waiting, known, DeadLetter(reason)))
-            self._draft_step(waiting, known, DeadLetter(reason), now)
+            self._draft_step(waiting, known, self._step_of(waiting, DeadLetter(reason)), now)
         self._batch.reopen += dict.fromkeys(waiting.key for waiting in unit)
         return AttemptResult(reports)
 
@@ -425,6 +452,7 @@ class DeliveryTracker:
             event = waiting.item[1] if waiting.item else b"null"
             repeat = self.repeat_of(waiting)
             self._batch.give_up(waiting.id, event, step.reason, now=now, attempts=delivery.attempts, repeat=repeat)
+            self._batch.keys[waiting.id] = waiting.key
         self._settle(waiting)
         return None
 
@@ -450,6 +478,7 @@ class DeliveryTracker:
             event = msgspec.Raw(waiting.item[1])
         delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again, repeat=repeat, event=event)
         self._batch.parked[waiting.id] = encode(delivery)
+        self._batch.keys[waiting.id] = waiting.key
         self._parked.put(waiting.id, delivery)
         self.replay.settled(waiting.id)
         self.backfill.settled(waiting.id)
@@ -517,6 +546,7 @@ class AckBatch:
         self.parked: dict[str, bytes] = {}
         self.unparked: list[str] = []
         self.letters: dict[str, bytes] = {}
+        self.keys: dict[str, str] = {}  # of the records of what is scheduled or given up, by entry
         self.reopen: list[str] = []
         self.replay: ReplayPosition | None = None
         self.backfill: BackfillPosition | None = None

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -237,15 +238,19 @@ class Dispatcher:
         return True
 
     async def _attempt(self, unit: list[QueuedEntry[Event]]) -> None:
+        if erased := self._tracker.erased_of(unit):
+            self._drop(unit, erased, "the record was erased")
+            return
         absent = [waiting for waiting in unit if waiting.item is None]
         if absent and not await self._fetched(unit, absent):
             return
         batch = [SinkEvent(*one.item, self._tracker.repeat_of(one)) for one in unit if one.item]
-        if not await self._endpoint.turn(allowed=self._is_held):
+        allowed = partial(self._may_send, unit)
+        if not await self._endpoint.turn(allowed=allowed):
             self._tracker.put_back(unit)
             return
         with attempt_at(batch, **self._where) as span:
-            outcome = await self._endpoint.send(batch, allowed=self._is_held)
+            outcome = await self._endpoint.send(batch, allowed=allowed)
             if outcome is NOT_PERMITTED:
                 self._tracker.put_back(unit)
                 return
@@ -254,8 +259,8 @@ class Dispatcher:
             self._report(concluded, outcome, now)
         await self._learn(concluded, outcome, now)
 
-    def _is_held(self) -> bool:
-        return self._store.held
+    def _may_send(self, unit: Sequence[QueuedEntry[Event]]) -> bool:
+        return self._store.held and not self._tracker.erased_of(unit)
 
     def _concluded(self, unit: list[QueuedEntry[Event]], outcome: Outcome) -> tuple[AttemptResult, datetime]:
         """The result of an attempt that ends now, and this moment, UTC."""
@@ -304,13 +309,24 @@ class Dispatcher:
         now = self._clock.now()
         if lost:
             self._report(self._tracker.give_up(lost, GONE, now=now), None, now)
+        self._drop(unit, unwanted, "the settings do not choose them any more", besides=lost)
+        return False
+
+    def _drop(
+        self,
+        unit: Sequence[QueuedEntry[Event]],
+        unwanted: Sequence[QueuedEntry[Event]],
+        reason: str,
+        *,
+        besides: Sequence[QueuedEntry[Event]] = (),
+    ) -> None:
+        """Settle entries of a unit that are not sent, and put back those of other records."""
         if unwanted:
             entries = [waiting.id for waiting in unwanted]
-            _log.debug("not sent", **self._where, entries=entries, reason="the settings do not choose them any more")
-            self._tracker.drop(unwanted, now=now)
-        shut = {waiting.key for waiting in (*lost, *unwanted)}
+            _log.debug("not sent", **self._where, entries=entries, reason=reason)
+            self._tracker.drop(unwanted, now=self._clock.now())
+        shut = {waiting.key for waiting in (*besides, *unwanted)}
         self._tracker.put_back([waiting for waiting in unit if waiting.key not in shut])
-        return False
 
     def _report(self, concluded: AttemptResult, outcome: Outcome | None, now: datetime) -> None:
         count(concluded.reports, outcome, self._series, now=now)

@@ -35,14 +35,14 @@ from poller.changes.events import MAX_EVENT_BYTES
 from poller.clock import Clock, milliseconds_of
 from poller.delivery.backfill import BackfillChunk, BackfillReader, BackfillSource, BackfillStorage
 from poller.delivery.delivery_codec import Delivery, deliveries_of
-from poller.delivery.delivery_tracker import DeliveryTracker
+from poller.delivery.delivery_tracker import AckBatch, DeliveryTracker
 from poller.delivery.dispatcher import Dispatcher, EventSource
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.filters import meets_baseline
-from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
+from poller.errors import ErasureUnknown, Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.failpoints import reach
 from poller.store.backfill import BackfillPosition
-from poller.store.consumer_state import Entry, Settlement, Start
+from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, Settlement, Start
 from poller.store.replay import ReplaySpan
 from poller.store.stream import FIRST_ID, EntryId
 from poller.text import one_line
@@ -371,12 +371,20 @@ GATHER: Final = 0.01  # seconds; after a crash, the deliveries of this time are 
 class ConsumerStorage(EntrySource, EventSource, RepeatSource, BackfillStorage, Protocol):
     """The part of :class:`poller.store.consumer_state.ConsumerStore` that a feed consumer needs."""
 
+    async def erasures(self) -> ErasedRecords:
+        """The erasures of records; :meth:`settle` knows of them from now on."""
+        ...
+
     async def reset_entry(self) -> str | None:
         """The last entry before the feed's reset; baselines after it repeat earlier events."""
         ...
 
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
-        """Write an ack batch."""
+        """Write an ack batch.
+
+        Raises:
+            ErasureUnknown: a record was erased since :meth:`erasures`; nothing was written.
+        """
         ...
 
 
@@ -452,6 +460,8 @@ class FeedConsumer:
         self._largest = MAX_EVENT_BYTES
         self._settle_by: float | None = None
         self._note_by: float | None = None
+        self._reloads = False  # whether records may have been erased since that was read
+        self._erasures = NO_ERASURES.number
 
     def news(self) -> None:
         """The stream has new entries."""
@@ -466,6 +476,7 @@ class FeedConsumer:
         """Read again: another process has scheduled deliveries or requested a replay or a backfill."""
         self._repeats.ask()
         self._backfill.ask()
+        self._reloads = True
         self._changed.set()
 
     def ready(self) -> None:
@@ -487,7 +498,7 @@ class FeedConsumer:
         self._reset()
         self._endpoint.listen(self.wake)
         try:
-            await self._store.settle(Settlement(), now_ms=milliseconds_of(self._clock.now()))
+            await self._write(AckBatch())
             await self._repeats.load()
             await self._backfill.follow()
             while not self._stopping:
@@ -498,6 +509,7 @@ class FeedConsumer:
                 if not self._store.held:
                     await self._settle()
                     raise Fenced(f"the lease of {self.feed} was not renewed in time")
+                await self._look_at_erasures()
                 await self._repeats.read_scheduled()
                 await self._backfill.follow_asked()
                 self._requests.start()
@@ -611,8 +623,7 @@ class FeedConsumer:
         draft, self._settle_by = self._tracker.next_batch(), None
         if draft:
             reach("delivery.settling")
-            now_ms = milliseconds_of(self._clock.now())
-            await self._store.settle(draft.settlement(self._tracker.place), now_ms=now_ms)
+            await self._write(draft)
             reach("delivery.settled")
             if self._tracker.written(draft) and self._queues.ready:
                 self._changed.set()
@@ -626,6 +637,33 @@ class FeedConsumer:
         self._changed.set()
         if not place.at:
             self._backfill.completed(place)
+
+    async def _write(self, draft: AckBatch) -> None:
+        """Write a batch; without what is of erased records, if it is refused for that."""
+        while True:
+            try:
+                now_ms = milliseconds_of(self._clock.now())
+                settlement = draft.settlement(self._tracker.place) if draft else Settlement()
+                return await self._store.settle(settlement, now_ms=now_ms)
+            except ErasureUnknown:
+                self._tracker.erased = (await self._store.erasures()).places
+                self._tracker.without_erased(draft)
+
+    async def _look_at_erasures(self) -> None:
+        """After :meth:`reload`: read which records were erased, and write that this process knows."""
+        if not self._reloads:
+            return
+        self._reloads = False
+        try:
+            known, marks = self._erasures, await self._store.erasures()
+        except StoreUnavailable as error:
+            _log.debug("erasures not read", feed=self.feed, subscription=self._subscription.id, error=str(error))
+            self._reloads = True  # until then, no settlement passes that does not know of them
+            self._clock.call_after(_PAUSE, self.wake)
+            return
+        self._erasures, self._tracker.erased = marks.number, marks.places
+        if marks.number != known:
+            await self._write(AckBatch())
 
     async def _note_counts(self) -> None:
         """Have the counts of attempts stored soon after they changed, for status displays."""

@@ -25,6 +25,8 @@ type                                      subject                  when
 ``poller.feed.lost.v1``                   feed                     the store has lost what it kept of it, or its stream
 ``poller.feed.rolledback.v1``             feed                     the store holds what it held before
 ``poller.feed.replaced.v1``               feed                     the store holds another installation's data of it
+``poller.record.erased.v1``               the record's id          an operator has erased it; ``sequences`` are those of
+                                                                   the events that are gone from the feed's stream
 ========================================  =======================  ===============================================
 """
 
@@ -65,6 +67,7 @@ class OperationType(StrEnum):
     FEED_LOST = "poller.feed.lost.v1"
     FEED_ROLLED_BACK = "poller.feed.rolledback.v1"
     FEED_REPLACED = "poller.feed.replaced.v1"
+    RECORD_ERASED = "poller.record.erased.v1"
 
 
 def schema_of(kind: OperationType) -> dict[str, Any]:
@@ -75,7 +78,7 @@ def schema_of(kind: OperationType) -> dict[str, Any]:
         "id": text | {"description": "The same event has the same id."},
         "source": {"const": SOURCE},
         "type": {"const": str(kind)},
-        "subject": text | {"description": "The subscription's id, or the feed as SOURCE/NAME."},
+        "subject": text | {"description": "The subscription's id, the feed as SOURCE/NAME, or the record's id."},
         "time": moment,
         "recordedtime": moment,
         "partitionkey": text | {"description": "As subject."},
@@ -96,7 +99,7 @@ class OperationalEvent(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: the type.
-        subject: the subscription's id, or the feed as ``SOURCE/NAME``.
+        subject: the subscription's id, the feed as ``SOURCE/NAME``, or the record's id.
         at: the time of the occurrence, UTC.
         reason: in words; foreign text in it is shortened and cleaned when it is written.
         details: further members of ``data``; none is called ``reason``.

@@ -325,6 +325,7 @@ def settings(directory: Path, fsync: Fsync) -> dict[str, str]:
         "appendonly": "yes",
         "appendfsync": fsync,
         "no-appendfsync-on-rewrite": "no",
+        "aof-use-rdb-preamble": "no",  # in that form, a rewritten file holds the bytes of deleted entries of a stream
         "aof-load-truncated": "no",  # see poller.redis.data_directory
         "maxmemory": "0",
         "maxmemory-policy": "noeviction",

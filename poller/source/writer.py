@@ -118,9 +118,11 @@ class RoundStore(Protocol):
 
     Attributes:
         deltas: what they have brought, as far as this process knows.
+        keeps_removed: whether the content of removed records is kept for a while.
     """
 
     deltas: DeltaMemory
+    keeps_removed: bool
 
     async def open_round(self) -> FeedState | HeldElsewhere | FeedPause:
         """Acquire the lease and read the state, unless the feed is paused."""
@@ -772,6 +774,7 @@ class RoundWriter:
             generation=self._generation,
             sequence=self._sequence,
             recorded=rfc3339(self._clock.now()),
+            keeps_content=self._store.keeps_removed,
         )
         async with self.commits_in_order():
             await self._put(self._with_tombstones(planned[0], len(gone)), planned[1])

@@ -32,11 +32,14 @@ the records that the feed has (:mod:`poller.store.backfill`).
   it settled is pending or parked again: nothing is written, the lease counts as lost, and its next owner reads
   everything again, in order. Written, a later event of a record would be settled while an earlier one comes again.
   Renewals of the lease notice the loss, too; what was settled last is forgotten only when the lease is requested again.
+- A settlement names the last erasure that its process knows of. If a record was erased since, nothing is written: an
+  event of it may be among what is to be kept. So nothing of an erased record is parked or given up after its erasure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -49,7 +52,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from poller.clock import Clock, milliseconds_of
-from poller.errors import Fenced, GroupGone
+from poller.errors import ErasureUnknown, Fenced, GroupGone
 from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store.backfill import Backfill, BackfillPosition, backfill_of
@@ -59,15 +62,17 @@ from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, last_read, replay_of
 from poller.store.scripts import LATER, CallGathering, ScriptBatch, ScriptCall, in_any_case, lua
-from poller.store.stream import EARLIEST
+from poller.store.stream import EARLIEST, EntryId
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
 _NOT_HELD: Final = 0
 _NOT_READ: Final = 1
 _BEHIND: Final = 2
+_UNKNOWN_ERASURE: Final = 3
 _NO_GROUP: Final = "NOGROUP"
 _DATA: Final = b"data"
+_ERASED_RECORD: Final = "record:"
 _ONE_FIELD: Final = 2  # its name and its value
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -112,6 +117,37 @@ class FirstReading(msgspec.Struct, frozen=True):
     has_begun: bool
     has_ended: bool
     is_repeated: bool
+
+
+class ErasedRecords(msgspec.Struct, frozen=True):
+    """The erasures of records of one feed.
+
+    Attributes:
+        number: of the last one.
+        places: by record key, the entry before which all deliveries of it are erased.
+    """
+
+    number: str = "0"
+    places: Mapping[str, EntryId] = {}
+
+
+NO_ERASURES: Final = ErasedRecords()
+
+
+async def erasure_marks(client: Redis, key: str) -> ErasedRecords:
+    """The erasures that a feed's hash ``erased`` holds.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found = cast("dict[bytes, bytes]", await client.hgetall(key))
+    number = found.pop(b"number", b"0").decode()
+    places: dict[str, EntryId] = {}
+    for name, value in found.items():
+        with suppress(ValueError):
+            places[name.decode().removeprefix(_ERASED_RECORD)] = EntryId.parse(value.partition(b" ")[0])
+    return ErasedRecords(number, places)
 
 
 class ConsumerStore:
@@ -160,6 +196,8 @@ class ConsumerStore:
         self._client = client
         self._scripts = scripts
         self._events = events
+        self._erased = f"{events.rpartition(':')[0]}:erased"
+        self._erasures = NO_ERASURES
         self._requests = scripts.of_stream(events)
         self._subscription = subscription
         self._group = group_of(subscription)
@@ -275,10 +313,16 @@ class ConsumerStore:
             answers = await asking.execute()
         return {entry.decode(): fields.get(b"data", b"") for entry, fields in chain.from_iterable(answers)}
 
+    async def erasures(self) -> ErasedRecords:
+        """The erasures of records of this feed; :meth:`settle` knows of them from now on."""
+        self._erasures = await erasure_marks(self._client, self._erased)
+        return self._erasures
+
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
         """Write it, all or nothing.
 
         Raises:
+            ErasureUnknown: a record was erased since :meth:`erasures`; nothing was written.
             Fenced: the lease is another's, or the store has lost the settlement before; nothing was written.
             StoreError: it may or may not be written.
         """
@@ -289,20 +333,22 @@ class ConsumerStore:
             list(settlement.unparked),
             list(chain.from_iterable(settlement.letters.items())),
         ]
-        names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
+        names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times, self._erased]
         replay = settlement.replay or ReplayPosition("", "")
         self._serial += 1
         serial, before = self._serial, self.lease.answered
         checks: list[str | bytes | int] = [self.lease.token, serial, self._group, settlement.place, now_ms]
         checks += [replay.id, replay.after]
         backfill = settlement.backfill or BackfillPosition("", "", 0)
-        rest = (backfill.id, backfill.at, backfill.done, before)
+        rest = (backfill.id, backfill.at, backfill.done, self._erasures.number, before)
         arguments = [*checks, *map(len, sections), *chain.from_iterable(sections), *rest]
         # Not sent again, all of it would be delivered again.
         send = partial(self._requests.settlements.ask, ScriptCall(SETTLE, tuple(names), tuple(arguments)))
         answer = await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
         if not answer:
             raise await self.lease.fenced("nothing settled")
+        if answer == _UNKNOWN_ERASURE:
+            raise ErasureUnknown(f"a record was erased from {self._events}; nothing settled")
         if answer == _BEHIND:
             self.lease.lose()
             raise Fenced(f"the store lost settlements of {self._group}; all that it holds is read again")

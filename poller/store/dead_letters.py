@@ -24,7 +24,7 @@ No part holds a colon, and no id a character that a shell interprets.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -173,6 +173,20 @@ async def drop_all(client: Redis, keys: FeedKeys) -> int:
     async with aclosing(_backwards(client, keys)) as reading:  # towards the oldest, so that new entries stay
         async for entries in reading:
             count += await _dropped(client, keys, entries)
+    return count
+
+
+async def drop_where(client: Redis, keys: FeedKeys, is_wanted: Callable[[bytes, bytes], bool]) -> int:
+    """Delete the quarantined records that are chosen by their bytes and the reason. Returns their number.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    count = 0
+    async with aclosing(_backwards(client, keys)) as reading:
+        async for entries in reading:
+            chosen = [one for one in entries if is_wanted(one[1].get(b"raw", b""), one[1].get(b"reason", b""))]
+            count += await _dropped(client, keys, chosen) if chosen else 0
     return count
 
 

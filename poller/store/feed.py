@@ -44,6 +44,7 @@ from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, lua
 from poller.store.snapshots import (
     FORM,
+    SAMPLES,
     UNPACKED,
     PackedSnapshots,
     SnapshotCodec,
@@ -177,6 +178,8 @@ class FeedStore:
         keys: of the feed.
         lease: of the feed.
         appended: bytes of events that were committed here.
+        keeps_removed: whether the content of removed records is kept for a while.
+        wants_dictionary: whether the next round is to replace a dictionary that holds values of records.
         deltas: what they have brought here; another process does not know of it.
     """
 
@@ -191,6 +194,7 @@ class FeedStore:
         clock: Clock,
         memory: FeedMemory | None = None,
         may_convert: Callable[[], Awaitable[bool]] = _always,
+        keeps_removed: bool = False,
     ) -> None:
         """Take what the store works with.
 
@@ -201,11 +205,14 @@ class FeedStore:
             clock: the store's.
             memory: what is remembered of the feed; by default what this value sees.
             may_convert: whether snapshots of the first form may be replaced, for all others read the second one, too.
+            keeps_removed: see the attribute.
         """
         self.keys = keys
         self.memory = memory or FeedMemory(clock=clock)
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, certain=False, clock=clock)
         self.appended = 0
+        self.keeps_removed = keeps_removed
+        self.wants_dictionary = False
         self._pause_back: FeedPause | None = None
         self._pause: FeedPause | None = None  # the last one that was found here
         self._polled_ms = 0  # when a round last began here since, by the server's clock
@@ -262,6 +269,8 @@ class FeedStore:
             marks = {TOMBSTONES: str(await self._tombstones())}
             await self.commit(Commit(state.generation, state.sequence, marks=marks))
             state = marked(state, marks)
+        if self.wants_dictionary:
+            await self._replace_dictionary(state)
         if self._forms == "1 2":
             await self._convert(state.kept_records)
         self.memory.begun(state, found)
@@ -324,6 +333,30 @@ class FeedStore:
         if answer == b"STALE":
             raise Stale(f"{self.keys.state} is not what it was when this round began; no snapshot was converted")
         self._forms = self._stored_forms = forms
+
+    async def _replace_dictionary(self, state: FeedState) -> None:
+        """Add a dictionary of the records' structure after one that holds values of theirs."""
+        codec = await self._loaded()
+        if not codec.is_structural:
+            sample = await self._sample()
+            commit = Commit(state.generation, state.sequence)
+            await self._write(commit, None, codec, codec.successor(sample))
+            _log.info("dictionary replaced", feed=self.keys.feed, records=len(sample))
+        self.wants_dictionary = False
+
+    async def _sample(self) -> Mapping[str, Snapshot]:
+        """Some live records, if there are any."""
+        cursor, found = 0, dict[str, bytes]()
+        while True:
+            with translated(self._client):
+                cursor, some = await self._client.hscan(self.keys.snapshots, cursor, count=SAMPLES)
+            for name, stored in cast("dict[bytes, bytes]", some).items():
+                if not SnapshotCodec.removed(stored):
+                    found[key_of(name)] = stored
+            if len(found) >= SAMPLES or not cursor:
+                break
+        read = await self._decoded(dict(list(found.items())[:SAMPLES]), room=UNPACKED)
+        return {key: one for key, one in read.items() if not one.unreadable}
 
     def _paused(self, pause: FeedPause) -> FeedPause:
         """The pause, noted if the feed was polled since it: then the store went back. One is noted once."""
@@ -647,12 +680,20 @@ class FeedStore:
         Raises:
             StoreError: as there.
         """
-        codec, dictionary, known = self._codec, None, self._dictionaries or 0
+        codec, dictionary = self._codec, None
         if commit.snapshots or (codec is None and self._dictionaries is None):
             codec = await self._loaded()
             dictionary = codec.train_with(commit.snapshots)
-        if codec is not None:
-            known = codec.dictionaries
+        await self._write(commit, packed, codec, dictionary)
+
+    async def _write(
+        self,
+        commit: Commit,
+        packed: PackedCommit | None,
+        codec: SnapshotCodec | None,
+        dictionary: tuple[int, bytes] | None,
+    ) -> None:
+        known = codec.dictionaries if codec is not None else self._dictionaries or 0
         now_ms = milliseconds_of(self._clock.now())
         try:
             arguments = commit_arguments(

@@ -63,6 +63,8 @@ TAKEN_OVER: Final = "taken_over"
 RECHECK_AT: Final = "recheck_at"
 RECHECK_FROM: Final = "recheck_from"
 RECHECKED: Final = "rechecked"
+# When all snapshots were looked at (poller.store.upkeep); a round does not look at it.
+UPKEEP_AT: Final = "upkeep_at"
 
 FORMS: Final = b"\xffforms"
 """The forms of the feed's snapshots. Its name is no text, so that earlier versions, which know one form, refuse it."""

@@ -18,6 +18,9 @@ key ends in        type    holds
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.feed`)
 ``held_versions``  HASH    record key to what is noted of an older version (:mod:`poller.store.snapshots`)
 ``page_digests``   STRING  digests of the pages of the last full reading (:mod:`poller.changes.full_readings`)
+``erased``         HASH    ``number``: of the last erasure; ``record:KEY``: the place in the stream and the time
+                           (milliseconds) of a record's erasure (:mod:`poller.store.erasure`)
+``erased_events``  ZSET    sequence numbers that were erased, by themselves
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.retention`)
 ``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.commands`); absent while it is polled
 ``unlisted``       HASH    subscription that lists the feed no more to how long what waits was kept so far, or that
@@ -33,7 +36,8 @@ key ends in        type    holds
 ``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``since``: when it was
                            first delivered (milliseconds); ``settled``: who wrote last, and the serial number of that;
                            the replay (:mod:`poller.store.replay`) and the backfill (:mod:`poller.store.backfill`);
-                           and how many events went before they were delivered (``lost``), in how many ``overruns``
+                           ``erasures``: the number of the last erasure that its process knows of; and how many events
+                           went before they were delivered (``lost``), in how many ``overruns``
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.consumer_state`)
                            or that of a backfilled event: the entry that it stands behind, ``+`` and hex digits
 ``letters``        HASH    entry id to a dead letter; ``0-N`` to that of the Nth overrun
@@ -101,11 +105,11 @@ import msgspec
 
 KEY_TYPES: Final = {
     **dict.fromkeys(("events", "quarantine"), "stream"),
-    **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats"), "zset"),
+    **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats", "erased_events"), "zset"),
     **dict.fromkeys(("lease", "pause", "version", "changes", "page_digests"), "string"),
     **dict.fromkeys(("state", "snapshots", "dictionaries", "listings", "overruns", "letters", "unlisted"), "hash"),
     **dict.fromkeys(("registry", "secrets", "credentials", "paused", "health", "until", "handshakes"), "hash"),
-    **dict.fromkeys(("roles", "feeds", "orders"), "hash"),
+    **dict.fromkeys(("roles", "feeds", "orders", "erased"), "hash"),
 }
 """The type of a key, by what it ends in; ``parked`` is of two types."""
 
@@ -124,7 +128,7 @@ class _KeyOfFeed:
 
 @dataclass(frozen=True, slots=True)
 class FeedKeys:
-    """The keys of one feed. They are made when they are needed: fourteen texts would be a kilobyte and a half.
+    """The keys of one feed. They are made when they are needed: sixteen texts would be a kilobyte and a half.
 
     Attributes:
         beginning: of each: the prefix, and the feed in a brace.
@@ -146,6 +150,8 @@ class FeedKeys:
     pause = _KeyOfFeed()
     page_digests = _KeyOfFeed()
     unlisted = _KeyOfFeed()
+    erased = _KeyOfFeed()
+    erased_events = _KeyOfFeed()
 
     @staticmethod
     def of(prefix: str, feed: str) -> FeedKeys:

@@ -1,9 +1,14 @@
 """The stored form of snapshots, compressed because each record of the API has one.
 
-Records of one feed look alike, so a dictionary trained on a few of them (zstd, 4 KiB) brings a record of 280 bytes to
-about 80. The dictionary is kept in Redis beside the snapshots and written in the same commit as the first snapshots
-that need it; snapshots written before it existed stay readable. Training is deterministic and done once for a feed, as
-soon as :data:`SAMPLES` records went by.
+Records of one feed look alike, so a dictionary of their structure (zstd, 2 KiB) brings a record of 280 bytes to about
+100. It is trained on skeletons (:mod:`poller.store.skeletons`) and holds no value of a record. The dictionary is kept
+in Redis beside the snapshots and written in the same commit as the first snapshots that need it; snapshots written
+before it existed stay readable. Training is deterministic and done once for a feed, as soon as :data:`SAMPLES` records
+went by.
+
+A dictionary is known by its number. Number 1 is an earlier version's, trained on records, and holds values of theirs;
+all others hold structure alone (:data:`STRUCTURAL`). Empty bytes stand for a dictionary that is used no more: the count
+of dictionaries never falls, so a process that knows only that one can write nothing.
 
 There are two forms; the flags of a snapshot say which one it has.
 
@@ -31,6 +36,7 @@ live process says that it reads that, and keeps it. Earlier versions refuse a fe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
@@ -44,10 +50,15 @@ from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
 from poller.changes.records import are_uuids
 from poller.redis.errors import translated
+from poller.store.skeletons import skeletons
 
 SAMPLES: Final = 64
+STRUCTURAL: Final = 2
+"""The lowest number of a dictionary that holds no value of a record."""
+
 _SAMPLE_BYTES: Final = 4096  # of one record; longer ones are represented by their beginning
-_DICTIONARY_BYTES: Final = 4096
+_DICTIONARY_BYTES: Final = 2048
+_VARIANTS: Final = 2  # skeletons of each sample: a training wants many
 _LEVEL: Final = 2  # in four fifths of the time of the third, with records of an API as small
 _WARM: Final = 64
 _TOGETHER: Final = 8  # snapshots; for fewer it does not pay
@@ -90,6 +101,35 @@ class UnknownDictionary(LookupError):
         self.number = number
 
 
+class SnapshotHead(msgspec.Struct, frozen=True):
+    """What stands before the record in a snapshot, read without a dictionary.
+
+    Attributes:
+        revision: of the record.
+        removed: whether it is a tombstone.
+        is_empty: whether nothing of the record follows.
+        is_sealed: whether it is of the second form.
+    """
+
+    revision: int
+    removed: bool
+    is_empty: bool
+    is_sealed: bool
+
+    @classmethod
+    def of(cls, stored: bytes, *, sequence: int) -> SnapshotHead:
+        """The head of a snapshot. One that cannot be read has the feed's ``sequence`` as its revision."""
+        try:
+            flags = stored[0]
+            revision, at = _read_varint(stored, 1)
+            at = _read_varint(stored, at)[1]
+        except IndexError:
+            return cls(sequence, removed=False, is_empty=False, is_sealed=True)
+        is_sealed = bool(flags & _SEALED)
+        rest = len(stored) - at - (_TIME_BYTES + _SEAL_BYTES if is_sealed else 0)
+        return cls(min(revision, sequence), bool(flags & _REMOVED), rest <= 0, is_sealed)
+
+
 class SnapshotCodec:
     """Snapshots to bytes and back, with the dictionaries of one feed. All codecs are one thread's: they share much."""
 
@@ -105,13 +145,24 @@ class SnapshotCodec:
 
     @property
     def dictionaries(self) -> int:
-        """How many dictionaries are known."""
+        """How many dictionaries are known, those included that are used no more."""
         return len(self._dictionaries)
 
+    @property
+    def outdated(self) -> tuple[int, ...]:
+        """The dictionaries that were trained on records and hold values of theirs, as long as they are in use."""
+        return tuple(number for number, content in self._dictionaries.items() if number < STRUCTURAL and content)
+
+    @property
+    def is_structural(self) -> bool:
+        """Whether it writes with a dictionary that holds no value of a record, or with none."""
+        return self._newest is None or self._newest >= STRUCTURAL
+
     def add(self, number: int, dictionary: bytes) -> None:
-        """Know one more dictionary, and write with it from now on if it is the newest."""
+        """Know one more dictionary, and write with it from now on if it is the newest. Empty: it is used no more."""
         self._dictionaries[number] = dictionary
-        self._newest = max(self._dictionaries)
+        newest = max(self._dictionaries)
+        self._newest = newest if self._dictionaries[newest] else None
 
     @property
     def is_settled(self) -> bool:
@@ -129,10 +180,23 @@ class SnapshotCodec:
         if len(self._samples) < SAMPLES:
             return None
         samples, self._samples, self._trainable = self._samples, [], False
-        try:
-            return 1, zstandard.train_dictionary(_DICTIONARY_BYTES, samples, level=_LEVEL).as_bytes()
-        except zstandard.ZstdError:
-            return None  # samples too small or too much alike: compression without a dictionary does as well
+        dictionary = _trained(samples)
+        return None if dictionary is None else (self._next, dictionary)
+
+    @property
+    def _next(self) -> int:
+        """The number of the next dictionary."""
+        return max((*self._dictionaries, STRUCTURAL - 1)) + 1
+
+    def successor(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes]:
+        """A dictionary (number, bytes) in place of one that holds values, trained on these; it is not added yet.
+
+        Its bytes are empty where the records are too few, or too small: then snapshots are written without one, until
+        enough records went by.
+        """
+        bodies = self._bodies(snapshots, [one.raw for one in snapshots.values()])[1]
+        samples = [body[:_SAMPLE_BYTES] for body in bodies if body][:SAMPLES]
+        return self._next, (_trained(samples) if len(samples) == SAMPLES else None) or b""
 
     def train_with(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes] | None:
         """As :meth:`train`, with what is to be stored of these records."""
@@ -221,6 +285,15 @@ class SnapshotCodec:
     def removed(stored: bytes) -> bool:
         """Whether these bytes are a tombstone; much cheaper than reading them."""
         return bool(stored[:1]) and bool(stored[0] & _REMOVED)
+
+    @staticmethod
+    def dictionary_of(stored: bytes) -> int | None:
+        """The number of the dictionary that a snapshot names; None: it names none, or is none."""
+        with suppress(IndexError):
+            if stored[0] & _DICTIONARY:
+                at = _read_varint(stored, _read_varint(stored, 1)[1])[1]
+                return stored[at + _TIME_BYTES if stored[0] & _SEALED else at]
+        return None
 
     @staticmethod
     def unreadable(stored: bytes, reason: str, *, sequence: int) -> Snapshot:
@@ -374,11 +447,20 @@ class PackedSnapshots(Mapping[str, Snapshot]):
         return len(self._unpacked) + len(self._packed)
 
 
+def _trained(samples: Sequence[bytes | bytearray | memoryview]) -> bytes | None:
+    """A dictionary of the structure of these records; None: they are too small, or too much alike, to need one."""
+    made_up = skeletons([bytes(one) for one in samples], variants=_VARIANTS)
+    try:
+        return zstandard.train_dictionary(_DICTIONARY_BYTES, made_up, level=_LEVEL).as_bytes()  # type: ignore[arg-type]
+    except zstandard.ZstdError:
+        return None
+
+
 # What zstd needs to work with a dictionary is some 250 KiB, and 100 KiB without one. A process may have thousands of
 # feeds of which few change at any time: what is needed lately is kept, and made again (20 µs) where it is not there.
 @lru_cache(maxsize=_WARM)
 def _compressor(dictionary: bytes | None) -> zstandard.ZstdCompressor:
-    known = zstandard.ZstdCompressionDict(dictionary) if dictionary is not None else None
+    known = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
     if known is not None:
         known.precompute_compress(compression_params=_FRAME)  # or each list of records would do it
     return zstandard.ZstdCompressor(dict_data=known, compression_params=_FRAME)
@@ -386,7 +468,7 @@ def _compressor(dictionary: bytes | None) -> zstandard.ZstdCompressor:
 
 @lru_cache(maxsize=_WARM)
 def _decompressor(dictionary: bytes | None) -> zstandard.ZstdDecompressor:
-    known = zstandard.ZstdCompressionDict(dictionary) if dictionary is not None else None
+    known = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
     return zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
 
 

@@ -124,7 +124,7 @@ def routes_of(backing: AppContext, readiness: Readiness, registry: Callable[[], 
         *feed_routes(backing, admission),
         *subscription_routes(backing, admission),
         *event_routes(backing, admission.may_read),
-        *record_routes(backing, admission.may_read),
+        *record_routes(backing, admission.may_read, changing=admission.only),
     ]
     unrestricted = [
         *probe_routes(readiness, admission.may_read),

@@ -27,6 +27,7 @@ from poller.config.settings import Settings, config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
 from poller.control.backfill import CancelledBackfills, RequestedBackfill
 from poller.control.commands import CommandResult
+from poller.control.erasure import ErasureResult
 from poller.control.record_history import RecordEvent
 from poller.control.status import FeedStatus
 from poller.daemon.health import ReadinessReport
@@ -56,6 +57,7 @@ _TYPES: Final = (
     RecordPage,
     RemovedRecord,
     RequestedBackfill,
+    ErasureResult,
     SubscriptionObject,
     SubscriptionRequest,
 )
@@ -141,6 +143,15 @@ _RECORD: Final[Schema] = {
     "schema": {"type": "string", "minLength": 1},
     "description": "The record's id as received, percent-encoded.",
 }
+_ERASED: Final[Sequence[Schema]] = (
+    {"name": "reason", "in": "query", "schema": _TEXT, "description": "Why, for the operational event."},
+    {
+        "name": "force",
+        "in": "query",
+        "schema": {"type": "boolean", "default": False},
+        "description": "Do not ask the API: a record that is still there is published again.",
+    },
+)
 _SUBSCRIPTION: Final = ({"name": "subscription", "in": "path", "required": True, "schema": _ID},)
 _ANEW: Final[Schema] = {"name": "anew", "in": "query", "schema": {"type": "boolean", "default": False}}
 _EVENTS: Final[Sequence[Schema]] = (
@@ -179,6 +190,7 @@ _OPERATIONS: Final = {
     ("post", "/feeds/{source}/{name}/release"): "releaseFeed",
     ("get", "/feeds/{source}/{name}/records"): "listRecords",
     ("get", "/feeds/{source}/{name}/records/{record}"): "getRecord",
+    ("delete", "/feeds/{source}/{name}/records/{record}"): "eraseRecord",
     ("get", "/feeds/{source}/{name}/records/{record}/history"): "getRecordHistory",
     ("get", "/subscriptions"): "listSubscriptions",
     ("post", "/subscriptions"): "addSubscription",
@@ -306,7 +318,15 @@ def _record_paths(feed: str, named: Sequence[Schema]) -> Schema:
                 404,
                 500,
                 has=[*named, _RECORD, _KNOWN],
-            )
+            ),
+            "delete": _change(
+                "Erase what is stored of one record; a tombstone without content stays.",
+                _answer(200, "ErasureResult"),
+                400,
+                404,
+                409,
+                has=[*named, _RECORD, *_ERASED],
+            ),
         },
         f"{feed}/records/{{record}}/history": {
             "get": _reading(

@@ -51,6 +51,7 @@ from poller.control.factories import keys_of
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.errors import let_in, translated
+from poller.store.erasure import erased_between
 from poller.store.session import blocking_client
 from poller.store.stream import EntryId, RollbackWatch, arrivals, last_ids
 from poller.telemetry.logs import LogOnce
@@ -68,20 +69,22 @@ BEAT_COMMENT: Final = b": nothing new\n"
 _BREAKS: Final = re.compile(rb"\r\n|\r|\n")
 
 
-class GapNotice(msgspec.Struct, frozen=True):
-    """The ``data`` of a message ``gap``: events that were trimmed from the stream before they were sent.
+class GapNotice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The ``data`` of a message ``gap``: events that went from the stream before they were sent.
 
     Attributes:
         feed: ``SOURCE/NAME``.
         after: the sequence number of the last event before the gap; None: unknown.
         before: the sequence number of the first event after the gap.
         missing: the number of missing events; None: unknown.
+        erased: how many of them were of erased records, if any; the others were trimmed.
     """
 
     feed: str
     after: int | None
     before: int
     missing: int | None
+    erased: int = 0
 
 
 class PositionNotice(msgspec.Struct, frozen=True):
@@ -99,10 +102,10 @@ def event(place: str, content: bytes) -> bytes:
     return b"id: %b\n%b\n" % (place.encode(), _lines(content))
 
 
-def gap(feed: str, *, after: int | None, before: int) -> bytes:
+def gap(feed: str, *, after: int | None, before: int, erased: int = 0) -> bytes:
     """A message about events missing before the next event; ``after``: None: their number is unknown."""
     missing = None if after is None else before - after - 1
-    return b"event: gap\n" + _lines(msgspec.json.encode(GapNotice(feed, after, before, missing))) + b"\n"
+    return b"event: gap\n" + _lines(msgspec.json.encode(GapNotice(feed, after, before, missing, erased))) + b"\n"
 
 
 def moved(place: str) -> bytes:
@@ -494,6 +497,7 @@ class EventReader:
                     due.append(key)
                     return []
                 unknown = bool(found) and (key in self._left or await self._trimmed_unknown(key, feed, found[0]))
+                erased = await self._erased(key, feed, found)
         except StoreUnavailable:
             due.append(key)
             await self._clock.sleep(_AGAIN)
@@ -506,7 +510,7 @@ class EventReader:
             self._most[key] = max(1, min(AT_ONCE, _GROWTH * most, _AT_ONCE_BYTES // max(mean, 1)))
         told = [gap(feed, after=None, before=sequence_of(outline_of(found[0][1][b"data"])))] if unknown else []
         for entry, fields in found:
-            told += self._messages(feed, entry, fields.get(b"data", b""))
+            told += self._messages(feed, entry, fields.get(b"data", b""), erased)
         return told
 
     async def _is_lost(self, key: str, feed: str) -> bool:
@@ -528,12 +532,23 @@ class EventReader:
         oldest = cast("_Entries", await self._client.xrange(key, count=1))
         return bool(oldest) and oldest[0][0] == first[0]
 
-    def _messages(self, feed: str, entry: bytes, content: bytes) -> list[bytes]:
+    async def _erased(self, key: str, feed: str, found: _Entries) -> Sequence[int]:
+        """The sequence numbers between the place and the end of these entries that were erased, in order."""
+        numbers = [sequence_of(outline_of(fields.get(b"data", b""))) for _, fields in found]
+        before = self._places[feed].sequence
+        if not before or not numbers or numbers == list(range(before + 1, before + 1 + len(numbers))):
+            return ()
+        return await erased_between(self._client, key, before, max(numbers))
+
+    def _messages(self, feed: str, entry: bytes, content: bytes, erased: Sequence[int]) -> list[bytes]:
         before, outline = self._places[feed], outline_of(content)
         sequence = sequence_of(outline)
         self._places.move(feed, StreamPosition(*EntryId.parse(entry), sequence))
         missing = before.sequence and sequence > before.sequence + 1
-        told = [gap(feed, after=before.sequence, before=sequence)] if missing else []
+        told = []
+        if missing:
+            count = sum(before.sequence < number < sequence for number in erased)
+            told.append(gap(feed, after=before.sequence, before=sequence, erased=count))
         if self._types and not self._types(outline.type):
             return told
         self._told = self._places.text

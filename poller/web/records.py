@@ -1,4 +1,4 @@
-"""``GET /feeds/SOURCE/NAME/records``: the records of a feed, one of them, and its history.
+"""``/feeds/SOURCE/NAME/records``: the records of a feed, one of them, its history, and its erasure.
 
 **Invariants**
 
@@ -30,20 +30,32 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from poller.clock import Clock
+from poller.control.erasure import RecordErasure, RecordStillThere
 from poller.control.record_history import RecordEvent, RecordHistory
-from poller.control.records import FeedRecords, RecordLine, line_of, on_one_line, rfc3339_seconds
+from poller.control.records import FeedRecords, RecordLine, RecordUnknown, line_of, on_one_line, rfc3339_seconds
 from poller.errors import Converting, StoreError, StoreUnavailable
 from poller.http.server import ResponseAborted
 from poller.lifecycle import ended
 from poller.store.records import AsOf, RecordChunk, ScanPosition, StoredRecord
 from poller.store.stream import EntryId
 from poller.web.context import AppContext
-from poller.web.http import JSON, PROBLEM, InvalidParameter, ProblemDetails, RequestRefused, as_json, at, span_of
+from poller.web.http import (
+    JSON,
+    PROBLEM,
+    Endpoint,
+    InvalidParameter,
+    ProblemDetails,
+    RequestRefused,
+    as_json,
+    at,
+    span_of,
+)
 
 NDJSON: Final = "application/x-ndjson"
 STREAMS: Final = 16
 PAGES: Final = 32
 HISTORIES: Final = 4
+ERASURES: Final = 1
 
 _RECORDS: Final = "/feeds/{source}/{name}/records"
 _FULL_AGAIN: Final = "10"
@@ -56,6 +68,10 @@ _STORE_AGAIN: Final = 0.5
 _SEARCHED_SECONDS: Final = 2.0  # for one page of a history
 _HISTORY_BYTES: Final = 1024 * 1024
 _CURSOR: Final = "expected the cursor of a page's Link, as it was sent"
+_FORCE: Final = "expected true or false"
+_TRUTH: Final = {"true": True, "false": False}
+_BY: Final = "an operator, by HTTP"
+_LONGEST_REASON: Final = 1000  # characters
 _BEFORE: Final = "expected the id of a stream's entry such as 1735689600000-0"
 
 _log = structlog.get_logger("poller.web")
@@ -114,6 +130,7 @@ def record_routes(
     backing: AppContext,
     may_read: Callable[[Request], bool] = lambda _: True,
     *,
+    changing: Callable[[Endpoint], Endpoint] = lambda endpoint: endpoint,
     streams: int = STREAMS,
     pages: int = PAGES,
     histories: int = HISTORIES,
@@ -123,11 +140,13 @@ def record_routes(
     Args:
         backing: what they stand on.
         may_read: whether a request that was permitted to read still is.
+        changing: restricts an endpoint to requests that may make changes.
         streams: the greatest number of complete lists that are sent at a time.
         pages: the greatest number of pages that are sent at a time.
         histories: the greatest number of histories that are looked for at a time.
     """
     sent, paged, searched = Seats(streams, "lists"), Seats(pages, "pages"), Seats(histories, "histories")
+    erasing = Seats(ERASURES, "erasures")
 
     async def listed(request: Request) -> Any:
         """GET: a page, or with ``Accept: application/x-ndjson`` all records."""
@@ -142,10 +161,18 @@ def record_routes(
         with searched.taken():
             return await _history(request, records, path.id, backing)
 
+    async def erased(request: Request) -> Response:
+        """DELETE: erase one record."""
+        path = _path_of(request)
+        if path.is_history:
+            raise RequestRefused(404, "a record is erased with its history: DELETE the record itself")
+        with erasing.taken():
+            return await _erase(request, backing, path.id)
+
     return [
         at(_RECORDS, GET=listed),
         at(f"{_RECORDS}/{{record:path}}/history", GET=one),
-        at(f"{_RECORDS}/{{record:path}}", GET=one),
+        at(f"{_RECORDS}/{{record:path}}", GET=one, DELETE=changing(erased)),
     ]
 
 
@@ -231,6 +258,26 @@ def _unreadable(records: FeedRecords, record: StoredRecord) -> Response:
 def _has(request: Request, tag: str) -> bool:
     asked = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
     return tag.removeprefix("W/") in asked or "*" in asked
+
+
+# Erasure.
+
+
+async def _erase(request: Request, backing: AppContext, subject: str) -> Response:
+    feed = _records_of(request, backing).feed.id
+    force = request.query_params.get("force", "false")
+    if force not in _TRUTH:
+        raise RequestRefused(400, f"force: {_FORCE}", errors=[InvalidParameter("force", _FORCE, force[:64])])
+    erasure = RecordErasure(backing.client, backing.settings, feed, subject, clock=backing.clock)
+    try:
+        if not _TRUTH[force]:
+            await erasure.require_gone(backing.environ)
+        result = await erasure.erase(by=_BY, reason=request.query_params.get("reason", "")[:_LONGEST_REASON])
+    except RecordUnknown as error:
+        raise RequestRefused(404, str(error)) from None
+    except RecordStillThere as error:
+        raise RequestRefused(409, f"{error} (force=true)") from None
+    return as_json(result)
 
 
 # History: a page takes a bounded time, however few events it finds.

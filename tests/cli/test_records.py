@@ -30,6 +30,7 @@ from tests.store.test_records import opened, remove
 FEED = "acme/employmentUnavailabilities"
 WRONG = "not-the-token"
 ID = "0B8E7C5E-9D4A-4D9F-8A55-6C1F3F0E2A11"
+OTHER = "1B8E7C5E-9D4A-4D9F-8A55-6C1F3F0E2A11"
 
 
 class Scene(NamedTuple):
@@ -223,3 +224,78 @@ async def test_the_api_is_asked(scene: Scene) -> None:
     refused = await scene.poller("records", "ask", FEED, ID, "--config", str(scene.file), API_TOKEN=WRONG)
     assert (refused.code, "401" in refused.err) == (1, True)
     assert WRONG not in refused.err
+
+
+async def test_a_record_is_erased_only_when_the_api_has_it_no_more(scene: Scene) -> None:
+    """Law: one that is still there needs ``--force``; then nothing of it is shown, and what is left says so."""
+    await write(opened(scene.store), [raw(ID, "private"), raw("other", "x")])
+    scene.history.put("employmentUnavailabilities", a_record(ID, "private"), SEEDED_AT)
+    refused = await scene.run("erase", FEED, ID, "--yes")
+    assert (refused.code, "is still there" in refused.err) == (1, True), refused
+    assert len(await scene.rows("history", FEED, ID)) == 1
+    (result,) = await scene.rows("erase", FEED, ID, "--yes", "--force", "--reason", "why")
+    assert (result["snapshots"], result["events"], result["sequences"], result["is_rewriting"]) == (1, 1, "1", None)
+    shown = await scene.run("get", FEED, ID)
+    assert ("removed" in shown.out, "private" in shown.out) == (True, False)
+    assert (await scene.run("history", FEED, ID)).out == ""
+    again = await scene.run("erase", FEED, ID, "--yes", "--force")
+    assert (again.code, "revision 2" in again.out, "BGREWRITEAOF" in again.out) == (0, True, True), again
+    assert [row["id"] for row in await scene.rows("list", FEED)] == ["other"]
+
+
+async def test_an_erasure_asks_first(scene: Scene) -> None:
+    """Law: without ``--yes`` and without a terminal nothing is erased; of an unknown record there is nothing to erase.
+
+    Where the API has no endpoint for one record, or does not answer, ``--force`` is needed.
+    """
+    await write(opened(scene.store), [raw(ID, "private")])
+    asked = await scene.run("erase", FEED, ID)
+    assert (asked.code, "--yes" in asked.err) == (2, True), asked
+    unknown = await scene.run("erase", FEED, "unknown", "--yes", "--force")
+    assert (unknown.code, "holds nothing of" in unknown.err) == (1, True), unknown
+    assert await scene.store.hget(KEYS.state, "sequence") == b"1"
+    lists = await scene.run("erase", "acme/achievements", "a", "--yes")
+    assert (lists.code, "no endpoint for a single record" in lists.err) == (1, True), lists
+    wrong = await scene.poller("records", "erase", FEED, ID, "--yes", "--config", str(scene.file), API_TOKEN=WRONG)
+    assert (wrong.code, "did not say whether it is gone" in wrong.err) == (1, True), wrong
+    assert len(await scene.rows("list", FEED)) == 1
+
+
+async def test_what_is_left_of_a_forgotten_record_is_erased(scene: Scene) -> None:
+    """Law: also where its snapshot is gone already, as after a reset: its events and quarantined copies go."""
+    await write(opened(scene.store), [raw("a-record", "private"), b'{"id":"a-record","x":1,"x":2}'])
+    await scene.store.hdel(KEYS.snapshots, "a-record")
+    (result,) = await scene.rows("erase", FEED, "a-record", "--yes", "--force")
+    assert (result["snapshots"], result["events"]) == (0, 1)
+
+
+@pytest.mark.parametrize("feed", [FEED, "acme/achievements"])
+async def test_an_erased_record_that_is_still_listed_is_published_again(scene: Scene, feed: str) -> None:
+    """Law: by the next full reading, though the API's answer is the same as before, digest and version included."""
+    resource = feed.partition("/")[2]
+    qualification = {"qualificationID": "11111111-1111-4111-8111-111111111111"}
+    for key in (ID, OTHER):
+        scene.history.put(resource, a_record(key, "x", **qualification), SEEDED_AT)
+    with scene.file.open("a", encoding="utf-8") as file:
+        file.write(f'\nqualifications = ["{qualification["qualificationID"]}"]\n')
+
+    async def once() -> dict[str, Any]:
+        ended = await scene.poller("once", feed, "--json", "--config", str(scene.file), API_TOKEN=SANDBOX_TOKEN)
+        assert ended.code == 0, ended
+        counted: dict[str, Any] = json.loads(ended.out)
+        return counted
+
+    assert (await once())["created"] == 2
+    for _ in range(3):
+        assert (await once())["created"] == 0
+    (result,) = await scene.rows("erase", feed, ID, "--yes", "--force")
+    assert (result["snapshots"], result["events"]) == (1, 1)
+    rounds = [await once() for _ in range(2)]
+    if feed == FEED and not any(one["created"] for one in rounds):  # a delta shows no record that has not changed
+        resync = await scene.poller("resync", feed, "--config", str(scene.file), API_TOKEN=SANDBOX_TOKEN)
+        assert resync.code == 0, resync
+        rounds = [await once(), await once()]
+    assert [one["created"] for one in rounds] == [1, 0]
+    shown = await scene.run("history", feed, ID, "--json")
+    event = json.loads(shown.out)
+    assert (event["change"], event["revision"], "or erased" in shown.err) == ("created", 2, True)

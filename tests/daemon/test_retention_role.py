@@ -41,6 +41,7 @@ class Store:
     held: bool = True
     appended: int = 0
     nonce: str = "mine"
+    wants_dictionary: bool = False
 
 
 @dataclass
@@ -248,3 +249,42 @@ async def test_a_subscription_that_never_listed_a_feed_keeps_nothing(valkey: Red
     since = kept.registered["a"].unlisted_at(FEED)
     for mark, expected in ((GracePeriod(since, is_ended=True), []), (GracePeriod(since - 1, is_ended=True), ["a"])):
         assert list(watched(FEED, kept, [], "poller", {"a": mark})) == expected
+
+
+async def test_an_old_dictionary_is_replaced_beside_the_rounds(tmp_path: Path, valkey: Redis) -> None:
+    """Law: the next round is asked for a new one; a minute later snapshots are looked at, and the old one is emptied.
+
+    Without the lease nothing is looked at, and what another process has found is forgotten.
+    """
+    store, clock = Store(held=False), Clock()
+    role = retaining(limited(tmp_path), valkey, store, clock)
+    await valkey.hset(KEYS.state, mapping={"generation": "g", "sequence": "0"})
+    await valkey.hset(KEYS.dictionaries, "1", "values of records")
+    await role.maintain_due()
+    wanted = [store.wants_dictionary]
+    store.held = True
+    await role.maintain_due()
+    wanted.append(store.wants_dictionary)
+    await valkey.hset(KEYS.dictionaries, "2", "")
+    clock.moment += 59
+    await role.maintain_due()
+    wanted.append(store.wants_dictionary)
+    clock.moment += 2
+    for _ in range(2):
+        await role.maintain_due()
+    assert await valkey.hgetall(KEYS.dictionaries) == {b"1": b"", b"2": b""}
+    assert [*wanted, store.wants_dictionary] == [False, True, True, False]
+
+
+async def test_a_failed_upkeep_is_tried_again(tmp_path: Path, valkey: Redis) -> None:
+    """Law: what the store refuses is logged once, and looked at again a minute later; trimming goes on."""
+    store, clock = Store(), Clock()
+    role = retaining(limited(tmp_path), valkey, store, clock)
+    await valkey.set(KEYS.dictionaries, "no hash")
+    with capture_logs() as logs:
+        for _ in range(2):
+            await role.maintain_due()
+            clock.moment += 61
+    assert [one["event"] for one in logs if one["log_level"] != "debug"] == ["snapshots not kept up"]
+    await valkey.delete(KEYS.dictionaries)
+    await role.maintain_due()

@@ -16,7 +16,7 @@ from poller.delivery.filters import Subscription
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Outcome
 from poller.lifecycle import ended
-from poller.store.consumer_state import Entry, Settlement
+from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, Settlement
 from poller.store.replay import ReplaySpan
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger
@@ -54,6 +54,9 @@ class Counting(Ledger):
 
     async def reset_entry(self) -> str | None:
         return None
+
+    async def erasures(self) -> ErasedRecords:
+        return NO_ERASURES
 
     async def past(self, span: ReplaySpan, *, most: int) -> Sequence[tuple[str, bytes]]:
         raise AssertionError(span, most)

@@ -43,7 +43,7 @@ def test_an_announcement_is_a_cloud_event(kind: OperationType) -> None:
     assert type(ours) is Envelope
     assert ours.attribute("partitionkey") == "rostering"
     assert re.fullmatch("[0-9a-f]{32}", ours.id)
-    assert re.fullmatch(r"poller\.(subscription|feed)\.[a-z]+\.v1", ours.type)
+    assert re.fullmatch(r"poller\.(subscription|feed|record)\.[a-z]+\.v1", ours.type)
 
 
 @pytest.mark.parametrize("kind", OperationType)

@@ -60,6 +60,7 @@ class NaiveStore:
         self._order = order
         self._codec = SnapshotCodec(form=1)
         self.deltas = DeltaMemory(Clock())
+        self.keeps_removed = False
 
     async def open_round(self) -> FeedState:
         found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.state))

@@ -226,7 +226,7 @@ async def test_a_base_file_that_a_rewrite_made_is_data_too(tmp_path: Path) -> No
     whole = manifest.read_bytes()
     assert not files(data)[-1].stat().st_size
     manifest.unlink()
-    with pytest.raises(StoreUnavailable, match=r"is missing, and appendonly.aof.2.base.rdb beside it has data"):
+    with pytest.raises(StoreUnavailable, match=r"is missing, and appendonly.aof.2.base.aof beside it has data"):
         await keys(tmp_path / "d")
     manifest.write_bytes(whole)
     assert await keys(tmp_path / "d") == {b"0"}

@@ -340,6 +340,7 @@ async def test_what_a_server_is(directory: Path) -> None:
             "appendonly": "yes",
             "appendfsync": "always",
             "maxmemory-policy": "noeviction",
+            "aof-use-rdb-preamble": "no",
             "aof-load-truncated": "no",
             "save": "",
             "port": "0",
@@ -523,9 +524,9 @@ async def test_a_full_disk_is_named_and_waited_for(small_disk: Path) -> None:
     async with ready_store(settings) as store:
         await store.client.set("kept", "1")
     assert disk_shortage(small_disk) == ""
-    base, filler = small_disk / "appendonlydir" / "appendonly.aof.1.base.rdb", small_disk / "filler"
+    base, filler = small_disk / "appendonlydir" / "appendonly.aof.1.base.aof", small_disk / "filler"
     whole = base.read_bytes()
-    base.write_bytes(bytes(len(whole)))  # a server on a full disk leaves at its first write; this one at its start
+    base.write_bytes(bytes(90))  # a server on a full disk leaves at its first write; this one at its start
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))

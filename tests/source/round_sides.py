@@ -85,6 +85,7 @@ class MemoryStore:
         self.held: dict[str, HeldVersion] = {}
         self.digests: bytes | None = None
         self.counted: list[int | None] = []  # how many records each reading listed, if it says that all are known
+        self.keeps_removed = False
         self.deltas = DeltaMemory(_OfWall(clock or Clock()))
         self.events: list[dict[str, Any]] = []
         self.texts: list[bytes] = []  # of these

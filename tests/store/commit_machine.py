@@ -226,7 +226,10 @@ class CommitMachine(RuleBasedStateMachine):
                 model.sequence,
                 model.token,
             )
-            known = {key: Known(one.revision, json.loads(one.raw)["n"], one.removed) for key, one in snapshots.items()}
+            known = {
+                key: Known(one.revision, 0 if one.removed else json.loads(one.raw)["n"], one.removed)
+                for key, one in snapshots.items()
+            }
             assert known == model.snapshots
 
     @invariant()

@@ -26,7 +26,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A snapshot; ``value`` is the record's last value."""
+    """A snapshot; ``value`` is the record's last value; 0 once it is removed."""
 
     revision: int
     value: int
@@ -112,5 +112,5 @@ def removing(model: Model, keys: list[str]) -> tuple[list[Published], dict[str, 
     for number, key in enumerate(keys, start=model.sequence + 1):
         known = model.snapshots[key]
         events.append(Published(number, key, "removed", known.revision + 1, None))
-        snapshots[key] = Known(known.revision + 1, known.value, removed=True)
+        snapshots[key] = Known(known.revision + 1, 0, removed=True)
     return events, snapshots

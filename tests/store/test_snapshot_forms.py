@@ -135,7 +135,7 @@ async def test_a_conversion_that_was_broken_off_goes_on(store_client: Redis) -> 
     store = opened(store_client, Permission())
     await begun(store)
     some = dict(list((await stored(store_client)).items())[::3])
-    codec = SnapshotCodec({1: cast("bytes", await store_client.hget(KEYS.dictionaries, "1"))})
+    codec = SnapshotCodec({2: cast("bytes", await store_client.hget(KEYS.dictionaries, "2"))})
     for name, value in some.items():
         key = key_of(name)
         await store_client.hdel(KEYS.snapshots, cast("Any", name))

@@ -296,6 +296,24 @@ async def test_what_was_trimmed_is_told(given: Served, published: Published) -> 
         assert sorted(await one.names(2)) == sorted([newest, other])
 
 
+async def test_what_was_erased_is_told_as_such(given: Served, published: Published) -> None:
+    """A gap message says how many of the missing events were of erased records; the others were trimmed."""
+    newest = await published.add(FEEDS[0])
+    async with reader(given, "?from=earliest") as one:
+        assert await one.names(1) == [newest]
+        last = one.parser.last
+    for _ in range(5):
+        newest = await published.add(FEEDS[0])
+    keys = keys_of(given.settings, FEEDS[0])
+    await given.store.xtrim(keys.events, maxlen=1, approximate=False)
+    await given.store.zadd(keys.erased_events, {"1": 1, "3": 3, "4": 4, "6": 6, "7": 7})
+    async with reader(given, last=last) as one:
+        told = await one.next()
+        gap = {"feed": FEEDS[0], "after": 1, "before": 6, "missing": 4, "erased": 2}
+        assert (told.kind, json.loads(told.data)) == ("gap", gap)
+        assert await one.names(1) == [newest]
+
+
 async def test_what_was_trimmed_is_told_whatever_is_chosen(given: Served, published: Published) -> None:
     """A gap is sent before the next event of the chosen type, whatever types were trimmed."""
     await published.add(FEEDS[0])

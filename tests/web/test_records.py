@@ -376,3 +376,34 @@ async def test_the_service_ends_with_a_stream_that_nobody_reads(tmp_path: Path, 
                 await answer.content.readexactly(2000)
             answer.close()
         assert logs == []
+
+
+async def erase(given: Served, path: str, token: str = TOKEN) -> tuple[int, Any]:
+    status, _, body = await given.ask(path, "DELETE", token=token)
+    return status, body
+
+
+async def test_a_record_is_erased(given: Served) -> None:
+    """Law: DELETE with ``force`` answers with the counts; the record is gone, and it is announced by whom and why."""
+    await write(opened(given.store, KEYS), [raw(ID, 1), raw("other", 2)])
+    status, result = await erase(given, f"{RECORDS}/{ID.lower()}?force=true&reason=a%20request")
+    assert (status, result["snapshots"], result["events"], result["revision"]) == (200, 1, 1, 1)
+    assert (await given.ask(f"{RECORDS}/{ID}"))[0] == 410
+    assert (await given.ask(f"{RECORDS}/other"))[0] == 200
+    announced: Any = await given.store.xrange("poller:{operations}:events")
+    data = json.loads(announced[0][1][b"data"])["data"]
+    assert (data["by"], data["reason"], data["sequences"]) == ("an operator, by HTTP", "a request", "1")
+
+
+async def test_an_erasure_is_refused(given: Served) -> None:
+    """Law: without the admin token; of an unknown record, or a history; with a wrong ``force``; not asked the API."""
+    await write(opened(given.store, KEYS), [raw(ID, 1)])
+    for path, expected in (
+        (f"{RECORDS}/unknown?force=true", 404),
+        (f"{RECORDS}/{ID}/history?force=true", 404),
+        (f"{RECORDS}/{ID}?force=perhaps", 400),
+        (f"{RECORDS}/{ID}", 409),  # this list has no endpoint for one record
+    ):
+        assert (await erase(given, path))[0] == expected, path
+    assert (await erase(given, f"{RECORDS}/{ID}?force=true", TOKEN[:-1]))[0] == 401
+    assert (await given.ask(f"{RECORDS}/{ID}"))[0] == 200

@@ -18,7 +18,7 @@
 -- Where an operator wanted it, the state says so: no consumer was lost with the feed then.
 -- The stream stays, for others may still need what is in it; and the sequence goes on from its last event,
 --   or, where it has none, from the highest number that is known: a reader that compares numbers would take
---   what comes for old.
+--   what comes for old. Where the state is there, its number may be higher: the last events may be erased.
 -- include counts
 -- include entry_ids
 -- include lease_left
@@ -67,7 +67,8 @@ local formers, sequence = ARGV[4], ARGV[5]
 if have[1] then formers = have[1] .. ' ' .. (have[7] or '') end
 if tonumber(have[2] or 0) and tonumber(have[2] or 0) > tonumber(sequence) then sequence = have[2] end
 local newest = streams and redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
-if newest then sequence = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"') or sequence end
+local last = newest and string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"')
+if last and (not have[2] or tonumber(last) > tonumber(sequence)) then sequence = last end
 if found ~= 'order' then lift(ARGV[6]) end
 local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if not have[1] and left == 0 and not newest then found = 'all' end

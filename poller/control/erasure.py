@@ -1,0 +1,355 @@
+"""Erasure of a record: everything that the store holds of it, but for a tombstone without content.
+
+**Invariants**
+
+- The API is asked first: a record that is still there comes back with the next full reading, so that needs ``force``.
+- An erasure that was broken off is completed by another one: :mod:`poller.store.erasure`.
+- Processes that deliver are informed before anything is looked for, and at the end each of them has confirmed that it
+  sends nothing of the record any more, or is named in the result.
+- An erasure is announced once, when it is complete, by an operational event without content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import aclosing, suppress
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from poller.changes.records import Record, record_reader, text_key, twin_of
+from poller.clock import Clock, rfc3339
+from poller.config.settings import Settings
+from poller.control.records import FeedRecords, NoSingleRecord, RecordUnknown
+from poller.delivery.cloudevent import delivery_key
+from poller.delivery.delivery_codec import deliveries_of, letter_of
+from poller.delivery.operational_events import OperationalEvent, OperationType, announce
+from poller.errors import PollerError, SourceError
+from poller.failpoints import reach
+from poller.redis.errors import translated
+from poller.store.erasure import ErasedEvents, FeedErasure
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
+from poller.store.registry import Registry
+from poller.store.stream import EntryId, consumer_groups
+from poller.text import one_line
+
+PATIENCE: Final = timedelta(seconds=10)
+"""How long to wait until processes that deliver have confirmed."""
+
+_CONFIRMED_SECONDS: Final = 0.1
+_REWRITTEN: Final = timedelta(minutes=1)  # how long to wait for the end of a rewrite that began before
+_DAMAGED: Final = b"snapshot of revision "  # the reason of a quarantined snapshot, which names no record
+_SHORT: Final = 6  # characters: shorter ids stand by chance in other records
+_RANGES: Final = 500  # of sequence numbers in an operational event
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    subject: str = ""
+    sequence: str = ""
+
+
+_outline_of: Final = msgspec.json.Decoder(_Outline).decode
+
+
+class RecordStillThere(PollerError):
+    """The API still has the record, or was not able to say that it has not."""
+
+
+class ErasureResult(msgspec.Struct, frozen=True):
+    """What was erased of a record.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        id: of the record.
+        revision: of its last event; a record that comes back has the next one.
+        snapshots: snapshots that have lost their content.
+        events: events deleted from the stream.
+        acknowledged: deliveries of them that consumer groups had read and not acknowledged.
+        retries: scheduled retries.
+        dead_letters: events that were given up.
+        quarantined: records that could not be used.
+        held_versions: older versions that were held back.
+        sequences: of the deleted events, as ranges: ``17,19-22``.
+        at: when it was complete, RFC 3339.
+        gone_from_stream_by: when the memory of the deleted events is freed at the latest, unless a reader holds the
+            stream: RFC 3339.
+        is_rewriting: whether the embedded server writes its file again without them; None: it is not the embedded one.
+        unaware: subscriptions whose process has not confirmed in time.
+    """
+
+    feed: str
+    id: str
+    revision: int
+    snapshots: int
+    events: int
+    acknowledged: int
+    retries: int
+    dead_letters: int
+    quarantined: int
+    held_versions: int
+    sequences: str
+    at: str
+    gone_from_stream_by: str
+    is_rewriting: bool | None
+    unaware: tuple[str, ...] = ()
+
+
+class _Counts(msgspec.Struct):
+    events: int = 0
+    acknowledged: int = 0
+    retries: int = 0
+    dead_letters: int = 0
+    quarantined: int = 0
+    sequences: list[int] = []
+
+    @property
+    def total(self) -> int:
+        return self.events + self.retries + self.dead_letters + self.quarantined
+
+
+class RecordErasure:
+    """Erases one record of a configured feed."""
+
+    def __init__(self, client: Redis, settings: Settings, feed: str, record: str, *, clock: Clock) -> None:
+        """Take the store's client, the configuration, the feed, the record's id and the store's clock.
+
+        Raises:
+            ConfigurationError: there is no such feed.
+        """
+        self.records = FeedRecords(client, settings, feed, clock=clock)
+        self.record = record
+        self._client = client
+        self._settings = settings
+        self._prefix = settings.redis.prefix
+        self._keys: FeedKeys = self.records.reader.keys
+        self._clock = clock
+        self._registry = Registry(client, SubscriptionKeys.of(self._prefix))
+        self._is_of = RecordMatch(record, self.records.feed.id_field)
+
+    async def require_gone(self, environ: Mapping[str, str]) -> None:
+        """Ask the API whether the record is gone.
+
+        Raises:
+            RecordStillThere: it is not, or the API was not able to say so.
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        name, force = (
+            f'record "{one_line(self.record)}" of {self.records.feed.id}',
+            "to erase it all the same, force it",
+        )
+        try:
+            answer = await self.records.ask(self.record, environ)
+        except NoSingleRecord as error:
+            raise RecordStillThere(
+                f"{name}: {error}. If it is not gone there, the next full reading publishes it again; {force}"
+            ) from None
+        except SourceError as error:
+            raise RecordStillThere(f"{name}: the API did not say whether it is gone: {error}; {force}") from None
+        if answer.answer == "there":
+            raise RecordStillThere(
+                f"{name} is still there, and the next full reading publishes it again as created; delete it in the API "
+                f"first, or, {force}"
+            )
+
+    async def erase(
+        self,
+        *,
+        by: str,
+        reason: str = "",
+        report: Callable[[ErasedEvents], None] = lambda _: None,
+        patience: timedelta = PATIENCE,
+    ) -> ErasureResult:
+        """Erase the record.
+
+        Args:
+            by: who wants it.
+            reason: why; empty: not said.
+            report: is called with each part of the stream that was looked at.
+            patience: how long to wait until processes that deliver have confirmed.
+
+        Raises:
+            RecordUnknown: nothing was found of it.
+            StoreError: see :func:`~poller.redis.client.translated`. Some of it may be erased; do it again.
+        """
+        store = FeedErasure(self._client, self._keys, clock=self._clock)
+        known, found = await self.records.find(self.record)
+        pairs = await self._pairs()
+        counts = _Counts()
+        if known is None:  # what is left of it in the stream, or was quarantined: nothing changes if there is nothing
+            await self._delete(store, pairs, str(EntryId.parse(found.as_of.entry).following), counts, report)
+            if not counts.total:
+                raise RecordUnknown(
+                    f'{self.records.feed.id} holds nothing of a record with the id "{one_line(self.record)}"; ids are '
+                    f"compared as received, and `poller records list {self.records.feed.id}` shows them"
+                )
+        begun = await store.place_tombstone(self._is_of.keys, self._is_of.delivery_key)
+        reach("erasure.begun")
+        await self._registry.tell_parked()
+        await self._delete(store, pairs, begun.place, counts, report)
+        unaware = await self._unaware(store, pairs, begun.number, patience)
+        at = self._clock.now()
+        result = ErasureResult(
+            feed=self.records.feed.id,
+            id=self.record,
+            revision=begun.revision,
+            snapshots=begun.snapshots,
+            events=counts.events,
+            acknowledged=counts.acknowledged,
+            retries=counts.retries,
+            dead_letters=counts.dead_letters,
+            quarantined=counts.quarantined,
+            held_versions=begun.held_versions,
+            sequences=ranges_of(counts.sequences),
+            at=rfc3339(at),
+            gone_from_stream_by=rfc3339(at + self._settings.retention.age),
+            is_rewriting=await self._rewrite(),
+            unaware=unaware,
+        )
+        await announce(self._client, self._prefix, _announcement(result, at, by=by, reason=reason))
+        return result
+
+    async def _delete(
+        self,
+        store: FeedErasure,
+        pairs: Mapping[str, ConsumerKeys],
+        place: str,
+        counts: _Counts,
+        report: Callable[[ErasedEvents], None],
+    ) -> None:
+        """Delete what was written before this place."""
+        for pair in pairs.values():
+            counts.dead_letters += await store.erase_letters(pair, self._is_of.letter)
+        reach("erasure.letters")
+        for pair in pairs.values():
+            counts.retries += await store.erase_retries(pair, place, self._is_of.delivery)
+        counts.quarantined += await store.erase_quarantined(self._is_of.quarantined)
+        reach("erasure.quarantine")
+        async with aclosing(store.erase_events(place, self._is_of.sequence)) as parts:
+            async for part in parts:
+                counts.events += part.events
+                counts.acknowledged += part.acknowledged
+                counts.sequences += part.sequences
+                report(part)
+                reach("erasure.events")
+
+    async def _pairs(self) -> dict[str, ConsumerKeys]:
+        """The feed consumers that may hold something of it, by subscription: registered, or with a group."""
+        kept = await self._registry.all()
+        groups = await consumer_groups(self._client, self._keys.events)
+        named = {name.removeprefix(group_of("")) for name in groups if name.startswith(group_of(""))}
+        names = sorted({*kept.registered, *named})
+        return {name: ConsumerKeys.of(self._prefix, self.records.feed.id, name) for name in names}
+
+    async def _unaware(
+        self, store: FeedErasure, pairs: Mapping[str, ConsumerKeys], number: int, patience: timedelta
+    ) -> tuple[str, ...]:
+        until = self._clock.monotonic() + patience.total_seconds()
+        while left := await store.unaware(pairs.values(), number):
+            if self._clock.monotonic() >= until:
+                break
+            await self._registry.tell_parked()
+            await self._clock.sleep(_CONFIRMED_SECONDS)
+        return tuple(name for name, pair in pairs.items() if pair in left)
+
+    async def _rewrite(self) -> bool | None:
+        """Have the embedded server write its file again, without what was deleted; other servers are left alone."""
+        if self._settings.redis.url is not None:
+            return None
+        until = self._clock.monotonic() + _REWRITTEN.total_seconds()
+        while True:
+            with translated(self._client):
+                info: Any = await self._client.info("persistence")
+                if not int(info.get("aof_enabled", 0)):
+                    return False
+                if not int(info.get("aof_rewrite_in_progress", 0)):  # that one may have begun before
+                    with suppress(ResponseError):  # another process has begun one this very moment
+                        await self._client.bgrewriteaof()
+                        return True
+            if self._clock.monotonic() >= until:
+                return False
+            await self._clock.sleep(_CONFIRMED_SECONDS)
+
+
+class RecordMatch:
+    """Whether stored bytes are of one record.
+
+    Attributes:
+        keys: those that the record may have: of its id as text, and of the integer of the same digits.
+        delivery_key: its key in the queues of deliveries.
+    """
+
+    def __init__(self, record: str, id_field: str) -> None:
+        """Take the record's id and the field of a record that holds it."""
+        key = text_key(record)
+        self.keys = [one for one in (key, twin_of(key)) if one is not None]
+        quoted = msgspec.json.encode(record)
+        self._key = key
+        self._needle = b'"subject":' + quoted.lower()
+        self.delivery_key = delivery_key(record)
+        self._read = record_reader(id_field)
+        written = {quoted[1:-1], json.dumps(record)[1:-1].encode(), record.encode()}
+        anywhere = b"|".join(rb"(?<![\w-])%b(?![\w-])" % re.escape(text) for text in sorted(written))
+        value = rb"%b\s*:\s*(?:%b|%b)(?![\w-])" % (
+            re.escape(msgspec.json.encode(id_field)),
+            re.escape(quoted),
+            re.escape(record.encode()) if record.isascii() and record.isdecimal() else re.escape(quoted),
+        )
+        self._pattern = re.compile(anywhere if len(record) >= _SHORT else value, re.IGNORECASE)
+
+    def sequence(self, event: bytes) -> str | None:
+        """The sequence number of one of its events, empty where it has none; None: it is another record's."""
+        if self._needle not in event.lower():
+            return None
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            outline = _outline_of(event)
+            if text_key(outline.subject) == self._key:
+                return outline.sequence if outline.sequence.isdecimal() else ""
+        return None
+
+    def letter(self, stored: bytes) -> bool:
+        """Whether a dead letter is of one of its events."""
+        try:
+            return self.sequence(bytes(letter_of(stored).event)) is not None
+        except msgspec.MsgspecError:  # another version's
+            return self._needle in stored.lower()
+
+    def delivery(self, stored: bytes) -> bool:
+        """Whether a scheduled retry is of one of its events."""
+        try:
+            return deliveries_of({"0-0": stored})["0-0"].key == self.delivery_key
+        except msgspec.MsgspecError:  # another version's
+            return self._needle in stored.lower()
+
+    def quarantined(self, raw: bytes, reason: bytes) -> bool:
+        """Whether a quarantined record is, or may be, this one: a damaged snapshot names no record."""
+        if reason.startswith(_DAMAGED):
+            return True
+        found = self._read(raw)
+        return (isinstance(found, Record) and found.key in self.keys) or self._pattern.search(raw) is not None
+
+
+def ranges_of(numbers: list[int]) -> str:
+    """Numbers as ranges: ``17,19-22``; cut off with ``…`` after many."""
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [f"{first}" if first == last else f"{first}-{last}" for first, last in ranges]
+    return ",".join([*texts[:_RANGES], *(["…"] if len(texts) > _RANGES else [])])
+
+
+def _announcement(result: ErasureResult, at: datetime, *, by: str, reason: str) -> OperationalEvent:
+    details: dict[str, str | int | float | bool | None] = {
+        name: getattr(result, name)
+        for name in ("feed", "revision", "snapshots", "events", "acknowledged", "retries", "dead_letters")
+    }
+    details |= {"quarantined": result.quarantined, "held_versions": result.held_versions}
+    details |= {"sequences": result.sequences, "by": one_line(by)}
+    return OperationalEvent(OperationType.RECORD_ERASED, result.id, at, reason or "not said", details)

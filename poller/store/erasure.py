@@ -1,0 +1,270 @@
+"""Erases what the store of one feed holds of a record.
+
+Theory of operation
+-------------------
+An erasure has two parts. The first is one script: it replaces the record's snapshot by a tombstone without content,
+raises the feed's sequence number by one, and notes the record as erased, with a place in the stream that comes after
+all that was published of it. From then on nothing that began before can be written:
+
+- a commit names the sequence number that it was planned on, and is refused. Its round fails, and the next one begins
+  with what is stored now;
+- a settlement of deliveries names the last erasure that its process knows of, and is refused until the process has read
+  this one and left out what is of the record.
+
+The second part looks for what was written before, and deletes it: dead letters first, then scheduled retries (a dead
+letter becomes one, never the other way round without a settlement), quarantined records, and at last the stream, up to
+that place. It may be broken off anywhere. Erasing the record again begins with the first part again and finds the rest.
+
+**Invariants**
+
+- Revision and order stay: a record that comes back has the next revision and a higher sequence number.
+- What is published of the record after the first part stays.
+- An event is deleted in one step with its acknowledgement in each consumer group, so no reader gets it without its
+  content. Its sequence number is noted as erased.
+- A record is looked for by its id as text. The text and the integer of the same digits are one: events do not tell
+  them apart.
+- Memory is bounded: about 1 MiB of the stream, of dead letters or of the quarantine at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from itertools import chain
+from typing import Any, Final, cast
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.changes.diff import Snapshot
+from poller.clock import Clock, milliseconds_of
+from poller.errors import StoreError
+from poller.redis.errors import translated
+from poller.store import dead_letters
+from poller.store.backfill import DeliveryId
+from poller.store.feed_state import FORMS
+from poller.store.keys import ConsumerKeys, FeedKeys
+from poller.store.scripts import lua
+from poller.store.snapshots import FORM, SnapshotCodec, SnapshotHead, former_name, key_of, name_of
+from poller.store.stream import EntryId
+
+MARKED_FOR: Final = timedelta(days=30)
+"""How long an erasure is noted: longer than a process holds deliveries that it has read."""
+
+NUMBERS: Final = 100_000
+"""Sequence numbers that are noted as erased, at most."""
+
+_ERASE_RECORD: Final = lua("erase_record")
+_ERASE_EVENTS: Final = lua("erase_events")
+_CHANGED: Final = b"CHANGED"
+_ATTEMPTS: Final = 1000  # of the first part: each commit of a round in between costs one
+_LETTERS: Final = 16  # at a time, of at most some 70 KiB each
+_FEW: Final = 50  # entries of the first request
+_MOST: Final = 2000
+_BYTES: Final = 1024 * 1024  # of one request, about
+_GROWTH: Final = 4  # from one request to the next, should small entries be followed by large ones
+_DELETED: Final = 500  # entries of one script
+
+
+class BegunErasure(msgspec.Struct, frozen=True):
+    """What the first part has done.
+
+    Attributes:
+        place: in the stream: what was published of the record before has lower ids.
+        number: of the erasure.
+        snapshots: how many snapshots have lost their content.
+        held_versions: how many held versions were forgotten.
+        revision: of the record's last event; 0: unknown.
+    """
+
+    place: str
+    number: int
+    snapshots: int
+    held_versions: int
+    revision: int
+
+
+class ErasedEvents(msgspec.Struct, frozen=True):
+    """What was deleted in a part of the stream.
+
+    Attributes:
+        looked_at: how many entries were looked at.
+        events: how many were deleted.
+        acknowledged: how many pending deliveries of consumer groups were acknowledged.
+        sequences: of the deleted ones, as far as they are known.
+    """
+
+    looked_at: int
+    events: int = 0
+    acknowledged: int = 0
+    sequences: tuple[int, ...] = ()
+
+
+class _FoundSnapshots(msgspec.Struct, frozen=True):
+    generation: str
+    sequence: str
+    forms: str
+    stored: Mapping[bytes, bytes]
+
+
+class FeedErasure:
+    """Erases records from the store of one feed. Each method may raise StoreError."""
+
+    def __init__(self, client: Redis, keys: FeedKeys, *, clock: Clock) -> None:
+        """Take the store's client, the feed's keys and the store's clock."""
+        self._client = client
+        self._keys = keys
+        self._clock = clock
+
+    async def place_tombstone(self, record_keys: Sequence[str], delivery_key: str) -> BegunErasure:
+        """The first part.
+
+        Args:
+            record_keys: the keys that the record may have.
+            delivery_key: its key in the queues of deliveries.
+        """
+        for _ in range(_ATTEMPTS):
+            found = await self._found(record_keys)
+            begun = await self._begun(found, record_keys, delivery_key)
+            if begun is not None:
+                return begun
+        raise StoreError(f"{self._keys.feed} was written again and again meanwhile; nothing was erased, try again")
+
+    async def _found(self, record_keys: Sequence[str]) -> _FoundSnapshots:
+        formers = (name for key in record_keys if (name := former_name(key)))
+        names: Any = [*map(name_of, record_keys), *formers]
+        state: Any = ["generation", "sequence", FORMS]
+        with translated(self._client):
+            asking = self._client.pipeline(transaction=False)
+            asking.hmget(self._keys.state, state)
+            asking.hmget(self._keys.snapshots, names)
+            (generation, sequence, forms), values = await asking.execute()
+        stored = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        if generation is None or sequence is None:  # nothing is kept of the feed; the next round begins it
+            return _FoundSnapshots("", "", (forms or b"1").decode(), {})
+        return _FoundSnapshots(generation.decode(), sequence.decode(), (forms or b"1").decode(), stored)
+
+    async def _begun(
+        self, found: _FoundSnapshots, record_keys: Sequence[str], delivery_key: str
+    ) -> BegunErasure | None:
+        """None: the feed is not as it was found."""
+        keys, now_ms = self._keys, milliseconds_of(self._clock.now())
+        following = int(found.sequence or 0) + 1
+        heads = [SnapshotHead.of(value, sequence=following - 1) for value in found.stored.values()]
+        tombstones = chain.from_iterable(
+            (name, value, _tombstone(key_of(name), head, following, now_ms))
+            for (name, value), head in zip(found.stored.items(), heads, strict=True)
+        )
+        names = [keys.state, keys.snapshots, keys.events, keys.page_digests, keys.held_versions]
+        names += [keys.erased, keys.erased_events]
+        live = sum(not head.removed for head in heads)
+        arguments: list[Any] = [found.generation, found.sequence, FORMS, found.forms, delivery_key, now_ms]
+        arguments += [MARKED_FOR // timedelta(milliseconds=1), live, len(record_keys), *record_keys, *tombstones]
+        with translated(self._client):
+            answer: Any = await self._client.eval(_ERASE_RECORD, len(names), *names, *arguments)
+        if answer == _CHANGED:
+            return None
+        place, number, held = answer
+        erased = sum(not (head.removed and head.is_empty) for head in heads)
+        revision = max((head.revision for head in heads), default=0)
+        return BegunErasure(place.decode(), int(number), erased, held, revision)
+
+    async def unaware(self, pairs: Iterable[ConsumerKeys], number: int) -> list[ConsumerKeys]:
+        """The feed consumers among these that a process runs which does not know of this erasure yet."""
+        asked = list(pairs)
+        with translated(self._client):
+            asking = self._client.pipeline(transaction=False)
+            for pair in asked:
+                asking.exists(pair.lease)
+                asking.hget(pair.state, "erasures")
+            answers: list[Any] = await asking.execute() if asked else []
+        return [
+            pair
+            for pair, runs, known in zip(asked, answers[::2], answers[1::2], strict=True)
+            if runs and int(known or 0) < number
+        ]
+
+    async def erase_letters(self, pair: ConsumerKeys, is_of_record: Callable[[bytes], bool]) -> int:
+        """Delete the dead letters of the record; their number."""
+        entries, erased = await dead_letters.entries(self._client, pair), 0
+        for at in range(0, len(entries), _LETTERS):
+            some = entries[at : at + _LETTERS]
+            found = await dead_letters.letters(self._client, [(pair, entry) for entry in some])
+            gone = [entry for entry, letter in zip(some, found, strict=True) if letter and is_of_record(letter)]
+            if gone:
+                erased += await dead_letters.drop_events(self._client, pair, gone)
+        return erased
+
+    async def erase_retries(self, pair: ConsumerKeys, place: str, is_of_record: Callable[[bytes], bool]) -> int:
+        """Delete the scheduled retries of the record from before the place; their number."""
+        with translated(self._client):
+            entries = cast("list[bytes]", await self._client.hkeys(pair.parked))
+        end, erased = DeliveryId(*EntryId.parse(place)), 0
+        for at in range(0, len(entries), _LETTERS):
+            some: Any = [entry for entry in entries[at : at + _LETTERS] if DeliveryId.parse(entry) < end]
+            if not some:
+                continue
+            with translated(self._client):
+                found: Any = await self._client.hmget(pair.parked, some)
+                gone = [entry for entry, value in zip(some, found, strict=True) if value and is_of_record(value)]
+                erased += await self._client.hdel(pair.parked, *gone) if gone else 0
+        return erased
+
+    async def erase_quarantined(self, is_of_record: Callable[[bytes, bytes], bool]) -> int:
+        """Delete the quarantined copies that are chosen by their bytes and the reason; their number."""
+        return await dead_letters.drop_where(self._client, self._keys, is_of_record)
+
+    async def erase_events(
+        self, place: str, sequence_of: Callable[[bytes], str | None]
+    ) -> AsyncGenerator[ErasedEvents]:
+        """Delete the record's events from before the place, the oldest first.
+
+        Args:
+            place: see :class:`BegunErasure`.
+            sequence_of: the sequence number of an event of the record, empty where it has none; None: it is another
+                record's.
+        """
+        most, start = _FEW, "-"
+        while True:
+            with translated(self._client):
+                answer: Any = await self._client.xrange(self._keys.events, start, f"({place}", count=most)
+            entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", answer)
+            gone: list[tuple[bytes, str]] = []
+            size = 0
+            for name, fields in entries:
+                content = fields.get(b"data", b"")
+                size += len(content)
+                if (sequence := sequence_of(content)) is not None:
+                    gone.append((name, sequence))
+            yield await self._deleted(gone, len(entries))
+            if len(entries) < most:
+                return
+            start = f"({entries[-1][0].decode()}"
+            most = max(1, min(_MOST, _GROWTH * most, _BYTES * len(entries) // max(size, 1)))
+
+    async def _deleted(self, gone: Sequence[tuple[bytes, str]], looked_at: int) -> ErasedEvents:
+        events = acknowledged = 0
+        names = [self._keys.events, self._keys.erased_events]
+        for at in range(0, len(gone), _DELETED):
+            some: list[Any] = list(chain.from_iterable(gone[at : at + _DELETED]))
+            with translated(self._client):
+                deleted, acked = await self._client.eval(_ERASE_EVENTS, len(names), *names, NUMBERS, *some)
+            events, acknowledged = events + deleted, acknowledged + acked
+        return ErasedEvents(looked_at, events, acknowledged, tuple(int(one) for _, one in gone if one))
+
+
+def _tombstone(key: str, head: SnapshotHead, sequence: int, now_ms: int) -> bytes:
+    codec = SnapshotCodec(form=FORM if head.is_sealed else 1)
+    return codec.encode(key, Snapshot(head.revision, sequence, b"", removed=True, changed_at=now_ms // 1000))
+
+
+async def erased_between(client: Redis, events: str, after: int, before: int) -> list[int]:
+    """The sequence numbers between these two that were erased from the stream of this key, in order.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        erased = f"{events.rpartition(':')[0]}:erased_events"
+        found = cast("list[bytes]", await client.zrangebyscore(erased, f"({after}", f"({before}"))
+    return list(map(int, found))

@@ -1,0 +1,131 @@
+"""Laws of a feed consumer while a record is erased: nothing of it is sent, scheduled or given up any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.clock import Clock
+from poller.delivery.sinks.base import Outcome, OutcomeKind
+from poller.redis.client import commands
+from poller.store.erasure import FeedErasure
+from poller.store.keys import FeedKeys
+from tests.delivery.pairs import EVENTS, FAILED, FEED, KEYS, TAKEN, Scripted, delivering, publish
+from tests.harness.waiting import turns, until
+
+REJECTED = Outcome(OutcomeKind.REJECTED, seconds=0.1, error="it is not accepted")
+LATER = 9_000_000_000_000  # an id after those that the server gives now
+FEED_KEYS = FeedKeys.of("poller", FEED)
+
+
+@pytest.fixture
+async def valkey(store_url: str) -> AsyncIterator[Redis]:
+    async with commands(store_url) as client:
+        yield client
+
+
+def erasure(client: Redis) -> FeedErasure:
+    return FeedErasure(client, FEED_KEYS, clock=Clock())
+
+
+async def begin(client: Redis, key: str = "a") -> int:
+    return (await erasure(client).place_tombstone([key], key)).number
+
+
+async def known(client: Redis, number: int) -> bool:
+    return not await erasure(client).unaware([KEYS], number)
+
+
+async def kept(client: Redis) -> int:
+    """How many deliveries are scheduled, given up, or held by the group."""
+    pending = await client.xpending(EVENTS, "sub:rostering")
+    return int(await client.hlen(KEYS.parked)) + int(await client.hlen(KEYS.letters)) + int(pending["pending"])
+
+
+class Gate:
+    """An answer that waits for the test, of the first event; others are accepted."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.opened = asyncio.Event()
+
+    async def __call__(self, number: int) -> Outcome:
+        if number > 1:
+            return TAKEN
+        await self.opened.wait()
+        return self.outcome
+
+
+@pytest.mark.parametrize("schedule", [timedelta(hours=1), timedelta(0)])
+@pytest.mark.parametrize("outcome", [FAILED, REJECTED, TAKEN])
+@pytest.mark.parametrize("is_informed", [False, True])
+async def test_what_is_in_flight_is_the_last_of_an_erased_record(
+    valkey: Redis, is_informed: bool, outcome: Outcome, schedule: timedelta
+) -> None:
+    """Law: whatever the sink answers, nothing of it is kept, its later events are not sent, and others go on.
+
+    That does not depend on whether the process was informed: its settlement is refused until it knows.
+    """
+    gate = Gate(outcome)
+    sink = Scripted(gate)
+    await publish(valkey, "a", "a", "b", "a")
+    async with delivering(valkey, sink, schedule=schedule) as pair:
+        await sink.until(lambda sent: {1, 3} <= set(sent))
+        number = await begin(valkey)
+        if is_informed:
+            pair.reload()
+            await until(lambda: known(valkey, number), "the process to know")
+        gate.opened.set()
+        await publish(valkey, "b", start=LATER)
+        pair.news()
+        await sink.until(lambda sent: LATER in sent)
+        await until(lambda: known(valkey, number), "the process to know")
+
+        async def is_clean() -> bool:
+            return not await kept(valkey)
+
+        await until(is_clean, "nothing to be kept")
+    assert sorted(sink.sent) == [1, 3, LATER]
+
+
+async def test_a_scheduled_retry_that_the_process_has_read_is_not_sent(valkey: Redis) -> None:
+    """Law: it is gone from the store, and the process that had it in memory makes no dead letter of it."""
+    fails = {1}
+
+    async def answer(number: int) -> Outcome:
+        return FAILED if number in fails else TAKEN
+
+    sink = Scripted(answer)
+    await publish(valkey, "a", "b")
+    async with delivering(valkey, sink, schedule=timedelta(seconds=0.3), retries=9) as pair:
+        await until(lambda: valkey.hlen(KEYS.parked), "a scheduled retry")
+        begun = await erasure(valkey).place_tombstone(["a"], "a")
+        fails.clear()
+        assert await erasure(valkey).erase_retries(KEYS, begun.place, lambda _: True) <= 1
+        pair.reload()
+        await until(lambda: known(valkey, begun.number), "the process to know")
+        before = sink.sent.count(1)
+        await publish(valkey, "a", start=LATER)
+        pair.news()
+        await sink.until(lambda sent: LATER in sent)
+        assert sink.sent.count(1) == before
+        assert not await valkey.exists(KEYS.letters)
+
+
+async def test_a_record_that_comes_back_is_delivered(valkey: Redis) -> None:
+    """Law: what is published after the erasure is delivered like any other, also by a process that starts then."""
+    sink = Scripted()
+    await publish(valkey, "a")
+    async with delivering(valkey, sink):
+        await sink.until_count(1)
+    await begin(valkey)
+    async with delivering(valkey, sink) as pair:
+        await publish(valkey, "a", start=LATER)
+        pair.news()
+        await sink.until(lambda sent: sent[-1] == LATER)
+        await turns()
+    assert sink.sent == [1, LATER]

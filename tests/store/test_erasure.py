@@ -1,0 +1,378 @@
+"""Laws of :mod:`poller.store.erasure`: what goes, what stays, and what is refused that began before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.changes.diff import Snapshot
+from poller.changes.held_versions import HeldVersion
+from poller.changes.plan import Commit, PublishRules, plan
+from poller.clock import Clock
+from poller.control.erasure import RecordMatch, ranges_of
+from poller.errors import ErasureUnknown, Stale
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.erasure import BegunErasure, FeedErasure, erased_between
+from poller.store.feed import FeedStore
+from poller.store.feed_state import HELD_VERSIONS, TOMBSTONES
+from poller.store.keys import ConsumerKeys
+from poller.store.snapshots import SnapshotCodec, name_of
+from poller.store.stream import EntryId
+from tests.store.records import unavailability
+from tests.store.test_feed import FRAME, KEYS, Open, begun, events, opened_by, read, write
+from tests.store.test_snapshot_forms import Permission
+from tests.store.test_snapshot_forms import opened as opened_in_form
+
+PRIVATE = "quite private"
+RAW = unavailability(1, reason=PRIVATE)
+ID = str(json.loads(RAW)["id"])
+OTHERS = [unavailability(number) for number in range(2, 6)]
+OTHER = str(json.loads(OTHERS[0])["id"])
+MATCH = RecordMatch(ID, "id")
+PAIR = ConsumerKeys.of("poller", KEYS.feed, "s")
+
+
+@pytest.fixture
+def opened(store_client: Redis) -> Open:
+    """Opens the feed's store for a process, by its nonce."""
+    return opened_by(store_client)
+
+
+def erasure(client: Redis) -> FeedErasure:
+    return FeedErasure(client, KEYS, clock=Clock())
+
+
+async def begin(client: Redis, match: RecordMatch = MATCH) -> BegunErasure:
+    return await erasure(client).place_tombstone(match.keys, match.delivery_key)
+
+
+async def erase(client: Redis, match: RecordMatch = MATCH) -> tuple[int, int, list[int]]:
+    """Both parts at the snapshot and the stream: events, acknowledged deliveries, sequences."""
+    place = (await begin(client, match)).place
+    parts = [part async for part in erasure(client).erase_events(place, match.sequence)]
+    sequences = [one for part in parts for one in part.sequences]
+    return sum(part.events for part in parts), sum(part.acknowledged for part in parts), sequences
+
+
+async def snapshot(store: FeedStore, key: str = ID) -> Snapshot:
+    return (await store.known([key]))[key]
+
+
+def kinds(published: list[dict[str, object]]) -> list[tuple[str, int, int]]:
+    return [
+        (
+            str(one["type"]).split(".")[-2],
+            int(str(one["sequence"])),
+            cast("Mapping[str, Any]", one["data"])["revision"],
+        )
+        for one in published
+    ]
+
+
+async def test_a_record_leaves_a_tombstone_without_content(store_client: Redis, opened: Open) -> None:
+    """Law: revision and order stay, nothing of the content; no part of the feed counts as lost, and counts fit."""
+    store = opened("a")
+    await write(store, [RAW, *OTHERS])
+    assert (await begun(store)).tombstones == 0  # from now on they are counted by commits
+    found = await begin(store_client)
+    assert (found.snapshots, found.revision, found.number) == (1, 1, 1)
+    state = await begun(store)
+    assert (state.loss, state.sequence, state.kept_records, state.tombstones) == (None, 6, 5, 1)
+    left = await snapshot(store)
+    assert (left.revision, left.sequence, left.raw, left.removed) == (1, 6, b"", True)
+    known = [json.loads(raw)["id"] for raw in OTHERS]
+    assert (await store.absent({*known}, most=9, known=4)).missing == 0
+    assert (await store.absent({*known[1:]}, most=9)).live == 4
+
+
+async def test_a_record_that_comes_back_is_created_with_the_next_revision(store_client: Redis, opened: Open) -> None:
+    """Law: also if it is as it was, and the digests of pages or a delta would call it known."""
+    store = opened("a")
+    await write(store, [RAW, OTHERS[0]])
+    state = await begun(store)
+    await store.commit(Commit(state.generation, state.sequence, page_digests=b"all pages"))
+    assert await erase(store_client) == (1, 0, [1])
+    assert await store.page_digests() is None
+    assert await store.are_stored([ID, OTHER], [RAW, OTHERS[0]]) == [False, True]
+    await write(store, [RAW, OTHERS[0]])
+    assert kinds(await events(store_client)) == [("created", 2, 1), ("created", 4, 2)]
+    assert await erased_between(store_client, KEYS.events, 0, 2) == [1]
+    assert await erased_between(store_client, KEYS.events, 2, 4) == [3]
+
+
+async def test_a_commit_that_was_planned_before_is_refused(store_client: Redis, opened: Open) -> None:
+    """Law: it holds what was erased, so nothing of it is written, and sending it again changes nothing."""
+    store = opened("a")
+    await write(store, [RAW, *OTHERS])
+    state, record = await begun(store), read(unavailability(1, reason="as private"))
+    commit, _ = plan(
+        [record],
+        await store.known([ID]),
+        frame=FRAME,
+        generation=state.generation,
+        sequence=state.sequence,
+        recorded="2026-01-02T03:04:05.678Z",
+        rules=PublishRules(),
+    )
+    await begin(store_client)
+    for _ in range(2):
+        with pytest.raises(Stale):
+            await store.commit(commit)
+    assert (await snapshot(opened("a"))).raw == b""
+    assert len(await events(store_client)) == 5
+
+
+async def test_a_commit_whose_reply_was_lost_is_no_commit_of_after_the_erasure(
+    store_client: Redis, opened: Open
+) -> None:
+    """Law: written and then sent again after the erasure, it is refused: it does not stand as it was written."""
+    store = opened("a")
+    commit = await write(store, [RAW])
+    await begin(store_client)
+    again = opened("a")
+    await begun(again)
+    again._sequence = commit.sequence
+    with pytest.raises(Stale):
+        await again.commit(commit)
+    assert (await snapshot(again)).raw == b""
+
+
+async def test_rounds_and_an_erasure_do_not_lose_each_other(store_client: Redis, opened: Open) -> None:
+    """Law: an erasure is carried out between two commits of a busy feed, which goes on after it."""
+    store = opened("a")
+    await write(store, [RAW, *OTHERS])
+    stop = asyncio.Event()
+
+    async def change() -> int:
+        refused = number = 0
+        while not stop.is_set():
+            try:
+                await write(store, [unavailability(2, reason=f"reason {number}")])
+            except Stale:
+                refused += 1
+            number += 1
+        return refused
+
+    changing = asyncio.create_task(change())
+    for number in range(5):
+        assert (await begin(store_client)).number == number + 1
+    stop.set()
+    assert await changing <= 5
+    published = await events(store_client)
+    numbers = [int(str(one["sequence"])) for one in published]
+    assert numbers == sorted(set(numbers))
+    last = max(numbers)
+    missing = await erased_between(store_client, KEYS.events, 0, last)
+    assert sorted([*numbers, *missing]) == list(range(1, last + 1))
+
+
+async def test_a_feed_that_changed_since_it_was_read_is_read_again(store_client: Redis, opened: Open) -> None:
+    """Law: the tombstone has the sequence number that the erasure takes, and replaces nothing that is newer."""
+    store, one = opened("a"), erasure(store_client)
+    await write(store, [RAW, *OTHERS])
+    for changed in (OTHERS[0], RAW):
+        found = await one._found(MATCH.keys)
+        await write(store, [changed.replace(b"2026-12-24", b"2026-12-25")])
+        assert await one._begun(found, MATCH.keys, MATCH.delivery_key) is None
+        assert not await store_client.exists(KEYS.erased)
+    assert (await begin(store_client)).revision == 2
+
+
+async def test_events_go_and_are_acknowledged_in_each_group(store_client: Redis, opened: Open) -> None:
+    """Law: of the record alone, up to its erasure; no group holds one of them, and none was handed out without content.
+
+    Their numbers are noted as erased.
+    """
+    store = opened("a")
+    await write(store, [RAW, *OTHERS])
+    await write(store, [unavailability(1, reason="second"), unavailability(2, reason="other")])
+    for group in ("sub:s", "foreign"):
+        await store_client.xgroup_create(KEYS.events, group, "0")
+        await store_client.xreadgroup(group, "c", {KEYS.events: ">"}, count=6)
+    assert await erase(store_client) == (2, 4, [1, 6])
+    subjects = [str(one["subject"]) for one in await events(store_client)]
+    assert len(subjects) == 5
+    assert ID not in subjects
+    for group in ("sub:s", "foreign"):
+        assert (await store_client.xpending(KEYS.events, group))["pending"] == 4
+        handed: Any = await store_client.xreadgroup(group, "c", {KEYS.events: "0"})
+        assert all(fields for _, fields in next(iter(dict(handed).values())))
+    assert await erased_between(store_client, KEYS.events, 0, 100) == [1, 6, 8]
+
+
+async def test_what_is_published_after_an_erasure_stays(store_client: Redis, opened: Open) -> None:
+    """Law: an erasure that goes on after the record came back deletes nothing of its new life."""
+    store = opened("a")
+    await write(store, [RAW])
+    place = (await begin(store_client)).place
+    await write(store, [unavailability(1, reason="back")])
+    parts = [part async for part in erasure(store_client).erase_events(place, MATCH.sequence)]
+    assert sum(part.events for part in parts) == 1
+    assert kinds(await events(store_client)) == [("created", 3, 2)]
+
+
+async def test_the_place_comes_after_all_that_was_published(store_client: Redis, opened: Open) -> None:
+    """Law: also where the server's clock is behind the stream's last id."""
+    store = opened("a")
+    await write(store, [RAW])
+    await store_client.xadd(KEYS.events, {"data": "x"}, id="9999999999999-7")
+    await store_client.hset(KEYS.state, "entry", "9999999999999-7")
+    await store_client.xdel(KEYS.events, "9999999999999-7")
+    found = await begin(store_client)
+    assert EntryId.parse(found.place) > EntryId(9999999999999, 7)
+    assert await store_client.xlen(KEYS.events) == 1
+
+
+async def test_a_held_version_is_forgotten(store_client: Redis, opened: Open) -> None:
+    """Law: and counted."""
+    store = opened("a")
+    await write(store, [RAW])
+    state = await begun(store)
+    held = {ID: HeldVersion(b"d"), OTHER: HeldVersion(b"e")}
+    await store.commit(Commit(state.generation, state.sequence, held=held, marks={HELD_VERSIONS: "2"}))
+    assert (await begin(store_client)).held_versions == 1
+    assert (set(await store.held_versions()), (await begun(store)).held_versions) == ({OTHER}, 1)
+
+
+@pytest.mark.parametrize("form", ["1", "1 2", "2"])
+async def test_a_snapshot_of_each_form_is_erased(store_client: Redis, form: str) -> None:
+    """Law: in its own form and at its own place, so that a conversion and earlier versions read the tombstone."""
+    store = opened_in_form(store_client, Permission(given=form == "2"))
+    await write(store, [RAW, *OTHERS])
+    if form == "1 2":
+        await store_client.hset(KEYS.state, cast("Any", b"\xffforms"), form)
+    assert (await begin(store_client)).snapshots == 1
+    found = cast("dict[bytes, bytes]", await store_client.hgetall(KEYS.snapshots))
+    name = name_of(ID) if form == "2" else ID.encode()
+    left = SnapshotCodec().decode(ID, found[name])
+    assert (left.raw, left.removed, bool(found[name][0] & 16)) == (b"", True, form == "2")
+    later = opened_in_form(store_client, Permission(given=True))
+    await write(later, [RAW])
+    assert (await snapshot(later)).revision == 2
+
+
+async def test_both_types_of_an_id_are_erased(store_client: Redis, opened: Open) -> None:
+    """Law: the text and the integer of the same digits go together, because events do not tell them apart."""
+    store = opened("a")
+    await write(store, [b'{"id":"7","n":1}', b'{"id":7,"n":2}', b'{"id":77,"n":3}'])
+    match = RecordMatch("7", "id")
+    assert await erase(store_client, match) == (2, 0, [1, 2])
+    assert {key: one.raw for key, one in (await store.known(["7", "\x017", "\x0177"])).items()} == {
+        "7": b"",
+        "\x017": b"",
+        "\x0177": b'{"id":77,"n":3}',
+    }
+
+
+async def test_erasing_again_changes_no_revision(store_client: Redis, opened: Open) -> None:
+    """Law: so an erasure that was broken off is completed by another one."""
+    store = opened("a")
+    await write(store, [RAW])
+    await begin(store_client)
+    assert await erase(store_client) == (1, 0, [1])
+    left = await snapshot(store)
+    assert (left.revision, left.raw) == (1, b"")
+    assert (await begin(store_client)).snapshots == 0
+    state = await begun(store)
+    assert (state.tombstones, state.loss) == (1, None)
+    assert int(cast("bytes", await store_client.hget(KEYS.state, TOMBSTONES))) == 1
+
+
+async def test_a_damaged_snapshot_is_erased(store_client: Redis, opened: Open) -> None:
+    """Law: whatever stands there goes; the revision is then one that no record has had."""
+    store = opened("a")
+    await write(store, [RAW, *OTHERS])
+    await store_client.hset(KEYS.snapshots, cast("Any", name_of(ID)), b"\xff")
+    assert (await begin(store_client)).snapshots == 1
+    assert ((await snapshot(store)).revision, (await snapshot(store)).raw) == (5, b"")
+
+
+async def test_a_feed_without_state_can_be_erased_from(store_client: Redis) -> None:
+    """Law: where nothing is kept of a feed but its stream, its events go all the same."""
+    event = {"subject": ID, "sequence": "7"}
+    await store_client.xadd(KEYS.events, {"data": json.dumps(event, separators=(",", ":"))})
+    assert await erase(store_client) == (1, 0, [7])
+
+
+def consumer(client: Redis) -> ConsumerStore:
+    return ConsumerStore(
+        client,
+        ConsumerScripts(client),
+        PAIR,
+        events=KEYS.events,
+        subscription="s",
+        nonce="n",
+        lease=timedelta(seconds=60),
+        clock=Clock(),
+    )
+
+
+async def test_a_settlement_of_a_process_that_does_not_know_is_refused(store_client: Redis, opened: Open) -> None:
+    """Law: nothing of it is written until the process has read of the erasure; then the same may be written.
+
+    Who knows is written with it.
+    """
+    await write(opened("a"), [RAW])
+    delivering, store = consumer(store_client), erasure(store_client)
+    assert await delivering.lease.acquire() is None
+    await delivering.settle(Settlement(), now_ms=1)
+    found = await begin(store_client)
+    kept = Settlement(parked={"1-0": b"p"}, letters={"2-0": b"l"})
+    with pytest.raises(ErasureUnknown):
+        await delivering.settle(kept, now_ms=1)
+    assert not await store_client.exists(PAIR.parked, PAIR.letters)
+    assert await store.unaware([PAIR], found.number) == [PAIR]
+    marks = await delivering.erasures()
+    assert marks.places == {ID: EntryId.parse(found.place)}
+    await delivering.settle(kept, now_ms=1)
+    assert await store_client.hgetall(PAIR.parked) == {b"1-0": b"p"}
+    assert await store.unaware([PAIR], found.number) == []
+    await begin(store_client)
+    await store_client.delete(PAIR.lease)
+    assert await store.unaware([PAIR], found.number + 1) == []
+
+
+async def test_marks_of_old_erasures_go(store_client: Redis) -> None:
+    """Law: after a month; the number of the last one stays."""
+    await begin(store_client, RecordMatch("old", "id"))
+    await store_client.hset(KEYS.erased, "record:old", "1-0 1")
+    await begin(store_client)
+    found = cast("dict[bytes, bytes]", await store_client.hgetall(KEYS.erased))
+    assert set(found) == {b"number", f"record:{ID}".encode()}
+    assert found[b"number"] == b"2"
+
+
+def test_quarantined_copies_are_known_by_their_id() -> None:
+    """Law: by the id of a record that can be read, by its text in one that cannot; a short one only as a whole id."""
+    assert MATCH.quarantined(RAW[:-9], b"cut")
+    assert MATCH.quarantined(RAW.replace(ID.encode(), ID.upper().encode()), b"too deep")
+    assert not MATCH.quarantined(OTHERS[0], b"reason")
+    assert MATCH.quarantined(b"\x00\x01", b"snapshot of revision 3 cannot be read: x")
+    short = RecordMatch("7", "id")
+    assert short.quarantined(b'{"id": 7, "x"', b"cut")
+    assert short.quarantined(b'{"id":"7","x"', b"cut")
+    assert not short.quarantined(b'{"id":77,"n":7}', b"x")
+    assert RecordMatch("Müller", "id").quarantined(b'[{"person":"M\\u00fcller"', b"cut")
+
+
+def test_ranges() -> None:
+    """Law: neighbours are one range; many are cut off visibly."""
+    assert ranges_of([]) == ""
+    assert ranges_of([7, 3, 4, 5, 9, 9]) == "3-5,7,9"
+    assert ranges_of(list(range(0, 4000, 2))).endswith(",…")
+
+
+async def test_a_feed_that_is_reset_gives_no_number_twice(store_client: Redis, opened: Open) -> None:
+    """Law: also where its last events were erased, a reset feed goes on from the highest number that it has given."""
+    store = opened("a")
+    await write(store, [OTHERS[0], RAW])
+    assert await erase(store_client) == (1, 0, [2])
+    await store_client.hset(KEYS.state, "anew", "1")
+    await write(store, [OTHERS[0]])
+    assert [number for _, number, _ in kinds(await events(store_client))] == [1, 4]
