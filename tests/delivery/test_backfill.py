@@ -427,6 +427,30 @@ def test_what_is_told_is_cut_as_other_events_are() -> None:
     assert b'"record"' not in bytes(kept.event)
 
 
+def test_nothing_is_told_of_a_record_that_was_erased_meanwhile() -> None:
+    """Law: an erasure ends what was read or told before it; what is read later stands behind its place."""
+    feed, tracker = following_backfill()
+    tracker.take_backfilled(BackfillChunk("b", "3-0", [told("a", 2, feed), told("c", 1, feed)], "further"))
+    tracker.erased = {"a": EntryId(4), "d": EntryId(3)}
+    unit = tracker.queues.claim(most=2)
+    assert [one.key for one in tracker.erased_of(unit)] == ["a"]
+    tracker.take_backfilled(BackfillChunk("b", "3-0", [told("a", 2, feed), told("d", 1, feed)], ""))
+    assert [one.key for one in tracker.queues.claim()] == ["d"]
+
+
+def test_a_told_event_of_an_erased_record_is_neither_scheduled_nor_kept() -> None:
+    """Law: a batch that is refused for an erasure is written without the told event that it would schedule."""
+    feed, tracker = following_backfill()
+    tracker.take_backfilled(BackfillChunk("b", "3-0", [told("a", 2, feed)], ""))
+    tracker.conclude(tracker.queues.claim(), answered(500), now=NOW, clock=0, chance=lambda: 0)
+    draft = tracker.next_batch()
+    assert draft is not None
+    assert list(map(is_backfilled, draft.parked)) == [True]
+    tracker.erased = {"a": EntryId(4)}
+    tracker.without_erased(draft)
+    assert not draft.parked
+
+
 def test_what_is_not_wanted_is_not_told() -> None:
     """Law: filters hold for told events, and a chunk of which nothing is wanted is done at once."""
     feed, tracker = following_backfill(wanted=lambda envelope: envelope.subject != "a")

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
+from msgspec import Raw
 from redis.asyncio import Redis
 
 from poller.clock import Clock
+from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.sinks.base import Outcome, OutcomeKind
 from poller.redis.client import commands
 from poller.store.erasure import FeedErasure
@@ -114,6 +116,15 @@ async def test_a_scheduled_retry_that_the_process_has_read_is_not_sent(valkey: R
         await sink.until(lambda sent: LATER in sent)
         assert sink.sent.count(1) == before
         assert not await valkey.exists(KEYS.letters)
+
+
+async def test_a_scheduled_event_of_a_backfill_is_erased(valkey: Redis) -> None:
+    """Law: a backfilled event that waits for its next attempt goes with its record, if it stands before the place."""
+    begun = await erasure(valkey).place_tombstone(["a"], "a")
+    told = encode(Delivery("a", event=Raw(b"{}"), repeat="b"))
+    await valkey.hset(KEYS.parked, mapping={"1-0+0f": told, f"{LATER}-0+0f": told})
+    assert await erasure(valkey).erase_retries(KEYS, begun.place, lambda _: True) == 1
+    assert await valkey.hkeys(KEYS.parked) == [b"%d-0+0f" % LATER]
 
 
 async def test_a_record_that_comes_back_is_delivered(valkey: Redis) -> None:
