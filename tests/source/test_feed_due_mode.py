@@ -67,5 +67,5 @@ def test_events_say_where_they_come_from(mode: RoundMode) -> None:
 
 
 def test_every_reading_is_a_cause_and_nothing_else_is() -> None:
-    """The causes of the contract are the modes except ``skipped``."""
-    assert {str(mode) for mode in RoundMode} - {"skipped"} == {str(cause) for cause in Cause}
+    """The causes of the contract are the modes except ``skipped``, and ``backfill``, which reads nothing."""
+    assert {str(mode) for mode in RoundMode} - {"skipped"} == {str(cause) for cause in Cause} - {"backfill"}
