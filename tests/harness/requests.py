@@ -61,7 +61,8 @@ def events_of(request: Arrived) -> list[dict[str, Any]]:
 
 def is_backfilled(event: Mapping[str, Any]) -> bool:
     """Whether an event tells what is known of a record: it is in no stream."""
-    return bool(event["data"]["cause"] == "backfill")
+    data = event.get("data")
+    return isinstance(data, dict) and data.get("cause") == "backfill"
 
 
 def told_wrongly(request: Arrived, entries: Mapping[str, bytes]) -> str | None:

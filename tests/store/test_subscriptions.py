@@ -1010,10 +1010,11 @@ def test_settings_that_cannot_be_read_count_as_all_feeds_from_the_earliest(text:
 
 def test_an_outline_is_read_whatever_a_later_version_adds() -> None:
     """Law: unknown keys are ignored, and an unknown start keeps what the stream holds."""
-    found = outline_of(b'{"id":"a","sink":"https://s","feeds":["a/b"],"start":"snapshot","validate":true,"new":[1]}')
-    assert found == SubscriptionOutline("https://s", ("a/b",), "snapshot", handshake=True)
+    found = outline_of(b'{"id":"a","sink":"https://s","feeds":["a/b"],"start":"later","validate":true,"new":[1]}')
+    assert found == SubscriptionOutline("https://s", ("a/b",), "later", handshake=True)
     assert (found.wants("a/b"), found.wants("a/c"), found.is_from_earliest) == (True, False, True)
     assert not outline_of(b'{"sink":"https://s"}').is_from_earliest
+    assert not outline_of(b'{"sink":"https://s","start":"snapshot"}').is_from_earliest
 
 
 @pytest.mark.parametrize("by", ["operator", "sink"])
