@@ -241,7 +241,7 @@ class BackfillProgress:
         return True
 
 
-class ReadEntries(Protocol):
+class ReadProgress(Protocol):
     """The part of :class:`poller.delivery.feed_consumer.EntryReader` that says what was read."""
 
     @property
@@ -359,7 +359,7 @@ class BackfillReader:
             begun = "backfill continues" if stored.at and stored.at != UNREAD else "backfill begins"
             _log.info(begun, **self._where, backfill=stored.id, done=stored.done, total=stored.total)
 
-    def spliced(self, entries: Sequence[Entry], order: ReadEntries) -> Iterator[Sequence[Entry] | BackfillChunk]:
+    def spliced(self, entries: Sequence[Entry], order: ReadProgress) -> Iterator[Sequence[Entry] | BackfillChunk]:
         """What was read, in parts, with the chunk that waits at its place among them.
 
         Args:
@@ -379,7 +379,7 @@ class BackfillReader:
             reach("backfill.queued")
         yield entries[before:]
 
-    async def read(self, order: ReadEntries) -> bool:
+    async def read(self, order: ReadProgress) -> bool:
         """Read the next chunk if there is room. True: there is something to do.
 
         Raises:
@@ -406,7 +406,7 @@ class BackfillReader:
             return 0
         return min(self._limit, left, 1 + room // self._largest)
 
-    async def _read(self, order: ReadEntries, name: str, source: BackfillSource, count: int) -> bool:
+    async def _read(self, order: ReadProgress, name: str, source: BackfillSource, count: int) -> bool:
         progress = self._progress
         position = _position(progress.at)
         if position is None and not await self._may_begin(name):
