@@ -129,6 +129,9 @@ def unwanted_reason(settings: Settings, subscription: SubscriptionSettings, feed
     event_type = f"{configured.type_prefix}.{configured.resource.type_name}.{ChangeKind.CREATED}.v1"
     if subscription.types is not None and not type_test(subscription.types)(event_type):
         return f"types of {subscription.id} do not choose {event_type}, the type of backfilled events of {feed}"
+    when = subscription.when
+    if (when.cause and Cause.BACKFILL not in when.cause) or Cause.BACKFILL in when.not_cause:
+        return f"when of {subscription.id} leaves out events with the cause {Cause.BACKFILL}"
     known = {"specversion": "1.0", "type": event_type, "datacontenttype": "application/json"}
     known["cause"] = Cause.BACKFILL
     if any(_holds(single, known) is False for single in subscription.filters):

@@ -120,6 +120,7 @@ async def test_progress_pause_and_cancellation(poller: Poller, tmp_path: Path, s
         ('feeds = ["acme/contractTypes"]', ("a", FEED), (2, f"a does not subscribe to {FEED}")),
         ('types = ["*.removed.v1"]', ("a",), (2, "types of a do not choose")),
         ('filters = [{ not = { suffix = { type = ".created.v1" } } }]', ("a",), (2, "filters of a let no")),
+        ('when = { not_cause = ["backfill"] }', ("a",), (2, "when of a leaves out events with the cause backfill")),
         ("", ("a",), (1, "was not begun for a yet; poller run does that")),
     ],
 )
