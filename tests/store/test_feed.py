@@ -444,7 +444,7 @@ async def test_the_number_of_dictionaries_that_is_remembered_is_checked(store_cl
     """Law: a mark is refused if a dictionary was added behind the back of a feed at rest; the next round has it."""
     store = await resting(CountedReads(store_client))
     state = await begun(store)
-    await store_client.hset(KEYS.dictionaries, "2", b"written by another")
+    await store_client.hset(KEYS.dictionaries, "3", b"written by another")
     with pytest.raises(Stale):
         await store.commit(Commit(state.generation, state.sequence, marks={"query": "q"}))
     await marked(store, "after")
