@@ -1,6 +1,7 @@
 """The daemon's records over HTTP, as far as a bootstrap needs them: pages, each as of an entry of the stream.
 
-One script reads the end of the stream and the records, so that a page is of one moment, as the daemon's.
+One script reads the end of the stream and the records, so that a page is of one moment, as the daemon's. A page goes on
+behind a name, not at a number: a record that is there all the time is in a page, whatever else is removed.
 """
 
 from __future__ import annotations
@@ -65,16 +66,17 @@ class RecordsApi:
             status, body = 404, {}
         else:
             status = 200
-            body = await self._listed(int(query.get("cursor", ["0"])[0]), headers)
+            body = await self._listed(query.get("cursor", [""])[0], headers)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
 
-    async def _listed(self, first: int, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+    async def _listed(self, after: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         entry, sequence, flat = await self.store.eval(_READ, 3, STREAM, RECORDS, SEQUENCE)
         found = dict(zip(flat[::2], flat[1::2], strict=True))
-        names = sorted(found)[first : first + self.page]
-        if first + self.page < len(found):
-            following = f"/feeds/{FEED}/records?cursor={first + self.page}"
+        rest = sorted(name for name in found if name.decode() > after)
+        names = rest[: self.page]
+        if len(rest) > self.page:
+            following = f"/feeds/{FEED}/records?cursor={names[-1].decode()}"
             headers.append((b"link", f'<{following}>; rel="next"'.encode()))
         records = [
             {"id": name.decode(), "revision": int(found[name]), "record": {"id": name.decode()}, "changed_at": None}

@@ -34,13 +34,13 @@ class Source:
         self.revisions: dict[str, int] = {}
         self.removed: set[str] = set()
 
-    async def change(self, subject: str) -> None:
+    async def change(self, subject: str, *, removes: bool = False) -> None:
         """The next version of a record; at times its removal."""
         self.sequence += 1
         revision = self.revisions[subject] = self.revisions.get(subject, 0) + 1
         event = json.loads(event_of(self.sequence, subject=subject, revision=revision))
         async with self.store.pipeline(transaction=True) as both:
-            if subject not in self.removed and revision > 1 and self.chance.random() < 0.1:
+            if removes or (subject not in self.removed and revision > 1 and self.chance.random() < 0.1):
                 self.removed.add(subject)
                 event["type"] = f"{STEM}.removed.v1"
                 both.hdel(RECORDS, subject)
@@ -50,6 +50,10 @@ class Source:
             both.xadd(STREAM, {"data": json.dumps(event)})
             both.set(SEQUENCE, self.sequence)
             await both.execute()
+
+    async def remove(self, subject: str) -> None:
+        """Remove a record."""
+        await self.change(subject, removes=True)
 
     async def fill(self, count: int) -> None:
         """Records that exist before, of which the stream has lost all events."""
@@ -149,6 +153,20 @@ async def _handle(
                 handled.append(seen(event.result()))
                 if source.chance.random() < dies:
                     raise Died
+
+
+async def test_a_removal_between_two_pages_loses_no_record(server: str, source: Source) -> None:
+    """A record whose events the stream has lost is in a page, also if one of the page before is removed meanwhile."""
+    await source.fill(25)
+    async with (
+        serving(RecordsApi(source.store)) as url,
+        Consumer(server, FEED, "g", "a", bootstrap=True, api=url) as consumer,
+    ):
+        found = [seen(await within(anext(consumer))) for _ in range(5)]
+        await source.remove("K000")
+        found += [seen(await within(anext(consumer))) for _ in range(21)]
+    assert found[0] == ("K000", 1, False)
+    assert sorted(found) == sorted([(f"K{number:03}", 1, False) for number in range(25)] + [("K000", 2, True)])
 
 
 async def test_it_is_done_once_and_goes_on_where_it_was(server: str, source: Source) -> None:
