@@ -243,6 +243,55 @@ async def test_answers_that_pass_are_waited_for_and_a_lost_page_begins_again(ser
     assert [path for path in api.asked if path.startswith("/feeds") and "cursor" not in path] == [api.asked[0]] * 3
 
 
+async def test_a_page_arrives_although_its_caller_is_cancelled(server: str, source: Source) -> None:
+    """A caller that is cancelled sooner than a page takes gets it all the same, asked for once; none outlives the block."""
+    await source.fill(3)
+    api = RecordsApi(source.store)
+    async with serving(api) as url:
+        api.may_answer.clear()
+        async with Consumer(server, FEED, "g", "a", bootstrap=True, api=url) as consumer:
+            for number in range(3):
+                async with waiting(consumer):
+                    await until(lambda: api.asked or None, f"the page, attempt {number}")
+            api.may_answer.set()
+            await until(lambda: _is_fetched() or None, "the page")
+            found = [seen(await within(anext(consumer)))[0] for _ in range(3)]
+        assert sorted(found) == ["K000", "K001", "K002"]
+        assert len(api.asked) == 1
+        api.may_answer.clear()
+        async with Consumer(server, FEED, "h", "a", bootstrap=True, api=url) as consumer, waiting(consumer):
+            await until(lambda: len(api.asked) > 1 or None, "a page that does not come")
+        assert not _fetches()
+        api.may_answer.set()
+
+
+def _fetches() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == f"a page of {FEED}"]
+
+
+def _is_fetched() -> bool:
+    return not _fetches()
+
+
+async def test_a_page_that_waited_too_long_is_asked_for_again(server: str, source: Source) -> None:
+    """A page is not handed out after what was read while nothing waited for it, as by a read whose answer was lost."""
+    await source.fill(25)
+    api = RecordsApi(source.store)
+    async with serving(api) as url, Consumer(server, FEED, "g", "a", bootstrap=True, api=url) as consumer:
+        found = [seen(await within(anext(consumer))) for _ in range(10)]
+        api.may_answer.clear()
+        async with waiting(consumer):
+            await until(lambda: len(api.read) > 1 or None, "the second page")
+        await source.change("K015")
+        read: Any = await source.store.xreadgroup("g", "a", {STREAM: ">"})
+        await source.store.hset(STATE, "read", read[0][1][0][0])
+        api.may_answer.set()
+        found += [seen(await within(anext(consumer))) for _ in range(16)]
+    assert fallen(found) == []
+    assert [one for one in found if one[0] == "K015"] == [("K015", 2, False)] * 2
+    assert len(api.asked) == 4
+
+
 async def test_a_refusal_says_what_to_do(server: str, source: Source) -> None:
     """A missing token, and an unknown feed, are errors that name the remedy and no secret."""
     await source.fill(3)
