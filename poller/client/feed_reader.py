@@ -17,8 +17,8 @@ to time what others have left.
   at the server.
 - Exclusive: entries are handed out and acknowledged in the order of the stream, so per record no revision falls.
 - Each event that is missing in the sequence is reported once it is known to be missing, before the next event.
-- A page of a bootstrap is handed out directly after the last entry that it contains. It is fetched by a task of its own,
-  one at a time, which is over when the reader is closed.
+- A page of a bootstrap is handed out directly after the last entry that it contains. It is fetched by a task of its
+  own, one at a time, which is over when the reader is closed.
 """
 
 from __future__ import annotations

@@ -143,9 +143,8 @@ class RecordPages:
             records = tuple(map(_record, found["records"]))
             entry, sequence = str(found["as_of"]["entry"]), int(found["as_of"]["sequence"])
         except (ValueError, KeyError, TypeError):
-            raise BootstrapRefused(
-                f"{self._api}{link} answers no page of records that this version reads: check api=, or update the daemon"
-            ) from None
+            why = "answers no page of records that this version reads: check api=, or update the daemon"
+            raise BootstrapRefused(f"{self._api}{link} {why}") from None
         following = response.links.get("next", {}).get("url", "")
         if following:
             path = response.url.join(following).raw_path.decode()  # without the host: the token goes to none but that

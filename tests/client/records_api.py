@@ -65,13 +65,14 @@ class RecordsApi:
         self.asked.append(f"{path}?{scope['query_string'].decode()}")
         given = dict(scope["headers"]).get(b"authorization", b"").decode()
         headers: list[tuple[bytes, bytes]] = []
+        body: dict[str, Any] = {}
         if self.token and given != f"Bearer {self.token}":
-            status, body = 401, {}
+            status = 401
         elif self.answers:
-            status, body = self.answers.pop(0), {}
+            status = self.answers.pop(0)
             headers.append((b"retry-after", b"1"))
         elif path != f"/feeds/{FEED}/records":
-            status, body = 404, {}
+            status = 404
         else:
             status = 200
             body = await self._listed(query.get("cursor", [""])[0], headers)

@@ -244,7 +244,7 @@ async def test_answers_that_pass_are_waited_for_and_a_lost_page_begins_again(ser
 
 
 async def test_a_page_arrives_although_its_caller_is_cancelled(server: str, source: Source) -> None:
-    """A caller that is cancelled sooner than a page takes gets it all the same, asked for once; none outlives the block."""
+    """A caller that is cancelled sooner than a page takes gets it, asked for once; none outlives the block."""
     await source.fill(3)
     api = RecordsApi(source.store)
     async with serving(api) as url:
