@@ -12,7 +12,7 @@
   One whose body raises, or is left by ``break`` or ``return``, is not acknowledged and comes again.
 - At least once: what is not acknowledged comes again, to this member or, after its lease, to another one.
 - One batch of one feed is in memory at a time, and one page of records during a bootstrap.
-- A cancelled ``anext`` loses nothing and may be followed by another.
+- A cancelled ``anext`` loses nothing and may be followed by another. The page that it waited for goes on being fetched.
 - The store may be away, fail over, or lose its scripts or the group: the iterator waits, logs it once, and goes on.
 """
 
@@ -176,8 +176,10 @@ class Consumer:
                 async with asyncio.timeout(_GOODBYE_SECONDS):
                     for reader in self._readers:
                         await reader.settle()
-                        await reader.aclose()
+                        await reader.release()
         finally:
+            for reader in self._readers:
+                await reader.aclose()
             self._readers, self._current, self._at_hand = [], None, None
             await self._client.aclose()
             await self._waiting.aclose()

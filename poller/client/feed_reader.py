@@ -17,7 +17,8 @@ to time what others have left.
   at the server.
 - Exclusive: entries are handed out and acknowledged in the order of the stream, so per record no revision falls.
 - Each event that is missing in the sequence is reported once it is known to be missing, before the next event.
-- A page of a bootstrap is handed out directly after the last entry that it contains.
+- A page of a bootstrap is handed out directly after the last entry that it contains. It is fetched by a task of its
+  own, one at a time, which is over when the reader is closed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ from poller.client.group_store import (
     StreamEntry,
 )
 from poller.client.record_pages import (
-    EventStem,
     ListedRecord,
     PagesExpired,
     PagesUnavailable,
@@ -289,8 +289,11 @@ class FeedReader:
     async def mark_reported(self, gap: Gap, *, lasting: bool) -> None:
         """Note that a gap was reported; ``lasting``: also for after a restart."""
 
-    async def aclose(self) -> None:
+    async def release(self) -> None:
         """Let another member go on."""
+
+    async def aclose(self) -> None:
+        """End what goes on beside."""
 
     # What the two kinds do differently.
 
@@ -340,6 +343,8 @@ class ExclusiveReader(FeedReader):
     _bootstrap: bool = False
     _link: str = ""
     _page: SnapshotPage | None = None
+    _fetching: asyncio.Task[SnapshotPage] | None = None
+    _fetched_link: str = ""
     _later: list[HandedEvent | Gap] = field(default_factory=list)
     _reported: str = ""
     _reported_to: int | None = None
@@ -366,11 +371,19 @@ class ExclusiveReader(FeedReader):
         """Note that another member may have all that was read, and report what is missing."""
         super().lose()
         self._reported_to = None
+        self._drop_page()
 
-    async def aclose(self) -> None:
+    async def release(self) -> None:
         """Release the lease."""
         if self._held_until:
             await self.store.release()
+
+    async def aclose(self) -> None:
+        """Fetch no page any more, and close the connections to the daemon."""
+        fetching = self._fetching
+        self._drop_page()
+        if fetching is not None:
+            await asyncio.wait([fetching])
         if self.pages is not None:
             await self.pages.aclose()
 
@@ -510,9 +523,11 @@ class ExclusiveReader(FeedReader):
 
     async def _fetch(self, link: str) -> SnapshotPage | None:
         """A page; None: it is to be asked for later."""
-        pages = cast("RecordPages", self.pages)
         try:
-            page = await pages.page(link or pages.first)
+            page = await self._fetched(link)
+            if self._known and order(page.entry) < order(self._known):  # more was read while nothing waited for it
+                self._drop_page()
+                page = await self._fetched(link)
         except PagesExpired:
             _log.info("%s: the records are read from the first page again", self.feed)
             await self.store.note_records({}, state={"page": ""}, begins_page=True)
@@ -525,6 +540,26 @@ class ExclusiveReader(FeedReader):
             self.due = clock() + error.wait
             return None
         return page
+
+    async def _fetched(self, link: str) -> SnapshotPage:
+        """The page of a link, by a task of its own, which goes on where this one is cancelled."""
+        if self._fetching is None or self._fetched_link != link:
+            self._drop_page()
+            pages = cast("RecordPages", self.pages)
+            self._fetching = asyncio.create_task(pages.page(link or pages.first), name=f"a page of {self.feed}")
+            self._fetching.add_done_callback(_seen)
+            self._fetched_link = link
+        fetching = self._fetching
+        try:
+            return await asyncio.shield(fetching)
+        except Exception:
+            self._drop_page()
+            raise
+
+    def _drop_page(self) -> None:
+        fetching, self._fetching = self._fetching, None
+        if fetching is not None:
+            fetching.cancel()
 
     async def _spliced(self, items: list[HandedEvent | Gap], page: SnapshotPage) -> list[HandedEvent | Gap]:
         """The stream up to the page, then the page; what comes later is kept for after it."""
@@ -542,18 +577,17 @@ class ExclusiveReader(FeedReader):
         return before
 
     async def _records(self, page: SnapshotPage) -> list[HandedEvent]:
-        pages = cast("RecordPages", self.pages)
         handled = await self.store.revisions()
-        stem = await self._stem(pages)
         return [
             HandedEvent(event, self, self.tenure, "", record.sequence, record)
-            for record, event in pages.events(page, stem)
+            for record, event in RecordPages.events(page)
             if handled.get(record.digest, -1) < record.revision and record.key not in self.unsettled
         ]
 
     async def _turn(self, page: SnapshotPage, before: Sequence[HandedEvent]) -> None:
         """Go on to the next page; this is stored once all that was handed out before it is acknowledged."""
         self._link, self._page, self._bootstrap = page.following, None, bool(page.following)
+        self._drop_page()
         if before:
             before[-1].turns_to = page.following
             return
@@ -570,11 +604,6 @@ class ExclusiveReader(FeedReader):
         await self.store.note_records({}, state=state, begins_page=True)
         if not following:
             _log.info("%s: the bootstrap is complete", self.feed)
-
-    async def _stem(self, pages: RecordPages) -> EventStem:
-        newest = await self.store.newest_event()
-        found = self._handed("", newest) if newest is not None else None
-        return await pages.stem(None if found is None else found.event)
 
     # Acknowledging.
 
@@ -695,6 +724,12 @@ def order(entry: str) -> tuple[int, int]:
     """An entry's id as it is compared."""
     milliseconds, _, number = entry.partition("-")
     return int(milliseconds), int(number or 0)
+
+
+def _seen(fetching: asyncio.Task[SnapshotPage]) -> None:
+    """Take the error of a fetch that nothing waits for."""
+    if not fetching.cancelled():
+        fetching.exception()
 
 
 def _sequence(event: CloudEvent) -> int | None:

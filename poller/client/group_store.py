@@ -252,11 +252,6 @@ class GroupStore:
         found = await self._client.xrange(self.events, count=1)
         return found[0][0].decode() if found else ""
 
-    async def newest_event(self) -> bytes | None:
-        """The event of the stream's newest entry."""
-        found = await self._client.xrevrange(self.events, count=1)
-        return cast("bytes | None", found[0][1].get(b"data")) if found else None
-
     async def forget(self) -> None:
         """Destroy the group, and delete what is kept of it.
 

@@ -7,13 +7,15 @@ came before is contained in the page, what comes later is newer.
 **Invariants**
 
 - A page is kept in memory alone, and one at a time: after an interruption it is asked for again, as of a later entry.
-- The same revision of a record gives an event with the same id, whenever it is read.
+- The same revision of a record gives an event with the same id, type and source as a backfill by the daemon: they are
+  the daemon's.
 - The token is sent to the host of ``api`` and to no other.
 - httpx is imported when the first page is asked for, not before.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +27,8 @@ from urllib.parse import quote, urlsplit
 from cloudevents.core.v1.event import CloudEvent
 
 PAGE_RECORDS: Final = 200
-_TIMEOUT_SECONDS: Final = 60.0
+_TIMEOUT_SECONDS: Final = 60.0  # without a byte
+_LONGEST_SECONDS: Final = 300.0  # for a page
 _FIRST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 60.0
 _GONE: Final = 410
@@ -55,13 +58,25 @@ class PagesUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ListedRecord:
-    """A record of a page: its id as text, its revision, its content and when that was noticed (RFC 3339)."""
+    """A record of a page.
+
+    Attributes:
+        subject: its id as text.
+        revision: of its last event.
+        sequence: likewise.
+        content: as received.
+        event_id: of the event of a backfill with this revision.
+        source: likewise.
+        type: likewise.
+    """
 
     subject: str
     revision: int
+    sequence: int
     content: Any
-    changed_at: str | None
-    sequence: int | None
+    event_id: str
+    source: str
+    type: str
 
     @property
     def digest(self) -> str:
@@ -93,14 +108,6 @@ class SnapshotPage:
     following: str
 
 
-@dataclass(frozen=True, slots=True)
-class EventStem:
-    """What all created events of a feed have in common."""
-
-    type: str
-    source: str
-
-
 class RecordPages:
     """The pages of one feed."""
 
@@ -110,7 +117,6 @@ class RecordPages:
         self._feed = feed
         self._token = token
         self._client: Any = None
-        self._stem: EventStem | None = None
 
     @property
     def first(self) -> str:
@@ -137,35 +143,20 @@ class RecordPages:
             records = tuple(map(_record, found["records"]))
             entry, sequence = str(found["as_of"]["entry"]), int(found["as_of"]["sequence"])
         except (ValueError, KeyError, TypeError):
-            raise BootstrapRefused(f"{self._api}{link} answers no page of records: check api=") from None
+            why = "answers no page of records that this version reads: check api=, or update the daemon"
+            raise BootstrapRefused(f"{self._api}{link} {why}") from None
         following = response.links.get("next", {}).get("url", "")
         if following:
             path = response.url.join(following).raw_path.decode()  # without the host: the token goes to none but that
             following = path.removeprefix(urlsplit(self._api).path)
         return SnapshotPage(link, entry, sequence, records, following)
 
-    async def stem(self, newest: CloudEvent | None) -> EventStem:
-        """Type and source of created events: as the daemon's AsyncAPI document and the stream say.
-
-        Args:
-            newest: the newest event of the feed; None: there is none.
-        """
-        if self._stem is None:
-            document = (await self._answer("/asyncapi.json")).json()
-            channels = document.get("channels", {}).values()
-            names = [name for one in channels if one.get("title") == self._feed for name in one.get("messages", {})]
-            created = [name for name in names if name.endswith(".created.v1")]
-            if not created:
-                raise BootstrapRefused(f"{self._api}/asyncapi.json does not describe {self._feed}: check api=")
-            source = newest.get_source() if newest is not None else f"{self._api}/feeds/{quote(self._feed)}"
-            self._stem = EventStem(created[0], source)
-        return self._stem
-
-    def events(self, page: SnapshotPage, stem: EventStem) -> Iterator[tuple[ListedRecord, CloudEvent]]:
+    @staticmethod
+    def events(page: SnapshotPage) -> Iterator[tuple[ListedRecord, CloudEvent]]:
         """The records of a page, each with its event."""
         now = datetime.now(UTC)
         for record in page.records:
-            yield record, backfilled(self._feed, record, stem, now=now)
+            yield record, backfilled(record, now=now)
 
     async def _answer(self, link: str) -> Any:
         import httpx  # noqa: PLC0415 -- a quarter of a second that other consumers need not wait for
@@ -176,8 +167,9 @@ class RecordPages:
             )
             self._client = httpx.AsyncClient(headers=headers, timeout=_TIMEOUT_SECONDS, trust_env=False)
         try:
-            response = await self._client.get(f"{self._api}{link}")
-        except httpx.TransportError as error:
+            async with asyncio.timeout(_LONGEST_SECONDS):
+                response = await self._client.get(f"{self._api}{link}")
+        except (httpx.TransportError, TimeoutError) as error:
             raise PagesUnavailable(f"{self._api}: {str(error) or type(error).__name__}", _FIRST_WAIT) from None
         status = response.status_code
         if status == _OK:
@@ -189,48 +181,44 @@ class RecordPages:
         raise PagesUnavailable(f"{self._api}: HTTP {status}", _wait(response.headers.get("retry-after", "")))
 
 
-def backfilled(feed: str, record: ListedRecord, stem: EventStem, *, now: datetime) -> CloudEvent:
+def backfilled(record: ListedRecord, *, now: datetime) -> CloudEvent:
     """The event of a record that is there: created, with the cause ``backfill``."""
-    digest = blake2b(f"backfill\0{feed}\0{record.subject}\0{record.revision}\0".encode(), digest_size=16)
-    digest.update(json.dumps(record.content, sort_keys=True, separators=(",", ":")).encode())
     attributes: dict[str, Any] = {
         "specversion": "1.0",
-        "id": digest.hexdigest(),
-        "source": stem.source,
-        "type": stem.type,
+        "id": record.event_id,
+        "source": record.source,
+        "type": record.type,
         "subject": record.subject,
-        "time": _moment(record) or now,
+        "time": _modified(record) or now,
         "recordedtime": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "sequence": f"{record.sequence:020d}",
         "partitionkey": record.subject,
         "datacontenttype": "application/json",
         "cause": "backfill",
     }
-    if record.sequence is not None:
-        attributes["sequence"] = f"{record.sequence:020d}"
     return CloudEvent(attributes, {"record": record.content, "revision": record.revision, "cause": "backfill"})
 
 
 def _record(found: Mapping[str, Any]) -> ListedRecord:
-    sequence = found.get("sequence")
+    event = found["event"]
     return ListedRecord(
         str(found["id"]),
         int(found["revision"]),
+        int(found["sequence"]),
         found["record"],
-        found.get("changed_at"),
-        None if sequence is None else int(sequence),
+        str(event["id"]),
+        str(event["source"]),
+        str(event["type"]),
     )
 
 
-def _moment(record: ListedRecord) -> datetime | None:
-    modified = record.content.get("lastModifiedAt") if isinstance(record.content, dict) else None
-    for text in (modified, record.changed_at):
-        try:
-            moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-        except ValueError:
-            continue
-        if moment is not None and moment.tzinfo is not None:
-            return moment
-    return None
+def _modified(record: ListedRecord) -> datetime | None:
+    text = record.content.get("lastModifiedAt") if isinstance(record.content, dict) else None
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.tzinfo is not None else None
 
 
 def _wait(text: str) -> float:

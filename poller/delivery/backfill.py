@@ -63,6 +63,14 @@ class SnapshotSource(Protocol):
         ...
 
 
+class EventIdentity(msgspec.Struct, frozen=True):
+    """The CloudEvents attributes that identify an event, and its type."""
+
+    id: str
+    source: str
+    type: str
+
+
 class BackfillSource:
     """The records of a feed, and their events."""
 
@@ -71,6 +79,7 @@ class BackfillSource:
         self.scan = records.scan
         self._feed = feed
         self._read = record_reader(feed.id_field)
+        self._type_stem = f"{feed.type_prefix}.{feed.resource.type_name}"
         self._frames: OrderedDict[tuple[str, str], EventFrame] = OrderedDict()
 
     def event(self, record: StoredRecord, *, generation: str, recorded: str) -> bytes:
@@ -81,14 +90,25 @@ class BackfillSource:
             generation: of the feed.
             recorded: when the record was read, from :func:`~poller.clock.rfc3339`.
         """
+        change, path = self._created(record)
+        frame = self._frame(generation, path)
+        return frame.encode(change, event_id=frame.event_id(change), sequence=record.sequence, recorded=recorded)
+
+    def identity(self, record: StoredRecord, *, generation: str) -> EventIdentity:
+        """What identifies that event, for a client that makes it."""
+        change, path = self._created(record)
+        event_id = self._frame(generation, path).event_id(change)
+        return EventIdentity(event_id, self._feed.event_source + path, f"{self._type_stem}.{change.kind}.v1")
+
+    def _created(self, record: StoredRecord) -> tuple[Change, str]:
+        """The change that the event is of, and the path of the listing that holds the record."""
         found = self._read(record.raw)
         modified, qualification = (found.modified, found.qualification) if isinstance(found, Record) else (None, None)
         form = canonical(record.raw)
         change = Change(
             ChangeKind.CREATED, record.key, record.subject, modified, record.raw, form, None, (), record.revision
         )
-        frame = self._frame(generation, self._feed.resource.listing_path(qualification))
-        return frame.encode(change, event_id=frame.event_id(change), sequence=record.sequence, recorded=recorded)
+        return change, self._feed.resource.listing_path(qualification)
 
     def _frame(self, generation: str, path: str) -> EventFrame:
         known = self._frames.get((generation, path))
@@ -98,7 +118,7 @@ class BackfillSource:
             feed=self._feed.id,
             generation=generation,
             source=self._feed.event_source + path,
-            type_stem=f"{self._feed.type_prefix}.{self._feed.resource.type_name}",
+            type_stem=self._type_stem,
             cause=Cause.BACKFILL,
         )
         if len(self._frames) > _FRAMES:

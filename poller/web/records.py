@@ -33,6 +33,7 @@ from poller.clock import Clock
 from poller.control.erasure import RecordErasure, RecordStillThere
 from poller.control.record_history import RecordEvent, RecordHistory
 from poller.control.records import FeedRecords, RecordLine, RecordUnknown, line_of, on_one_line, rfc3339_seconds
+from poller.delivery.backfill import BackfillSource, EventIdentity
 from poller.errors import Converting, StoreError, StoreUnavailable
 from poller.http.server import ResponseAborted
 from poller.lifecycle import ended
@@ -61,7 +62,6 @@ _RECORDS: Final = "/feeds/{source}/{name}/records"
 _FULL_AGAIN: Final = "10"
 _CONVERTED_AGAIN: Final = "5"
 _PAGE_BYTES: Final = 512 * 1024  # packed, about
-_PASSED_OVER: Final = 20  # parts of a list without a live record, for one page
 _SENT_BYTES: Final = 32 * 1024  # at a time
 _STORE_SECONDS: Final = 30.0  # that a stream waits for a store that is away
 _STORE_AGAIN: Final = 0.5
@@ -78,18 +78,30 @@ _log = structlog.get_logger("poller.web")
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class ListedRecord(RecordLine, frozen=True):
+    """A record on a page.
+
+    Attributes:
+        sequence: of its last event; 0: it had none.
+        event: what identifies the event of a backfill with this revision.
+    """
+
+    sequence: int
+    event: EventIdentity
+
+
 class RecordPage(msgspec.Struct, frozen=True):
     """A page of records.
 
     Attributes:
-        as_of: when it was read. A client that reads all pages, and then the events after the first one's, misses
-            nothing.
+        as_of: when it was read, all in one step: the last event of each record that is on it is not after that entry. A
+            client that reads all pages, and then the events after the first one's, misses nothing.
         records: those that are not removed, in no order. There may be a few more than the limit, or fewer, or none
             before the last page.
     """
 
     as_of: AsOf
-    records: list[RecordLine]
+    records: list[ListedRecord]
 
 
 class CurrentRecord(msgspec.Struct, frozen=True):
@@ -376,11 +388,7 @@ async def _page(request: Request, records: FeedRecords) -> ListContent:
         StoreError: likewise.
     """
     limit, position = span_of(request).limit, _position(request)
-    first = chunk = await records.reader.scan(position, count=limit, size=_PAGE_BYTES)
-    for _ in range(_PASSED_OVER):
-        if chunk.restarted or chunk.live or chunk.next is None:
-            break
-        chunk = await records.reader.scan(chunk.next, count=limit, size=_PAGE_BYTES)
+    chunk = await records.reader.scan(position, count=limit, size=_PAGE_BYTES)
     if chunk.restarted:
         raise RequestRefused(
             410,
@@ -390,9 +398,9 @@ async def _page(request: Request, records: FeedRecords) -> ListContent:
     links = [_link(request, {"limit": limit}, "first")]
     if chunk.next is not None:
         links.insert(0, _link(request, {"limit": limit, "cursor": str(chunk.next)}, "next"))
-    digest = blake2b(f"{first.as_of}\0{chunk.next}\0{chunk.digest()}".encode(), digest_size=16)
+    digest = blake2b(f"{chunk.as_of}\0{chunk.next}\0{chunk.digest()}".encode(), digest_size=16)
     headers = {"content-type": JSON, "link": ", ".join(links), "etag": f'"{digest.hexdigest()}"'}
-    return ListContent(headers, _page_parts(first.as_of, chunk))
+    return ListContent(headers, _page_parts(BackfillSource(records.feed, records.reader), chunk))
 
 
 def _position(request: Request) -> ScanPosition | None:
@@ -406,13 +414,19 @@ def _position(request: Request) -> ScanPosition | None:
         raise RequestRefused(422, f"cursor: {_CURSOR}", errors=[wrong]) from None
 
 
-async def _page_parts(as_of: AsOf, chunk: RecordChunk) -> AsyncGenerator[bytes]:
-    yield b'{"as_of":%b,"records":[' % _encode(as_of)
+async def _page_parts(source: BackfillSource, chunk: RecordChunk) -> AsyncGenerator[bytes]:
+    yield b'{"as_of":%b,"records":[' % _encode(chunk.as_of)
     separator = b""
-    for part in _joined((_encode(line_of(record)) for record in chunk.records), b","):
+    listed = (_encode(_listed(source, record, chunk.generation)) for record in chunk.records)
+    for part in _joined(listed, b","):
         yield separator + part
         separator = b","
     yield b"]}\n"
+
+
+def _listed(source: BackfillSource, record: StoredRecord, generation: str) -> ListedRecord:
+    line, event = line_of(record), source.identity(record, generation=generation)
+    return ListedRecord(line.id, line.revision, line.record, line.changed_at, record.sequence, event)
 
 
 async def _whole(records: FeedRecords, clock: Clock) -> ListContent:

@@ -50,7 +50,9 @@ async def play_control(control: Control, directory: Path, seed: int, *, times: i
     again with other strikes, up to :data:`_CHAPTERS` times. A correct program passes all of them.
     """
     commands = (("tests.harness.naive", control.first), _DISPATCHER)
-    cast = Cast(commands, (Wish("one", signed=False),), receiver=False, removals=False, commits=b"XADD")
+    cast = Cast(
+        commands, (Wish("one", signed=False),), receiver=False, consumers=False, removals=False, commits=b"XADD"
+    )
     fault = replace(FAULTS[control.fault], row=control.row, patience=_PATIENCE)
     again = 0
     while True:

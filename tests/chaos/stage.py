@@ -18,6 +18,7 @@ from tests.chaos.lasting import LastingStore
 from tests.chaos.outcome import Outcome
 from tests.harness.after_loss import judge_after_loss
 from tests.harness.cluster import Cluster
+from tests.harness.consumed import GROUP
 from tests.harness.sentinels import Sentinels
 from tests.harness.subscribed import SECRET, Wish
 from tests.harness.waiting import Deadline, strain, unless, until
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tests.chaos.plan import Strike
     from tests.chaos.replicas import Replicas
     from tests.harness.checker import Verdict
+    from tests.harness.consumed import ConsumerGroup
     from tests.harness.delivered import Deliveries
     from tests.harness.processes import Daemon
     from tests.harness.received import ReceiverProcess
@@ -66,6 +68,7 @@ class Cast:
         commands: what each process runs.
         wishes: the subscriptions.
         receiver: whether a receiver of the client library subscribes, too.
+        consumers: whether a group of the client library reads the streams.
         removals: whether the load removes records.
         commits: a text that only the commands of a commit contain.
     """
@@ -73,6 +76,7 @@ class Cast:
     commands: Sequence[Sequence[str]] = (_POLLER, _POLLER)
     wishes: Sequence[Wish] = WISHES
     receiver: bool = True
+    consumers: bool = True
     removals: bool = True
     commits: bytes = b"}:rejected"  # the only script that names it is the commit
 
@@ -99,6 +103,7 @@ class Stage:
         wires: the wires before store, source and sinks that the fault needs.
         proxy: the proxy before the store that reads commands, if the fault needs it.
         receiver: a receiver of the client library, if one subscribes.
+        consumers: a group of the client library, if one reads.
         begun: the size of the store's log at the start, in bytes.
         remarks: findings during the chapter.
         begun_anew: the feeds whose data the store has lost: each has a new baseline, which no sink should get.
@@ -113,6 +118,7 @@ class Stage:
     wires: Mapping[str, Wire]
     proxy: Proxy | None
     receiver: ReceiverProcess | None = None
+    consumers: ConsumerGroup | None = None
     begun: int = 0
     remarks: list[str] = field(default_factory=list)
     begun_anew: set[str] = field(default_factory=set)
@@ -186,6 +192,7 @@ class Stage:
             sinks = {wish.sink: await self._after_loss(wish) for wish in self.scene.wishes}
         self.remarks += self.replicas.strayed() + await told_secrets(self)
         self.remarks += await self._handled(deadline, in_order=not fault.loses_writes)
+        self.remarks += await self._consumed(deadline, after_loss=fault.loses_writes)
         for wish in () if self.begun_anew else self.scene.wishes:
             told = await self.scene.told_by(wish, upto)
             if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:
@@ -210,6 +217,17 @@ class Stage:
             await self.rest(_LOOK)
         remarks = [f"{RECEIVED} has not handled {event_id}" for event_id in missing()]
         return remarks + self.receiver.remarks(RECEIVED, streams, in_order=in_order)
+
+    async def _consumed(self, deadline: Deadline, *, after_loss: bool) -> list[str]:
+        """What is wrong with the group of the client library, once it has all events or the deadline has passed."""
+        if self.consumers is None:
+            return []
+        streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
+        missing = partial(self.consumers.missing, GROUP, streams)
+        while deadline.left > 0 and missing():
+            await self.rest(_LOOK)
+        remarks = [f"{GROUP} has not handled {event_id}" for event_id in missing()]
+        return remarks + self.consumers.wrong(streams, after_loss=after_loss)
 
     async def _after_loss(self, wish: Wish) -> Deliveries:
         log = list(self.scene.sinks.of(wish.sink))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -17,11 +18,13 @@ from tests.chaos.load import Load
 from tests.chaos.replicas import Replicas
 from tests.chaos.stage import EMBEDDED, MOODS, RECEIVED, TTL, Cast, Served, Stage, heard
 from tests.harness.cluster import cluster
+from tests.harness.consumed import consumed
 from tests.harness.processes import daemon
 from tests.harness.received import received
 from tests.harness.scene import RESOURCES
 from tests.harness.sentinels import sentinels
 from tests.harness.subscribed import SECRET, Wish, subscribed
+from tests.harness.waiting import strain
 from tests.harness.wire import wired
 from tests.proxy import proxied
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.fault import Fault, Setting
     from tests.chaos.plan import Chapter
+    from tests.harness.consumed import ConsumerGroup
     from tests.harness.processes import Daemon
     from tests.harness.received import ReceiverProcess
     from tests.harness.wire import Wire
@@ -87,7 +91,8 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         await replicas.open()
         await replicas.at_work()
         load.start()
-        yield Stage(directory, cast, scene, replicas, load, served, wires, proxy, receiver)
+        consumers = _consumers(stack, chapter, directory, ways.get("store", url)) if cast.consumers else None
+        yield Stage(directory, cast, scene, replicas, load, served, wires, proxy, receiver, consumers)
 
 
 def _receiver(stack: AsyncExitStack, chapter: Chapter, directory: Path, config: Path) -> ReceiverProcess:
@@ -96,6 +101,13 @@ def _receiver(stack: AsyncExitStack, chapter: Chapter, directory: Path, config: 
     table = Wish(RECEIVED).table(directory / "secret", receiver.url, "2s")
     config.write_text(config.read_text() + table)
     return receiver
+
+
+def _consumers(stack: AsyncExitStack, chapter: Chapter, directory: Path, url: str) -> ConsumerGroup:
+    """A group of the client library that reads all feeds."""
+    feeds, lease = [f"acme/{resource}" for resource in RESOURCES], timedelta(seconds=TTL * strain())
+    ledger = directory / "consumed"
+    return stack.enter_context(consumed(ledger, store=url, feeds=feeds, lease=lease, seed=chapter.seed))
 
 
 async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> Served | None:

@@ -34,13 +34,13 @@ class Source:
         self.revisions: dict[str, int] = {}
         self.removed: set[str] = set()
 
-    async def change(self, subject: str) -> None:
+    async def change(self, subject: str, *, removes: bool = False) -> None:
         """The next version of a record; at times its removal."""
         self.sequence += 1
         revision = self.revisions[subject] = self.revisions.get(subject, 0) + 1
         event = json.loads(event_of(self.sequence, subject=subject, revision=revision))
         async with self.store.pipeline(transaction=True) as both:
-            if subject not in self.removed and revision > 1 and self.chance.random() < 0.1:
+            if removes or (subject not in self.removed and revision > 1 and self.chance.random() < 0.1):
                 self.removed.add(subject)
                 event["type"] = f"{STEM}.removed.v1"
                 both.hdel(RECORDS, subject)
@@ -50,6 +50,10 @@ class Source:
             both.xadd(STREAM, {"data": json.dumps(event)})
             both.set(SEQUENCE, self.sequence)
             await both.execute()
+
+    async def remove(self, subject: str) -> None:
+        """Remove a record."""
+        await self.change(subject, removes=True)
 
     async def fill(self, count: int) -> None:
         """Records that exist before, of which the stream has lost all events."""
@@ -151,6 +155,20 @@ async def _handle(
                     raise Died
 
 
+async def test_a_removal_between_two_pages_loses_no_record(server: str, source: Source) -> None:
+    """A record whose events the stream has lost is in a page, also if one of the page before is removed meanwhile."""
+    await source.fill(25)
+    async with (
+        serving(RecordsApi(source.store)) as url,
+        Consumer(server, FEED, "g", "a", bootstrap=True, api=url) as consumer,
+    ):
+        found = [seen(await within(anext(consumer))) for _ in range(5)]
+        await source.remove("K000")
+        found += [seen(await within(anext(consumer))) for _ in range(21)]
+    assert found[0] == ("K000", 1, False)
+    assert sorted(found) == sorted([(f"K{number:03}", 1, False) for number in range(25)] + [("K000", 2, True)])
+
+
 async def test_it_is_done_once_and_goes_on_where_it_was(server: str, source: Source) -> None:
     """An interrupted bootstrap goes on with its page, without what was handled; later starts repeat nothing."""
     await source.fill(35)
@@ -223,6 +241,55 @@ async def test_answers_that_pass_are_waited_for_and_a_lost_page_begins_again(ser
             await until(lambda: _is_done(source.store), "the end")
     assert set(found) == {f"K{number:03}" for number in range(25)}
     assert [path for path in api.asked if path.startswith("/feeds") and "cursor" not in path] == [api.asked[0]] * 3
+
+
+async def test_a_page_arrives_although_its_caller_is_cancelled(server: str, source: Source) -> None:
+    """A caller that is cancelled sooner than a page takes gets it, asked for once; none outlives the block."""
+    await source.fill(3)
+    api = RecordsApi(source.store)
+    async with serving(api) as url:
+        api.may_answer.clear()
+        async with Consumer(server, FEED, "g", "a", bootstrap=True, api=url) as consumer:
+            for number in range(3):
+                async with waiting(consumer):
+                    await until(lambda: api.asked or None, f"the page, attempt {number}")
+            api.may_answer.set()
+            await until(lambda: _is_fetched() or None, "the page")
+            found = [seen(await within(anext(consumer)))[0] for _ in range(3)]
+        assert sorted(found) == ["K000", "K001", "K002"]
+        assert len(api.asked) == 1
+        api.may_answer.clear()
+        async with Consumer(server, FEED, "h", "a", bootstrap=True, api=url) as consumer, waiting(consumer):
+            await until(lambda: len(api.asked) > 1 or None, "a page that does not come")
+        assert not _fetches()
+        api.may_answer.set()
+
+
+def _fetches() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == f"a page of {FEED}"]
+
+
+def _is_fetched() -> bool:
+    return not _fetches()
+
+
+async def test_a_page_that_waited_too_long_is_asked_for_again(server: str, source: Source) -> None:
+    """A page is not handed out after what was read while nothing waited for it, as by a read whose answer was lost."""
+    await source.fill(25)
+    api = RecordsApi(source.store)
+    async with serving(api) as url, Consumer(server, FEED, "g", "a", bootstrap=True, api=url) as consumer:
+        found = [seen(await within(anext(consumer))) for _ in range(10)]
+        api.may_answer.clear()
+        async with waiting(consumer):
+            await until(lambda: len(api.read) > 1 or None, "the second page")
+        await source.change("K015")
+        read: Any = await source.store.xreadgroup("g", "a", {STREAM: ">"})
+        await source.store.hset(STATE, "read", read[0][1][0][0])
+        api.may_answer.set()
+        found += [seen(await within(anext(consumer))) for _ in range(16)]
+    assert fallen(found) == []
+    assert [one for one in found if one[0] == "K015"] == [("K015", 2, False)] * 2
+    assert len(api.asked) == 4
 
 
 async def test_a_refusal_says_what_to_do(server: str, source: Source) -> None:

@@ -514,6 +514,7 @@ def test_a_record_is_told_as_it_was_published() -> None:
     event = json.loads(source.event(record, generation="g", recorded=NOW_ON))
     again = json.loads(source.event(record, generation="g", recorded="2027-01-01T00:00:00.000Z"))
     later = msgspec.structs.replace(record, revision=1)
+    identity = source.identity(record, generation="g")
     assert event == {
         "specversion": "1.0",
         "id": again["id"],
@@ -528,6 +529,7 @@ def test_a_record_is_told_as_it_was_published() -> None:
         "datacontenttype": "application/json",
         "data": {"record": json.loads(record.raw), "revision": 0, "cause": "backfill"},
     }
+    assert msgspec.structs.asdict(identity) == {name: event[name] for name in ("id", "source", "type")}
     assert event["id"] != json.loads(source.event(later, generation="g", recorded=NOW_ON))["id"]
     assert event["id"] != json.loads(source.event(record, generation="h", recorded=NOW_ON))["id"]
 

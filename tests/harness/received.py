@@ -28,19 +28,20 @@ if TYPE_CHECKING:
     from tests.harness.delivered import Entry
 
 
-class Handled(msgspec.Struct, frozen=True):
-    """A line of the ledger: the path of the sink, and the event that was handled."""
+class Handled(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the ledger: the path of the sink or the name of the group, and the event that was handled."""
 
     sink: str
     id: str
     subject: str
+    revision: int = 0
+    record: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class ReceiverProcess:
-    """A running receiver; each path below ``url`` is a sink of its own."""
+class Ledger:
+    """What was handled, and the judge of that."""
 
-    def __init__(self, url: str, ledger: Path) -> None:
-        self.url = url
+    def __init__(self, ledger: Path) -> None:
         self._ledger = ledger
 
     def handled(self, sink: str) -> list[Handled]:
@@ -82,6 +83,14 @@ class ReceiverProcess:
                     found.append(f"{sink} handled {line.id} after later events of its record")
                 last[feed, line.subject] = number
         return found
+
+
+class ReceiverProcess(Ledger):
+    """A running receiver; each path below ``url`` is a sink of its own."""
+
+    def __init__(self, url: str, ledger: Path) -> None:
+        super().__init__(ledger)
+        self.url = url
 
 
 @contextmanager

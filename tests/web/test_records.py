@@ -26,6 +26,7 @@ from poller.store.feed_state import FORMS
 from poller.store.keys import FeedKeys
 from poller.store.records import ScanPosition
 from poller.store.snapshots import SnapshotCodec, name_of
+from poller.store.stream import EntryId
 from poller.web.app import application
 from poller.web.records import NDJSON, record_routes
 from tests.harness.waiting import patience, until
@@ -100,10 +101,11 @@ async def test_all_records_are_on_pages_and_on_lines(given: Served) -> None:
     assert len(on_pages) == len(expected)
     head, *on_lines = await lines(given)
     assert head == {"as_of": as_of}
-    for found in (on_pages, on_lines):
+    line = ("id", "revision", "record", "changed_at")
+    for found, fields in ((on_pages, (*line, "sequence", "event")), (on_lines, line)):
         assert {one["id"]: (one["revision"], one["record"]) for one in found} == expected
         assert {one["changed_at"] for one in found} == {"2026-01-02T03:04:05Z"}
-        assert {tuple(one) for one in found} == {("id", "revision", "record", "changed_at")}
+        assert {tuple(one) for one in found} == {fields}
     text = await all_text(given)
     assert '"record":{"id":7,"number":1.50}' in text
 
@@ -279,6 +281,35 @@ async def test_pages_and_then_events_are_the_exact_state(given: Served, way: str
     await following
     now: State = {one["id"]: (one["revision"], one["record"]) for one in (await lines(given))[1:]}
     assert {key: one for key, one in state.items() if one[1] is not None} == now
+
+
+async def test_a_page_is_not_older_than_its_records(given: Served) -> None:
+    """Law: the last event of each record of a page is not after its as_of, also behind many that are removed."""
+    store = opened(given.store, KEYS)
+    keys, live = [f"r{number}" for number in range(900)], [f"r{number}" for number in range(0, 900, 60)]
+    await write(store, [raw(key) for key in keys])
+    await remove(store, *(key for key in keys if key not in live))
+    over = asyncio.Event()
+
+    async def change() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            await write(store, [raw(key, number) for key in live])
+
+    changing = asyncio.create_task(change())
+    pages = await paged(given)
+    over.set()
+    await changing
+    assert {record["id"] for page in pages for record in page["records"]} == set(live)
+    assert len({page["as_of"]["entry"] for page in pages}) > 3  # changes came between pages
+    for page in pages:
+        assert all(record["sequence"] <= page["as_of"]["sequence"] for record in page["records"])
+    for entry, fields in cast("Any", await given.store.xrange(KEYS.events)):
+        event = json.loads(fields[b"data"])
+        for page in pages:
+            if EntryId.parse(entry.decode()) > EntryId.parse(page["as_of"]["entry"]):
+                assert int(event["sequence"]) > max((one["sequence"] for one in page["records"]), default=0)
 
 
 # Streams that cannot be completed.
