@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,18 @@ _EXPECTED: Final = "expected redis://, rediss://, unix://, redis+sentinel:// or 
 _PORTS: Final = {_SENTINEL: 26379, _CLUSTER: 6379}
 _FIXED: Final = frozenset({"decode_responses", "protocol", "encoding"})
 """Options of a URL that do not change what the consumer does."""
+
+
+class PrimaryClient(Redis):
+    """A client of the primary behind Sentinels."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001 -- as redis-py has it
+        """Close the connections to the primary, and those to the Sentinels, which redis-py leaves open."""
+        manager: Any = self.connection_pool
+        async with AsyncExitStack() as closing:
+            for sentinel in manager.sentinel_manager.sentinels:
+                closing.push_async_callback(sentinel.aclose)
+            await super().aclose(close_connection_pool)
 
 
 def embedded_url(data_dir: str | os.PathLike[str] | None = None) -> str:
@@ -87,7 +100,7 @@ def connect(url: str, *, reply_timeout: timedelta = REPLY_TIMEOUT) -> Any:
     timeouts = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
     made: Any = Sentinel  # redis-py leaves it untyped
     sentinels = made(hosts, sentinel_kwargs={**options, **watching, **timeouts})
-    return sentinels.master_for(service, **one, **options)
+    return sentinels.master_for(service, redis_class=PrimaryClient, **one, **options)
 
 
 def _options(reply_timeout: timedelta) -> dict[str, Any]:
