@@ -49,7 +49,7 @@ from poller.client.group_store import (
     StreamEntry,
 )
 from poller.client.record_pages import (
-    ListedRecord,
+    PageRecord,
     PagesExpired,
     PagesUnavailable,
     RecordPages,
@@ -120,14 +120,14 @@ class HandedEvent:
     tenure: int
     entry: str = ""
     sequence: int | None = None
-    record: ListedRecord | None = None
+    record: PageRecord | None = None
     is_repeat: bool = False
     turns_to: str | None = None
 
     @property
     def key(self) -> str:
         """What tells it from the others of its reader."""
-        return self.entry or cast("ListedRecord", self.record).key
+        return self.entry or cast("PageRecord", self.record).key
 
 
 class Phase(Enum):

@@ -57,7 +57,7 @@ class PagesUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ListedRecord:
+class PageRecord:
     """A record of a page.
 
     Attributes:
@@ -104,7 +104,7 @@ class SnapshotPage:
     link: str
     entry: str
     sequence: int
-    records: tuple[ListedRecord, ...]
+    records: tuple[PageRecord, ...]
     following: str
 
 
@@ -152,7 +152,7 @@ class RecordPages:
         return SnapshotPage(link, entry, sequence, records, following)
 
     @staticmethod
-    def events(page: SnapshotPage) -> Iterator[tuple[ListedRecord, CloudEvent]]:
+    def events(page: SnapshotPage) -> Iterator[tuple[PageRecord, CloudEvent]]:
         """The records of a page, each with its event."""
         now = datetime.now(UTC)
         for record in page.records:
@@ -181,7 +181,7 @@ class RecordPages:
         raise PagesUnavailable(f"{self._api}: HTTP {status}", _wait(response.headers.get("retry-after", "")))
 
 
-def backfilled(record: ListedRecord, *, now: datetime) -> CloudEvent:
+def backfilled(record: PageRecord, *, now: datetime) -> CloudEvent:
     """The event of a record that is there: created, with the cause ``backfill``."""
     attributes: dict[str, Any] = {
         "specversion": "1.0",
@@ -199,9 +199,9 @@ def backfilled(record: ListedRecord, *, now: datetime) -> CloudEvent:
     return CloudEvent(attributes, {"record": record.content, "revision": record.revision, "cause": "backfill"})
 
 
-def _record(found: Mapping[str, Any]) -> ListedRecord:
+def _record(found: Mapping[str, Any]) -> PageRecord:
     event = found["event"]
-    return ListedRecord(
+    return PageRecord(
         str(found["id"]),
         int(found["revision"]),
         int(found["sequence"]),
@@ -212,7 +212,7 @@ def _record(found: Mapping[str, Any]) -> ListedRecord:
     )
 
 
-def _modified(record: ListedRecord) -> datetime | None:
+def _modified(record: PageRecord) -> datetime | None:
     text = record.content.get("lastModifiedAt") if isinstance(record.content, dict) else None
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
