@@ -40,6 +40,7 @@ def test_check(command: list[str]) -> None:
 _SLEEPING = {
     "harness/waiting.py": 2,  # the one place that waits for conditions
     "harness/wire.py": 1,  # a slow network as a fault
+    "harness/consumed.py": 2,  # slow bodies as faults
     "harness/sinks.py": 1,  # a slow sink as a fault
     "receiver.py": 1,  # a dripping answer as a fault
     "harness/naive_dispatcher.py": 1,  # the retry delay of a naive program
