@@ -31,7 +31,17 @@ from typing import Any, Final, Literal, Self
 from weakref import WeakKeyDictionary
 
 from cloudevents.core.v1.event import CloudEvent
-from redis.exceptions import AuthenticationError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import TimeoutError as Unanswered
 
@@ -59,7 +69,10 @@ _GOODBYE_SECONDS: Final = 2.0
 _PASSING: Final = re.compile(
     r"(?:^|\s-?)(?:BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|UNBLOCKED)\b"
 )
-"""Errors that a server gives for a while."""
+"""Errors that a server gives for a while …"""
+
+_PASSING_CLASSES: Final = ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError
+"""… and those of which redis-py cuts off the first word, also where a script raises them."""
 
 _log = logging.getLogger("poller.client")
 
@@ -396,7 +409,7 @@ def _is_passing(error: RedisError | OSError) -> bool:
     if isinstance(error, AuthenticationError):
         return False
     if isinstance(error, ResponseError):
-        return _PASSING.search(str(error)) is not None
+        return isinstance(error, _PASSING_CLASSES) or _PASSING.search(str(error)) is not None
     return isinstance(error, Disconnected | Unanswered | RedisClusterException | OSError)
 
 

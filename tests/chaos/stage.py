@@ -19,6 +19,7 @@ from tests.chaos.outcome import Outcome
 from tests.harness.after_loss import judge_after_loss
 from tests.harness.cluster import Cluster
 from tests.harness.consumed import GROUP
+from tests.harness.scene import stream
 from tests.harness.sentinels import Sentinels
 from tests.harness.subscribed import SECRET, Wish
 from tests.harness.waiting import Deadline, strain, unless, until
@@ -224,10 +225,18 @@ class Stage:
             return []
         streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
         missing = partial(self.consumers.missing, GROUP, streams)
-        while deadline.left > 0 and missing():
+        while deadline.left > 0 and missing() and not await answered(self._all_is_consumed):
             await self.rest(_LOOK)
         remarks = [f"{GROUP} has not handled {event_id}" for event_id in missing()]
         return remarks + self.consumers.wrong(streams, after_loss=after_loss)
+
+    async def _all_is_consumed(self) -> bool:
+        """Whether the group has read and acknowledged all entries, so that none will come again."""
+        for feed in self.scene.feeds:
+            groups: Any = await self.scene.played.client.xinfo_groups(stream(feed))
+            if not any(one["name"] == GROUP.encode() and one["lag"] == one["pending"] == 0 for one in groups):
+                return False
+        return True
 
     async def _after_loss(self, wish: Wish) -> Deliveries:
         log = list(self.scene.sinks.of(wish.sink))

@@ -14,7 +14,10 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 
 from poller.client import Consumer
-from tests.client.published import FEED, STREAM, event_of, number_of, publish
+from poller.client.feed_reader import ExclusiveReader, FeedReader, Phase, ReaderSettings, SharedReader
+from poller.client.group_store import ClaimedEntries, GroupStore, ReadEntries
+from poller.redis.client import commands
+from tests.client.published import FEED, STATE, STREAM, event_of, number_of, publish
 from tests.client.test_consumer import pending, read, waiting
 from tests.harness.waiting import until, within
 from tests.harness.wire import wired
@@ -112,6 +115,76 @@ async def test_lost_replies_lose_no_event(server: str, store: Any, *, exclusive:
         assert len(wire.losses) > 10
     assert not exclusive or found == list(range(1, total + 1))
     assert len(found) < 2 * total
+
+
+@pytest.mark.parametrize(("state", "exclusive"), [("read-only", True), ("read-only", False), ("full", True)])
+async def test_a_store_that_takes_no_writes_is_waited_for(tmp_path: Path, state: str, *, exclusive: bool) -> None:
+    """A server that is a replica for a while, or has no memory left for a lease's position, costs no event."""
+    with running("valkey", tmp_path, tcp=True) as server, Redis.from_url(server.url) as store:
+        publish(store, 1, 2)
+        refuses, accepts = ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")
+        if state == "full":
+            refuses, accepts = ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0")
+        async with Consumer(server.url, FEED, "g", "a", exclusive=exclusive, batch=1, block=SHORT) as consumer:
+            assert await read(consumer, 1) == [1]
+            store.execute_command(*refuses.split())
+            async with waiting(consumer) as second:
+                await until(lambda: _refusals(store) or None, "a refusal")
+                store.execute_command(*accepts.split())
+                assert number_of(await within(second)) == 2
+        assert pending(store) == 1
+
+
+def _refusals(store: Any) -> int:
+    return sum(one["count"] for name, one in store.info("errorstats").items() if name.endswith(("READONLY", "OOM")))
+
+
+async def test_entries_of_which_the_answer_was_lost_come_first(server: str, store: Any) -> None:
+    """Entries that a member was given without knowing it, as by a repeated command, come before anything newer."""
+    publish(store, 1)
+    async with Consumer(server, FEED, "g", "a", batch=1) as consumer:
+        assert await read(consumer, 1) == [1]
+        (entry,) = publish(store, 2)
+        store.xreadgroup("g", "a", {STREAM: ">"})
+        store.hset(STATE, "read", entry)
+        publish(store, 3)
+        assert await read(consumer, 2) == [2, 3]
+
+
+class _Watched(GroupStore):
+    """A group that notes in which phase its reader waits for each answer."""
+
+    reader: FeedReader
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.phases: list[Phase] = []
+
+    async def read(self, *, after: str = ">", most: int, known: str = "") -> ReadEntries:
+        self.phases.append(self.reader.phase)
+        return await super().read(after=after, most=most, known=known)
+
+    async def claim(self, *, begin: str, idle: timedelta, most: int) -> ClaimedEntries:
+        self.phases.append(self.reader.phase)
+        return await super().claim(begin=begin, idle=idle, most=most)
+
+
+@pytest.mark.parametrize("kind", [ExclusiveReader, SharedReader])
+async def test_a_reader_that_waits_for_an_answer_has_no_place(
+    server: str, store: Any, kind: type[ExclusiveReader | SharedReader]
+) -> None:
+    """While an answer is awaited, which may be lost, a reader stands where it asks for all that is not acknowledged."""
+    publish(store, 1, 2)
+    settings = ReaderSettings(lease=timedelta(minutes=1), batch=1, most_unsettled=9, start="0-0")
+    token = "t" if kind is ExclusiveReader else ""
+    async with commands(server) as client:
+        group = _Watched(client, prefix="poller", feed=FEED, group="g", name="a", token=token, lease=settings.lease)
+        reader = group.reader = kind(FEED, group, settings)
+        for _ in range(2):
+            await reader.fill()
+            reader.hand_out()
+    assert len(group.phases) > 2
+    assert set(group.phases) == {Phase.STANDBY}
 
 
 async def test_a_refusal_is_raised(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import ctypes
 import fcntl
+import logging
 import os
 import signal
 import sys
@@ -41,6 +42,7 @@ _GAP: Final = "gap"
 _DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
 _MEMBERS: Final = ("one", "two")
 _AFTER_DEATH: Final = 0.1  # seconds
+_BEFORE_TROUBLE: Final = 0.03  # seconds: longer than acknowledgements wait
 _LEASES_STOPPED: Final = 1.5
 
 
@@ -78,7 +80,7 @@ def consumed(
     lease: timedelta,
     api: str = "",
     seed: int = 1,
-    trouble: float = 0.01,
+    trouble: float = 0.02,
 ) -> Iterator[ConsumerGroup]:
     """A group of two for the duration of the block.
 
@@ -126,19 +128,21 @@ class _Member:
                     batch=20,
                 ) as consumer:
                     async for event in consumer:
-                        await asyncio.sleep(0)
-                        self._suffer()
+                        await self._suffer()
                         self._handle(event)
             except _Trouble:
                 pass
 
-    def _suffer(self) -> None:
+    async def _suffer(self) -> None:
         drawn, share = self._rng.random(), self._given.trouble
+        if drawn >= 3 * share:
+            return
+        await asyncio.sleep(_BEFORE_TROUBLE)
         if drawn < share:
             os.kill(os.getpid(), signal.SIGKILL)
         if drawn < 2 * share:
             os.kill(os.getpid(), signal.SIGSTOP)  # until the parent lets it go on
-        elif drawn < 3 * share:
+        else:
             raise _Trouble
 
     def _handle(self, event: CloudEvent) -> None:
@@ -171,6 +175,7 @@ def _begin(given: argparse.Namespace, name: str, number: int) -> int:
     if process:
         return process
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    logging.disable()  # the ledger has what matters
     member = _Member(given, name, Random(f"{given.seed}/{name}/{number}"))
     try:
         asyncio.run(member.run())
