@@ -41,6 +41,7 @@ _SLEEPING = {
     "harness/waiting.py": 2,  # the one place that waits for conditions
     "harness/wire.py": 1,  # a slow network as a fault
     "harness/sinks.py": 1,  # a slow sink as a fault
+    "harness/consumed.py": 3,  # members that stall and die as faults
     "receiver.py": 1,  # a dripping answer as a fault
     "harness/naive_dispatcher.py": 1,  # the retry delay of a naive program
     "bench/idle.py": 2,  # measured spans

@@ -48,7 +48,7 @@ from poller.store.records import PACKED_BYTES, RecordChunk, ScanPosition, Stored
 from poller.store.stream import EARLIEST, EntryId
 
 _AGAIN: Final = 1.0  # seconds between attempts while the store is unavailable, or the feed is not read yet
-_PARTS: Final = 4  # of a window: as much is read at once at least, while the rest is being sent
+_PARTS: Final = 4  # of a window: as much is read at least, while the rest is being sent
 _FRAMES: Final = 256  # of listings; a feed may have one for each of thousands of qualifications
 
 _log = structlog.get_logger("poller.delivery")
