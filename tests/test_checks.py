@@ -42,6 +42,7 @@ _SLEEPING = {
     "harness/wire.py": 1,  # a slow network as a fault
     "harness/consumed.py": 2,  # slow bodies as faults
     "harness/sinks.py": 1,  # a slow sink as a fault
+    "harness/consumed.py": 3,  # members that stall and die as faults
     "receiver.py": 1,  # a dripping answer as a fault
     "harness/naive_dispatcher.py": 1,  # the retry delay of a naive program
     "bench/idle.py": 2,  # measured spans

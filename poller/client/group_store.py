@@ -127,7 +127,7 @@ class ClaimedEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadEntries:
+class NewEntries:
     """Entries that were read now, and the last id of the stream at that moment."""
 
     last: str
@@ -185,7 +185,7 @@ class GroupStore:
         """Let another member have the lease."""
         await self._run(_RELEASE, [self._state], [self._token])
 
-    async def read(self, *, after: str = ">", most: int, known: str = "") -> ReadEntries:
+    async def read(self, *, after: str = ">", most: int, known: str = "") -> NewEntries:
         """Read entries that no member has read, or, with an id, those of this member after it.
 
         Raises:
@@ -195,7 +195,7 @@ class GroupStore:
         """
         given = [self._token, self._group, self._name, after, most, known]
         answer = await self._checked(_READ, given)
-        return ReadEntries(answer[1].decode(), _entries(answer[2]))
+        return NewEntries(answer[1].decode(), _entries(answer[2]))
 
     async def claim(self, *, begin: str, idle: timedelta, most: int) -> ClaimedEntries:
         """Claim entries that were read and not acknowledged, and that nothing has happened to for ``idle``.

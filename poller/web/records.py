@@ -78,7 +78,7 @@ _log = structlog.get_logger("poller.web")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class ListedRecord(RecordLine, frozen=True):
+class RecordOnPage(RecordLine, frozen=True):
     """A record on a page.
 
     Attributes:
@@ -101,7 +101,7 @@ class RecordPage(msgspec.Struct, frozen=True):
     """
 
     as_of: AsOf
-    records: list[ListedRecord]
+    records: list[RecordOnPage]
 
 
 class CurrentRecord(msgspec.Struct, frozen=True):
@@ -424,9 +424,9 @@ async def _page_parts(source: BackfillSource, chunk: RecordChunk) -> AsyncGenera
     yield b"]}\n"
 
 
-def _listed(source: BackfillSource, record: StoredRecord, generation: str) -> ListedRecord:
+def _listed(source: BackfillSource, record: StoredRecord, generation: str) -> RecordOnPage:
     line, event = line_of(record), source.identity(record, generation=generation)
-    return ListedRecord(line.id, line.revision, line.record, line.changed_at, record.sequence, event)
+    return RecordOnPage(line.id, line.revision, line.record, line.changed_at, record.sequence, event)
 
 
 async def _whole(records: FeedRecords, clock: Clock) -> ListContent:

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.harness.consumed import GROUP, ConsumerGroup, consumed
 from tests.harness.processes import daemon
 from tests.harness.scene import Scene, scene, stream
@@ -19,6 +21,7 @@ FEED: Final = f"acme/{RESOURCE}"
 LAST: Final = "LAST"
 
 
+@pytest.mark.thorough
 async def test_a_bootstrap_from_a_daemon_is_exact(tmp_path: Path) -> None:
     """The result is what the daemon shows in the end, and no revision falls, although members are killed and stopped.
 

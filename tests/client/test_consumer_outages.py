@@ -15,7 +15,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 
 from poller.client import Consumer
 from poller.client.feed_reader import ExclusiveReader, FeedReader, Phase, ReaderSettings, SharedReader
-from poller.client.group_store import ClaimedEntries, GroupStore, ReadEntries
+from poller.client.group_store import ClaimedEntries, GroupStore, NewEntries
 from poller.redis.client import commands
 from tests.client.published import FEED, STATE, STREAM, event_of, number_of, publish
 from tests.client.test_consumer import pending, read, waiting
@@ -160,7 +160,7 @@ class _Watched(GroupStore):
         super().__init__(*given, **options)
         self.phases: list[Phase] = []
 
-    async def read(self, *, after: str = ">", most: int, known: str = "") -> ReadEntries:
+    async def read(self, *, after: str = ">", most: int, known: str = "") -> NewEntries:
         self.phases.append(self.reader.phase)
         return await super().read(after=after, most=most, known=known)
 
