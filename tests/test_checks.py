@@ -40,7 +40,6 @@ def test_check(command: list[str]) -> None:
 _SLEEPING = {
     "harness/waiting.py": 2,  # the one place that waits for conditions
     "harness/wire.py": 1,  # a slow network as a fault
-    "harness/consumed.py": 2,  # slow bodies as faults
     "harness/sinks.py": 1,  # a slow sink as a fault
     "harness/consumed.py": 3,  # members that stall and die as faults
     "receiver.py": 1,  # a dripping answer as a fault
