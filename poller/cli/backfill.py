@@ -47,6 +47,8 @@ async def backfill(
             return True
         found = await control.start(name=store.clock.random.randbytes(8).hex())
         _report(found, scope, json=json, wait=wait)
+        if not await control.is_delivered():
+            warn("no process delivers; the backfill begins with the next `poller run`")
         for one in found if wait else ():
             if one.id is not None:
                 await _show_progress(control, one, store.clock, json=json)
@@ -92,6 +94,7 @@ async def _show_progress(control: BackfillControl, one: RequestedBackfill, clock
                 write_line(f"{one.feed}: {done} of {one.total}")
             shown = done
     if json:
+        write_json(replace(one, state="completed", done=shown or 0))
         return
     write_line(f"{one.feed}: done")
     waiting = await control.parked(one.feed)

@@ -15,7 +15,7 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, Literal, get_args
 
@@ -51,6 +51,13 @@ _OF_CREATED: Final = "backfill"
 IMPOSSIBLE: Final = (
     "expected choices that one event can meet: no event of its feeds meets types, filters and when together"
 )
+
+NOTHING_BACKFILLED: Final = (
+    "expected choices that let created events with the cause backfill through, or another start: with start = "
+    '"snapshot" the subscription begins with such events'
+)
+
+_AROUND_RECORDS: Final = re.compile(r"(?:/data)?/(?:record|previous)(?=/)|/data(?=/(?:record|previous)$)")
 
 _COMPARISONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "exact": str.__eq__,
@@ -101,17 +108,39 @@ DROPPED_ID: Final = (
 )
 
 
-def is_possible(choice: Mapping[str, Any], published: Iterable[tuple[str, str]]) -> bool:
+def outer_pointers(subscription: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+    """The pointers of ``fields`` and ``when`` that begin at the event and not at the record, with their places."""
+    for table, names in (("fields", ("pick", "drop")), ("when", ("changed",))):
+        chosen = subscription.get(table)
+        if not isinstance(chosen, Mapping):
+            continue
+        for name in names:
+            pointers = chosen.get(name)
+            for place, pointer in enumerate(pointers if isinstance(pointers, list | tuple) else ()):
+                if isinstance(pointer, str) and _AROUND_RECORDS.match(pointer):
+                    yield (table, name, place), pointer
+
+
+def within_record(pointer: str) -> str:
+    """What is expected in place of a pointer that begins at the event."""
+    within = _AROUND_RECORDS.sub("", pointer, count=1)
+    return f'expected a pointer that begins at the record, such as "{within}": it holds for record and previous'
+
+
+def is_possible(
+    choice: Mapping[str, Any], published: Iterable[tuple[str, str]], *, among: Collection[str] = CAUSES
+) -> bool:
     """Whether some event can meet ``types``, ``filters`` and ``when``; also where their shape is wrong.
 
     Args:
         choice: of the subscription; its types are usable.
         published: type and source of the events of its feeds; the source may hold ``{id}``.
+        among: the causes that the event may have.
     """
     filters = choice.get("filters")
     if any(len({value for _, value in required_values(filters, name)}) > 1 for name in EVENT_ATTRIBUTES):
         return False
-    types, causes = _tables(choice.get("types")), _causes(choice.get("when"))
+    types, causes = _tables(choice.get("types")), [one for one in _causes(choice.get("when")) if one in among]
     chosen = type_test(types) if types and all(isinstance(one, str) for one in types) else None
     tables = _tables(filters)
 

@@ -28,11 +28,14 @@ from poller.config.errors import ConfigProblem, Key, shown_key
 from poller.config.event_choice import (
     DROPPED_ID,
     IMPOSSIBLE,
+    NOTHING_BACKFILLED,
     dropped_ids,
     is_possible,
+    outer_pointers,
     unknown_attribute,
     unknown_attributes,
     unknown_cause,
+    within_record,
 )
 from poller.config.event_types import (
     MOST_REPORTED,
@@ -214,7 +217,7 @@ def source_relations(source: SourceSettings) -> dict[str, Any]:
 
 def subscription_relations(subscription: SubscriptionSettings) -> dict[str, Any]:
     """The choices of a subscription that :func:`broken_relations` compares."""
-    compared = {"id", "feeds", *CHOICES}
+    compared = {"id", "feeds", "start", *CHOICES}
     return subscription.model_dump(include=compared, by_alias=True, exclude_none=True, exclude_defaults=True)
 
 
@@ -365,6 +368,8 @@ def _as_toml(schema: Any) -> Any:
 CHOICES: Final = ("types", "filters", "when", "fields")
 """The keys of a subscription that are compared with what its feeds publish."""
 
+_BACKFILLED: Final = ("backfill",)
+
 NO_SOURCE: Final = (
     "no source: give a file with [[sources]] (--config FILE, $POLLER_CONFIG or ./poller.toml), "
     "or set POLLER_BASE_URL, or try `poller demo`"
@@ -394,7 +399,7 @@ def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
         for key, table in choosing:
             found = [*_unmatched_values(key, table, types, of_feeds), *_unknown_attributes(key, table)]
             problems += found or _impossible(key, table, types, of_feeds)
-            problems += _dropped_ids(key, table, ids)
+            problems += [*_dropped_ids(key, table, ids), *_outer_pointers(key, table)]
     return problems
 
 
@@ -507,10 +512,17 @@ def _impossible(
         return
     feeds = subscription.get("feeds")
     chosen = [feed for feed in (feeds if isinstance(feeds, list | tuple) else types) if feed in types]
-    pairs = ((one, source) for feed in chosen for source in of_feeds[feed] for one in types[feed])
+    pairs = [(one, source) for feed in chosen for source in of_feeds[feed] for one in types[feed]]
+    named = next(name for name in ("when", "filters", "types", "fields") if subscription.get(name))
     if chosen and not is_possible(subscription, pairs):
-        named = next(name for name in ("when", "filters", "types") if subscription.get(name))
         yield ConfigProblem((*key, named), IMPOSSIBLE)
+    elif chosen and subscription.get("start") == "snapshot" and not is_possible(subscription, pairs, among=_BACKFILLED):
+        yield ConfigProblem((*key, named), NOTHING_BACKFILLED)
+
+
+def _outer_pointers(key: Key, subscription: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    for place, pointer in islice(outer_pointers(subscription), MOST_REPORTED):
+        yield ConfigProblem((*key, *place), within_record(pointer), pointer)
 
 
 def _dropped_ids(key: Key, subscription: Mapping[str, Any], ids: _OfFeeds) -> Iterator[ConfigProblem]:

@@ -223,7 +223,7 @@ def _read(values: Any) -> SubscriptionSettings:
 
 def _unrelated(values: Any, settings: Settings) -> list[ConfigProblem]:
     """Problems with feeds, types and event sources that the configuration does not have."""
-    named = {key: values.get(key) for key in ("feeds", *CHOICES)} if isinstance(values, Mapping) else {}
+    named = {key: values.get(key) for key in ("feeds", "start", *CHOICES)} if isinstance(values, Mapping) else {}
     return broken_relations({"sources": [source_relations(one) for one in settings.sources], "subscriptions": [named]})
 
 

@@ -27,7 +27,8 @@ from poller.control.subscriptions import registered, registry_of
 from poller.errors import ConfigurationError, PollerError
 from poller.store import backfill as stored
 from poller.store.backfill import BackfillStart
-from poller.store.keys import ConsumerKeys, FeedKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys
+from poller.store.members import members_now
 from poller.store.replay import last_read, parked
 from poller.store.subscriptions import Paused
 from poller.text import one_line
@@ -40,15 +41,15 @@ class RequestedBackfill(msgspec.Struct, frozen=True):
 
     Attributes:
         feed: ``SOURCE/NAME``.
-        state: ``begun``: by this request; ``under way``: it was before, and goes on; ``not read yet``: the feed has no
-            records yet, so there is none.
+        state: ``begun``: by this request; ``under way``: it was before, and goes on; ``completed``: while the command
+            waited; ``not read yet``: the feed has no records yet, so there is none.
         id: of the backfill; None: there is none.
         done: how many records are delivered, parked or given up.
         total: how many records there were when it began.
     """
 
     feed: str
-    state: Literal["begun", "under way", "not read yet"]
+    state: Literal["begun", "under way", "completed", "not read yet"]
     id: str | None = None
     done: int = 0
     total: int = 0
@@ -244,6 +245,11 @@ class BackfillControl:
             await clock.sleep(_LOOK_AGAIN)
         if not await stored.is_backfilled_with(self._client, keys, one.id or ""):
             raise PollerError(f"{one.feed}: the backfill was cancelled after {last} records")
+
+    async def is_delivered(self) -> bool:
+        """Whether a process is there that delivers."""
+        members = await members_now(self._client, MemberKeys.of(self._prefix))
+        return any("deliver" in roles for roles in members.values())
 
     async def parked(self, feed: str) -> int:
         """The number of scheduled retries of a feed."""

@@ -18,9 +18,11 @@ from poller.config.event_choice import (
     DROPPED_ID,
     dropped_ids,
     is_possible,
+    outer_pointers,
     unknown_attribute,
     unknown_attributes,
     unknown_cause,
+    within_record,
 )
 from poller.config.event_types import required_values, unknown_source, unknown_type, unmatched_types
 from poller.config.settings import Settings, subscription_relations
@@ -207,6 +209,8 @@ def unmatched_choices(settings: Settings, subscription: SubscriptionSettings) ->
     ids = settings.id_fields
     for _, pointer in dropped_ids(choices.get("fields"), {ids[one] for one in subscription.feeds or ids if one in ids}):
         yield f'fields drops "{pointer}": {DROPPED_ID}'
+    for place, pointer in outer_pointers(choices):
+        yield f'{place[0]}.{place[1]} has "{pointer}": {within_record(pointer)}'
 
 
 def _unmatched_types(subscription: SubscriptionSettings, types: Collection[str]) -> Iterator[str]:

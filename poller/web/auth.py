@@ -44,7 +44,7 @@ from poller.web.http import Endpoint, RequestRefused, problem
 _NO_ADMIN: Final = (
     f"nothing can be changed over HTTP here: set http.admin_token_file to a file with a token (or {ADMIN_TOKEN} or "
     f"{ADMIN_TOKEN}_FILE in the environment) and start the daemon again, or use the command line (poller pause, "
-    "resume, resync, release, subscriptions)"
+    "resume, resync, release, subscriptions, backfill, records erase)"
 )
 _ELSEWHERE: Final = f"reading over HTTP is refused here: {CLOSED}"
 _PASSED_ON: Final = f"reading through a proxy is refused here, and by HTTP/1.0, which some proxies use: {CLOSED}"

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
@@ -107,10 +107,10 @@ class BackfillRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request for a backfill.
 
     Attributes:
-        feeds: ``SOURCE/NAME``; none: all of the subscription's.
+        feeds: ``SOURCE/NAME``, at least one; None: all of the subscription's.
     """
 
-    feeds: tuple[str, ...] = ()
+    feeds: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None = None
 
 
 class _Subscriptions:
@@ -193,8 +193,8 @@ class _Subscriptions:
     async def backfilled(self, request: Request) -> Response:
         """POST: deliver every live record, once."""
         body = await body_of(request)
-        wanted = usable(body, lambda one: decoded(one, BackfillRequest)).feeds if body else ()
-        control = await self._backfill_of(request, wanted)
+        wanted = usable(body, lambda one: decoded(one, BackfillRequest)).feeds if body else None
+        control = await self._backfill_of(request, wanted or ())
         return as_json(await control.start(name=self._draw(_ID_BYTES).hex()), 202)
 
     async def not_backfilled(self, request: Request) -> Response:

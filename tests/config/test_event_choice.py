@@ -18,9 +18,11 @@ from poller.config.event_choice import (
     CAUSES,
     DROPPED_ID,
     EVENT_ATTRIBUTES,
+    NOTHING_BACKFILLED,
     dropped_ids,
     is_possible,
     unknown_attributes,
+    within_record,
 )
 from poller.config.load import load
 from poller.config.settings import Settings
@@ -118,6 +120,17 @@ KNOWN: Final = f"expected an attribute that events have: {', '.join(EVENT_ATTRIB
             'feeds = ["acme/positions"]\nfields = { drop = ["/code~1x"] }',
             f'fields.drop[0] = "/code~1x": {DROPPED_ID}',
         ),
+        (
+            'fields = { drop = ["/a", "/record/reason"] }',
+            f'fields.drop[1] = "/record/reason": {within_record("/record/reason")}',
+        ),
+        (
+            'when = { changed = ["/data/previous/a"] }',
+            f'when.changed[0] = "/data/previous/a": {within_record("/data/previous/a")}',
+        ),
+        ('start = "snapshot"\ntypes = ["removed"]', f"types: {NOTHING_BACKFILLED}"),
+        ('start = "snapshot"\nwhen = { not_cause = ["backfill"] }', f"when: {NOTHING_BACKFILLED}"),
+        ('start = "snapshot"\nfilters = [{ exact = { cause = "delta" } }]', f"filters: {NOTHING_BACKFILLED}"),
         ("thin = 1", "thin = 1: expected true or false"),
     ],
 )
@@ -178,6 +191,8 @@ def test_choices_that_no_event_can_meet_are_refused(tmp_path: Path, settings: Se
         'filters = [{ any = [{ prefix = { type = "com." } }, { exact = { subject = "1" } }] }]',
         'fields = { drop = ["/code~1x", "/a/id"] }\nfeeds = ["acme/contractTypes"]',
         'fields = { pick = ["/id"] }\nthin = true',
+        'fields = { pick = ["/record", "/recorded/at", "/data/a", "/a/record/b"] }',
+        'start = "snapshot"\nwhen = { not_cause = ["baseline"] }\ntypes = ["created", "removed"]',
     ],
 )
 def test_choices_that_an_event_may_meet_are_taken(tmp_path: Path, line: str) -> None:
@@ -186,6 +201,15 @@ def test_choices_that_an_event_may_meet_are_taken(tmp_path: Path, line: str) -> 
     (one,) = settings.subscriptions
     assert not list(unmatched_choices(settings, one))
     assert decode_subscription(encode_subscription(one)) == one
+
+
+@pytest.mark.parametrize(
+    ("pointer", "within"),
+    [("/record/reason", "/reason"), ("/data/previous/a/b", "/a/b"), ("/previous/record/a", "/record/a")],
+)
+def test_a_pointer_around_the_record_is_told_the_one_within(pointer: str, within: str) -> None:
+    """The message names the pointer that was meant."""
+    assert f'"{within}"' in within_record(pointer)
 
 
 def test_what_an_earlier_version_has_taken_is_read_on(settings: Settings) -> None:

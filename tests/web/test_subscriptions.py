@@ -511,3 +511,4 @@ async def test_a_backfill_over_http(given: Served) -> None:
     assert (await given.ask("/subscriptions/none/backfill", "POST"))[0] == 404
     assert (await given.ask(path, "POST", json={"feeds": ["acme/none"]}))[0] == 422
     assert (await given.ask(path, "POST", json={"feed": 1}))[0] == 422
+    assert (await given.ask(path, "POST", json={"feeds": []}))[0] == 422
