@@ -138,14 +138,16 @@ Event = tuple[Envelope, bytes]
 def record_of(envelope: Envelope) -> str:
     """The key of an event's record within its feed.
 
-    The case of a UUID's letters does not count; a text of the same length is treated likewise.
+    The case of a UUID's letters does not count.
     """
     return delivery_key(envelope.partitionkey or envelope.subject or "")
 
 
 def delivery_key(subject: str) -> str:
     """The key of a record in queues of deliveries, by its id."""
-    return subject.lower() if len(subject) == _UUID_LENGTH else subject
+    if len(subject) == _UUID_LENGTH and subject[8:24:5] == "----":  # the dashes of a UUID
+        return subject.lower()
+    return subject
 
 
 _REMEMBERED: Final = 128

@@ -255,9 +255,12 @@ async def _asked(client: Redis, after: Mapping[str, str], most: int) -> _Found:
 
 
 def _found(answer: Any) -> _Found:
-    """Of XREAD: pairs of name and entries; with RESP3 each name's entries in a list of their own."""
+    """Of XREAD: pairs of name and entries; with RESP3 each name's entries in a list of their own.
+
+    Redis 7.0 answers a waiting reader with no entries where a script has added one and deleted it.
+    """
     pairs = [(name, some[0]) for name, some in answer.items()] if isinstance(answer, dict) else answer or []
-    return {name.decode(): some for name, some in pairs}
+    return {name.decode(): some for name, some in pairs if some}
 
 
 async def last_ids(client: Redis, keys: Sequence[str]) -> dict[str, str]:

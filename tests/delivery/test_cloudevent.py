@@ -12,7 +12,7 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.delivery.cloudevent import ATTRIBUTES, Envelope, LatestResults, envelope_of
+from poller.delivery.cloudevent import ATTRIBUTES, Envelope, LatestResults, delivery_key, envelope_of
 from tests.changes.samples import FEW, MANY, OBJECTS
 from tests.changes.samples import spelled as json_text
 from tests.delivery.events import MEMBERS, RECORDED, SOURCE, TYPE, entry, spelled, string_form
@@ -162,3 +162,11 @@ def test_an_entry_that_is_no_event_is_refused_each_time() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="no CloudEvent"):
             envelope_of(b'{"specversion":"1.0"}')
+
+
+def test_only_the_letters_of_a_uuid_count_alike() -> None:
+    """Law: two ids that are one record to the feed share a queue, and two that are not do not."""
+    uuid = "7D9F3A52-6A0E-4F0C-9A50-0F5A1C4A7F11"
+    assert delivery_key(uuid) == delivery_key(uuid.lower())
+    for one, other in (("aB" * 18, "Ab" * 18), ("x-Y" * 12, "X-y" * 12)):
+        assert delivery_key(one) != delivery_key(other)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, KeysView
 from contextlib import aclosing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pytest
@@ -14,7 +16,8 @@ from poller.clock import Clock
 from poller.redis.client import blocking, commands, connect, servers
 from poller.store.stream import EARLIEST, Entry, append, arrivals, follow, last_id
 from tests.harness.clock import StubClock
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
+from tests.servers import Kind, running
 from tests.stores import Stores
 
 BLOCK = timedelta(seconds=10)
@@ -36,6 +39,28 @@ async def client(any_store: str) -> AsyncIterator[Redis]:
     one = blocking(any_store, block=BLOCK)
     yield one
     await one.aclose()
+
+
+@pytest.mark.parametrize("kind", ["redis", "valkey"])
+async def test_an_entry_that_is_deleted_by_its_own_script_is_no_arrival(kind: Kind, tmp_path: Path) -> None:
+    """Law: a reader that waits goes on; Redis 7.0 answers it with a stream that has no entries."""
+    with running(kind, tmp_path) as server:
+        async with commands(server.url) as client, blocking(server.url, block=SHORT * 500) as reading:
+            await append(client, "a", b"1", most=9)
+            async with aclosing(arrivals(reading, ["a"], block=BLOCK, clock=Clock())) as coming:
+                assert await anext(coming) == {"a"}
+                following = asyncio.ensure_future(anext(coming))
+
+                async def waits() -> bool:
+                    return any("b" in one["flags"] for one in await client.client_list())
+
+                await until(waits, "the reader to wait")
+                script = "redis.call('XDEL', KEYS[1], redis.call('XADD', KEYS[1], '*', 'data', ''))"
+                await client.eval(script, 1, "a")
+                await append(client, "a", b"2", most=9)
+                while not (found := await following):
+                    following = asyncio.ensure_future(anext(coming))
+                assert found == {"a"}
 
 
 async def test_all_streams_are_looked_at_once_and_then_those_with_something_new(client: Redis) -> None:
