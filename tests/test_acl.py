@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-EVENTS, STATE = "poller:{acme/a}:events", "poller:{acme/a}:state"
+EVENTS, STATE, ERASED = (f"poller:{{acme/a}}:{name}" for name in ("events", "state", "erased_events"))
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -108,6 +108,39 @@ async def test_the_client_library_needs_the_readers_permissions_alone(guarded: G
             await refused(reader, "HGETALL", "poller:{acme/a}:state")
             await consumer.forget()
             assert {one["name"] for one in await reader.xinfo_groups(EVENTS)} == set()
+
+
+@pytest.mark.parametrize(("rule", "reason"), [("+zcount", "erased"), ("-zcount", "deleted")])
+async def test_a_consumer_may_read_what_was_erased(guarded: Guarded, rule: str, reason: str) -> None:
+    """As ``reader``, a consumer reads which numbers were erased, and no more. Without the right they are deleted."""
+    async with (
+        commands(guarded.admin) as admin,
+        commands(guarded.url) as daemon,
+        commands(guarded.reader) as reader,
+    ):
+        await daemon.delete(EVENTS, ERASED)
+        for number in (1, 3):
+            await daemon.xadd(EVENTS, {"data": event_of(number)})
+        await daemon.zadd(ERASED, {"2": 2})
+        await refused(reader, "ZADD", ERASED, "4", "4")
+        await refused(reader, "HSET", ERASED, "a", "b")  # a command that it has for other keys
+        await refused(reader, "ZCOUNT", "poller:{acme/a}:rejected", "0", "1")
+        gaps = list[Gap]()
+        await admin.execute_command("ACL", "SETUSER", "reader", rule)  # type: ignore[no-untyped-call]  # as above
+        try:
+            async with Consumer(guarded.reader, "acme/a", "erased", "me", on_gap=gaps.append) as consumer:
+                assert [number_of(await within(anext(consumer))) for _ in range(2)] == [1, 3]
+                await consumer.forget()
+        finally:
+            await admin.execute_command("ACL", "SETUSER", "reader", "+zcount")  # type: ignore[no-untyped-call]  # as above
+        assert [gap.reason for gap in gaps] == [reason]
+        await daemon.delete(ERASED)
+        await daemon.set(ERASED, "of another type")
+        async with Consumer(guarded.reader, "acme/a", "other", "me", on_gap=gaps.append) as consumer:
+            assert [number_of(await within(anext(consumer))) for _ in range(2)] == [1, 3]
+            await consumer.forget()
+        assert gaps[-1].reason == "deleted"
+        await daemon.delete(ERASED)
 
 
 async def test_who_may_not_scan_works_all_the_same(guarded: Guarded, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ It needs no configuration file, and imports nothing else of the program. Start w
 """
 
 from poller.client.consumer import Consumer as Consumer
-from poller.client.feed_reader import Gap as Gap
+from poller.client.gaps import Gap as Gap
 from poller.client.group_store import LeaseLost as LeaseLost
 from poller.client.http_events import ContentRefused as ContentRefused
 from poller.client.http_events import ReceivedEvent as ReceivedEvent

@@ -31,31 +31,19 @@ from typing import Any, Final, Literal, Self
 from weakref import WeakKeyDictionary
 
 from cloudevents.core.v1.event import CloudEvent
-from redis.exceptions import (
-    AuthenticationError,
-    ClusterDownError,
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as Disconnected
-from redis.exceptions import TimeoutError as Unanswered
+from redis.exceptions import RedisError
 
 from poller.client.connection import REPLY_TIMEOUT, connect, embedded_url, is_cluster
 from poller.client.feed_reader import (
     LINGER_SECONDS,
     ExclusiveReader,
     FeedReader,
-    Gap,
     HandedEvent,
     ReaderSettings,
     SharedReader,
     clock,
 )
+from poller.client.gaps import Gap, is_passing
 from poller.client.group_store import LONGEST_LEASE, GroupStore, LeaseLost
 from poller.client.record_pages import RecordPages
 
@@ -66,13 +54,6 @@ _FULL_SECONDS: Final = 0.2  # for which new entries are waited for while acknowl
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _GOODBYE_SECONDS: Final = 2.0
-_PASSING: Final = re.compile(
-    r"(?:^|\s-?)(?:BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|UNBLOCKED)\b"
-)
-"""Errors that a server gives for a while …"""
-
-_PASSING_CLASSES: Final = ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError
-"""… and those of which redis-py cuts off the first word, also where a script raises them."""
 
 _log = logging.getLogger("poller.client")
 
@@ -114,7 +95,8 @@ class Consumer:
             exclusive: one member reads each feed, in order, and others stand by to take over. False: the events are
                 spread over the members, without order.
             ack: False: events are acknowledged by :meth:`ack` alone.
-            on_gap: called for events that can no longer be read; None: :class:`Gap` is raised, once for each.
+            on_gap: called for events that can no longer be read; None: :class:`Gap` is raised, once for each, but for
+                those that erasures of records alone have made, which are logged.
             start: where a new group begins without ``bootstrap``.
             api: the daemon's HTTP service, for ``bootstrap``.
             token: its read token.
@@ -337,17 +319,18 @@ class Consumer:
             await asyncio.sleep(min(_BETWEEN_QUESTIONS, left))
 
     async def _report(self, reader: FeedReader, gap: Gap) -> None:
-        _log.warning("%s", gap)
+        is_raised = self._on_gap is None and gap.reason != "erased"
+        _log.log(logging.INFO if gap.reason == "erased" else logging.WARNING, "%s", gap)
         if self._on_gap is not None:
             answer = self._on_gap(gap)
             if inspect.isawaitable(answer):
                 await answer
-        else:
+        elif is_raised:
             await reader.settle()
-        await reader.mark_reported(gap, lasting=self._on_gap is None)
+        await reader.mark_reported(gap, lasting=is_raised)
         if reader.batch and reader.batch[0] is gap:
             reader.batch.popleft()
-            if self._on_gap is None:
+            if is_raised:
                 raise gap
 
     # What goes on beside the loop's body.
@@ -378,7 +361,7 @@ class Consumer:
         Raises:
             redis.exceptions.RedisError: it would answer the same.
         """
-        if not _is_passing(error):
+        if not is_passing(error):
             raise error
         if not self._pause:
             _log.warning("redis unavailable; nothing is lost, retrying (%s)", _reason(error))
@@ -403,14 +386,6 @@ class Consumer:
             return SharedReader(feed, store, self._settings)
         pages = RecordPages(self._api, feed, self._token) if self._api else None
         return ExclusiveReader(feed, store, self._settings, pages=pages)
-
-
-def _is_passing(error: RedisError | OSError) -> bool:
-    if isinstance(error, AuthenticationError):
-        return False
-    if isinstance(error, ResponseError):
-        return isinstance(error, _PASSING_CLASSES) or _PASSING.search(str(error)) is not None
-    return isinstance(error, Disconnected | Unanswered | RedisClusterException | OSError)
 
 
 def _reason(error: RedisError | OSError) -> str:

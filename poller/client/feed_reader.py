@@ -39,6 +39,7 @@ from typing import Final, Literal, cast
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
+from poller.client.gaps import Gap, number_of, order
 from poller.client.group_store import (
     GroupMissing,
     GroupState,
@@ -65,7 +66,6 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 _STANDBY_SECONDS: Final = 1.0
 _AGAIN_SECONDS: Final = 0.1
 _FIRST: Final = "0-0"
-_DIGITS: Final = 20  # of a sequence
 
 _log = logging.getLogger("poller.client")
 _format: Final = JSONFormat()
@@ -74,29 +74,6 @@ _format: Final = JSONFormat()
 def clock() -> float:
     """Seconds that go forward while the machine sleeps, too, where the system has such a clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
-
-
-class Gap(Exception):
-    """Events that were published and can no longer be read.
-
-    Attributes:
-        feed: ``SOURCE/NAME``.
-        after: the sequence number before the gap; None: unknown.
-        before: the sequence number after it; None: unknown.
-        missing: how many events are missing.
-        reason: ``trimmed``: the stream begins after them; ``deleted``: they were taken out of it, as by an erasure.
-    """
-
-    def __init__(
-        self, feed: str, *, after: int | None, before: int | None, missing: int, reason: Literal["trimmed", "deleted"]
-    ) -> None:
-        where = "" if after is None else f" after sequence {after}"
-        super().__init__(f"{feed}: {missing} events{where} were {reason} before they were read")
-        self.feed = feed
-        self.after = after
-        self.before = before
-        self.missing = missing
-        self.reason = reason
 
 
 @dataclass(slots=True, eq=False)
@@ -327,7 +304,7 @@ class FeedReader:
             what = type(error).__name__  # its text may hold content
             _log.error("%s: entry %s holds no CloudEvent (%s) and is passed over", self.feed, entry, what)
             return None
-        return HandedEvent(event, self, self.tenure, entry, _sequence(event))
+        return HandedEvent(event, self, self.tenure, entry, number_of(event.get_extension("sequence")))
 
 
 @dataclass(eq=False)
@@ -487,37 +464,41 @@ class ExclusiveReader(FeedReader):
     async def _admitted(self, entries: Sequence[StreamEntry], gone: Sequence[str]) -> list[HandedEvent | Gap]:
         """Entries as events, with the gaps between them; what this process has at hand is left out."""
         contents = dict(entries) | dict.fromkeys(gone)
-        items, lost = list[HandedEvent | Gap](), 0
+        items, lost = list[HandedEvent | Gap](), list[str]()
         for entry in sorted(contents, key=order) if gone else contents:
             content = contents[entry]
             if content is None:
-                lost += 1
+                lost.append(entry)
                 continue
             handed = self._handed(entry, content)
             items += await self._gaps(entry, None if handed is None else handed.sequence, lost)
-            lost = 0
+            lost = []
             if handed is None:
                 await self.store.acknowledge([entry])
             elif entry not in self.unsettled:
                 items.append(handed)
         return items + await self._gaps("", None, lost)
 
-    async def _gaps(self, entry: str, sequence: int | None, lost: int) -> list[Gap]:
+    async def _gaps(self, entry: str, sequence: int | None, lost: Sequence[str]) -> list[Gap]:
         """The gap before an entry, if there is one. ``lost``: entries before it whose content is gone."""
-        after = self._sequence
+        after, count = self._sequence, len(lost)
         if sequence is None:
-            self._sequence = None if after is None else after + lost + bool(entry)
-            missing, before = lost, None if after is None else after + lost + 1
+            self._sequence = None if after is None else after + count + bool(entry)
+            missing, before = count, None if after is None else after + count + 1
         else:
             self._sequence = sequence
-            missing, before = lost if after is None else max(sequence - after - 1, 0), sequence
+            missing, before = count if after is None else max(sequence - after - 1, 0), sequence
         if not missing or (before is not None and before == self._reported_to):
             return []
+        if sequence is None or after is None:
+            erased = await self.store.erased.among(lost)
+        else:
+            erased = await self.store.erased.between(after, sequence)
         first = await self.store.first_entry()
         reason: Literal["trimmed", "deleted"] = "deleted"
         if entry and order(entry) <= order(first or entry):
             reason = "trimmed"
-        return [Gap(self.feed, after=after, before=before, missing=missing, reason=reason)]
+        return [Gap(self.feed, after=after, before=before, missing=missing, reason=reason, erased=erased)]
 
     # The bootstrap.
 
@@ -696,7 +677,8 @@ class SharedReader(FeedReader):
     async def _add(self, before: float, entries: Sequence[StreamEntry], gone: Sequence[str]) -> None:
         items, unreadable = list[HandedEvent | Gap](), list(gone)
         if gone:
-            items.append(Gap(self.feed, after=None, before=None, missing=len(gone), reason="deleted"))
+            erased = await self.store.erased.among(gone)
+            items.append(Gap(self.feed, after=None, before=None, missing=len(gone), reason="deleted", erased=erased))
         for entry, content in entries:
             if content is not None and entry not in self.unsettled:
                 handed = self._handed(entry, content)
@@ -720,19 +702,7 @@ class SharedReader(FeedReader):
         await self.store.acknowledge(entries, place=max(entries, key=order))
 
 
-def order(entry: str) -> tuple[int, int]:
-    """An entry's id as it is compared."""
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number or 0)
-
-
 def _seen(fetching: asyncio.Task[SnapshotPage]) -> None:
     """Take the error of a fetch that nothing waits for."""
     if not fetching.cancelled():
         fetching.exception()
-
-
-def _sequence(event: CloudEvent) -> int | None:
-    text = event.get_extension("sequence")
-    is_number = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _DIGITS
-    return int(text) if is_number else None

@@ -30,6 +30,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from redis.exceptions import NoScriptError
 
+from poller.client.gaps import ErasedNumbers
+
 LONGEST_LEASE: Final = timedelta(minutes=10)
 """A lease that lasts longer was taken before the server's clock was set back, and counts as expired."""
 
@@ -154,6 +156,7 @@ class GroupStore:
         self.events = f"{prefix}:{{{feed}}}:events"
         self._state = f"{prefix}:{{{feed}}}:group:state:{group}"
         self._revisions = f"{prefix}:{{{feed}}}:group:revisions:{group}"
+        self.erased = ErasedNumbers(client, self.events)
         self._client = client
         self._group = group
         self._name = name

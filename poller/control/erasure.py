@@ -6,7 +6,9 @@
 - An erasure that was broken off is completed by another one: :mod:`poller.store.erasure`.
 - Processes that deliver are informed before anything is looked for, and at the end each of them has confirmed that it
   sends nothing of the record any more, or is named in the result.
-- An erasure is announced once, when it is complete, by an operational event without content.
+- An erasure is announced once, when it is complete, by an operational event without content. One that finds nothing
+  any more takes no number and announces nothing.
+- An empty id is refused first: records without one are quarantined, and are no record's.
 """
 
 from __future__ import annotations
@@ -120,8 +122,14 @@ class RecordErasure:
 
         Raises:
             ConfigurationError: there is no such feed.
+            RecordUnknown: the id is empty.
         """
         self.records = FeedRecords(client, settings, feed, clock=clock)
+        if not record:
+            raise RecordUnknown(
+                f"the id is empty, and no record of {self.records.feed.id} has an empty id; give one of those that "
+                f"`poller records list {self.records.feed.id}` shows"
+            )
         self.record = record
         self._client = client
         self._settings = settings
@@ -210,7 +218,8 @@ class RecordErasure:
             is_rewriting=await self._rewrite(),
             unaware=unaware,
         )
-        await announce(self._client, self._prefix, _announcement(result, at, by=by, reason=reason))
+        if counts.total or begun.snapshots or begun.held_versions:
+            await announce(self._client, self._prefix, _announcement(result, at, by=by, reason=reason))
         return result
 
     async def _delete(

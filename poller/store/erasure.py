@@ -117,7 +117,7 @@ class FeedErasure:
         self._clock = clock
 
     async def place_tombstone(self, record_keys: Sequence[str], delivery_key: str) -> BegunErasure:
-        """The first part.
+        """The first part. A record that is erased as it stands gives the place of that erasure; nothing is written.
 
         Args:
             record_keys: the keys that the record may have.
@@ -125,6 +125,8 @@ class FeedErasure:
         """
         for _ in range(_ATTEMPTS):
             found = await self._found(record_keys)
+            if (former := await self._former(found, record_keys, delivery_key)) is not None:
+                return former
             begun = await self._begun(found, record_keys, delivery_key)
             if begun is not None:
                 return begun
@@ -143,6 +145,32 @@ class FeedErasure:
         if generation is None or sequence is None:  # nothing is kept of the feed; the next round begins it
             return _FoundSnapshots("", "", (forms or b"1").decode(), {})
         return _FoundSnapshots(generation.decode(), sequence.decode(), (forms or b"1").decode(), stored)
+
+    async def _former(
+        self, found: _FoundSnapshots, record_keys: Sequence[str], delivery_key: str
+    ) -> BegunErasure | None:
+        """The erasure that has left what was found; None: there is something to erase, or it is not certain.
+
+        A tombstone that a removal has left may be empty, too. Only that of an erasure has a number which an erasure has
+        taken: numbers of erased events are noted with leading zeros.
+        """
+        heads = [SnapshotHead.of(value, sequence=int(found.sequence or 0)) for value in found.stored.values()]
+        if not heads or not all(head.removed and head.is_empty and head.sequence for head in heads):
+            return None
+        names: Any = ["number", f"record:{delivery_key}"]
+        held_keys: Any = list(record_keys)
+        with translated(self._client):
+            asking = self._client.pipeline(transaction=False)
+            asking.hmget(self._keys.erased, names)
+            asking.hmget(self._keys.held_versions, held_keys)
+            for head in heads:
+                asking.zrangebyscore(self._keys.erased_events, head.sequence, head.sequence)
+            (number, mark), held, *taken = await asking.execute()
+        is_erased = all(b"%d" % head.sequence in noted for head, noted in zip(heads, taken, strict=True))
+        if number is None or mark is None or any(one is not None for one in held) or not is_erased:
+            return None
+        place = mark.decode().partition(" ")[0]
+        return BegunErasure(place, int(number), 0, 0, max(head.revision for head in heads))
 
     async def _begun(
         self, found: _FoundSnapshots, record_keys: Sequence[str], delivery_key: str

@@ -109,12 +109,14 @@ class SnapshotHead(msgspec.Struct, frozen=True):
         removed: whether it is a tombstone.
         is_empty: whether nothing of the record follows.
         is_sealed: whether it is of the second form.
+        sequence: of the last event, or of the erasure that has written it; 0: it cannot be read.
     """
 
     revision: int
     removed: bool
     is_empty: bool
     is_sealed: bool
+    sequence: int = 0
 
     @classmethod
     def of(cls, stored: bytes, *, sequence: int) -> SnapshotHead:
@@ -122,12 +124,12 @@ class SnapshotHead(msgspec.Struct, frozen=True):
         try:
             flags = stored[0]
             revision, at = _read_varint(stored, 1)
-            at = _read_varint(stored, at)[1]
+            changed, at = _read_varint(stored, at)
         except IndexError:
             return cls(sequence, removed=False, is_empty=False, is_sealed=True)
         is_sealed = bool(flags & _SEALED)
         rest = len(stored) - at - (_TIME_BYTES + _SEAL_BYTES if is_sealed else 0)
-        return cls(min(revision, sequence), bool(flags & _REMOVED), rest <= 0, is_sealed)
+        return cls(min(revision, sequence), bool(flags & _REMOVED), rest <= 0, is_sealed, changed)
 
 
 class SnapshotCodec:

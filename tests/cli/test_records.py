@@ -243,6 +243,30 @@ async def test_a_record_is_erased_only_when_the_api_has_it_no_more(scene: Scene)
     assert [row["id"] for row in await scene.rows("list", FEED)] == ["other"]
 
 
+async def test_a_record_is_erased_and_announced_once(scene: Scene) -> None:
+    """Law: erased twice, it takes one number and makes one event; if it came back in between, it is erased anew."""
+    for times in (1, 2):
+        await write(opened(scene.store), [raw(ID, f"private {times}")])
+        counts = []
+        for _ in range(2):
+            (result,) = await scene.rows("erase", FEED, ID, "--yes", "--force")
+            counts.append((result["snapshots"], result["events"], result["revision"]))
+        assert counts == [(1, 1, times), (0, 0, times)]
+        assert await scene.store.hget(KEYS.state, "sequence") == b"%d" % (2 * times)
+        announced: Any = await scene.store.xrange("poller:{operations}:events")
+        assert sum(b"poller.record.erased.v1" in fields[b"data"] for _, fields in announced) == times
+
+
+async def test_an_empty_id_is_refused_before_anything_is_erased(scene: Scene) -> None:
+    """Law: quarantined records without an id are no record's, and stay."""
+    await write(opened(scene.store), [raw(ID, "x")])
+    await scene.store.xadd(KEYS.quarantine, {"raw": '{"id":"","reason":"x"}', "reason": "no id"})
+    for more in (["--force"], []):
+        refused = await scene.run("erase", FEED, "", "--yes", *more)
+        assert (refused.code, "the id is empty" in refused.err, "Traceback" in refused.err) == (1, True, False), refused
+    assert await scene.store.xlen(KEYS.quarantine) == 1
+
+
 async def test_an_erasure_asks_first(scene: Scene) -> None:
     """Law: without ``--yes`` and without a terminal nothing is erased; of an unknown record there is nothing to erase.
 

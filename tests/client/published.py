@@ -28,7 +28,8 @@ def event_of(sequence: int, *, subject: str = "K", revision: int | None = None, 
             "sequence": f"{sequence:020d}",
             "datacontenttype": "application/json",
             "data": {"record": {"id": subject}, "revision": number, "cause": "delta"},
-        }
+        },
+        separators=(",", ":"),
     ).encode()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -22,10 +22,12 @@ from poller.client.connection import embedded_url, state_directory
 from poller.client.feed_reader import clock
 from poller.clock import Clock
 from poller.config.settings import EmbeddedSettings
+from poller.control.erasure import RecordMatch
 from poller.control.orphans import forget
 from poller.lifecycle import ended
 from poller.redis.client import commands
-from poller.store.keys import GroupKeys
+from poller.store.erasure import FeedErasure
+from poller.store.keys import FeedKeys, GroupKeys
 from tests.client.published import FEED, STATE, STREAM, event_of, number_of, publish
 from tests.control.subscribed import configured
 from tests.harness.waiting import blocking_until, lasting, until, within
@@ -298,6 +300,91 @@ async def test_gaps_are_reported_to_a_callback(server: str, store: Any) -> None:
         assert await read(consumer, 1) == [10]
     assert gaps == [(2, 6, "deleted"), (7, 10, "deleted")]
     assert pending(store) == 1
+
+
+async def erase(server: str, record: str) -> None:
+    """Erase a record of the feed as the daemon's commands do."""
+    async with commands(server) as client:
+        keys, match = FeedKeys.of("poller", FEED), RecordMatch(record, "id")
+        erasure = FeedErasure(client, keys, clock=Clock())
+        begun = await erasure.place_tombstone(match.keys, match.delivery_key)
+        assert sum([part.events async for part in erasure.erase_events(begun.place, match.sequence)])
+
+
+def of_three_records(store: Any) -> list[str]:
+    """Publish six events of K1, K2, K0, K1, K2, K0, as a feed that goes on with the number 7."""
+    store.hset(FeedKeys.of("poller", FEED).state, mapping={"generation": "g", "sequence": "6"})
+    return publish(store, *range(1, 7), subjects=3)
+
+
+def told(gap: Gap) -> tuple[int | None, int | None, int, int, str]:
+    return gap.after, gap.before, gap.missing, gap.erased, gap.reason
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_an_erasure_stops_no_consumer(
+    server: str, store: Any, caplog: pytest.LogCaptureFixture, *, exclusive: bool
+) -> None:
+    """Neither a live consumer nor a new group is stopped by erased events, or by the numbers of the erasures."""
+    caplog.set_level(logging.INFO, "poller.client")
+    of_three_records(store)
+    gaps: list[Gap] = []
+    async with Consumer(server, FEED, "g", "a", exclusive=exclusive, batch=1) as live:
+        assert await read(live, 1) == [1]
+        for record in ("K1", "K2"):
+            await erase(server, record)
+        assert await read(live, 2) == [3, 6]
+        publish(store, 9)
+        assert await read(live, 1) == [9]
+    async with Consumer(server, FEED, "new", "a", exclusive=exclusive) as consumer:
+        assert await read(consumer, 3) == [3, 6, 9]
+    async with Consumer(server, FEED, "told", "a", exclusive=exclusive, on_gap=gaps.append) as consumer:
+        assert await read(consumer, 3) == [3, 6, 9]
+    assert [told(gap) for gap in gaps] == ([(3, 6, 2, 2, "erased"), (6, 9, 2, 2, "erased")] if exclusive else [])
+    said = [line for line in caplog.records if "because records were erased" in line.getMessage()]
+    assert len(said) == (7 if exclusive else 0)
+    assert {line.levelno for line in said} <= {logging.INFO}
+
+
+async def test_a_gap_tells_how_much_of_it_was_erased(server: str, store: Any) -> None:
+    """A gap of which only a part was erased is raised, and says how many numbers that was."""
+    entries = of_three_records(store)
+    await erase(server, "K1")
+    store.xdel(STREAM, entries[4])
+    async with Consumer(server, FEED, "g", "a") as consumer:
+        assert await read(consumer, 2) == [2, 3]
+        said = (
+            "2 sequence numbers after sequence 3 are missing: 1 because records were erased, and 1 events were deleted"
+        )
+        with pytest.raises(Gap, match=said) as raised:
+            await read(consumer, 1)
+        assert told(raised.value) == (3, 6, 2, 1, "deleted")
+        assert await read(consumer, 1) == [6]
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.parametrize(
+    ("gone", "noted", "erased"),
+    [((4,), (4,), 1), ((4, 5), (4,), 1), ((4,), (), 0), ((6,), (6, 7), 1), ((6,), (7,), 0), ((1, 2, 3), (1, 2, 3), 3)],
+)
+async def test_pending_entries_without_content_count_as_erased_only_if_that_is_certain(
+    server: str, store: Any, gone: Sequence[int], noted: Sequence[int], erased: int, *, exclusive: bool
+) -> None:
+    """What the group has pending and was erased is no loss; what else was deleted is one, also at the stream's end."""
+    entries = of_three_records(store)
+    store.xgroup_create(STREAM, "g", "0")
+    store.xreadgroup("g", "a", {STREAM: ">"})
+    store.xdel(STREAM, *(entries[number - 1] for number in gone))
+    if noted:
+        store.zadd(FeedKeys.of("poller", FEED).erased_events, {f"{number}": number for number in noted})
+    gaps: list[Gap] = []
+    async with Consumer(server, FEED, "g", "a", exclusive=exclusive, on_gap=gaps.append) as consumer:
+        assert len(await read(consumer, 6 - len(gone))) == 6 - len(gone)
+        async with waiting(consumer):
+            await until(lambda: pending(store) == 0 and gaps, "every acknowledgement and the gap")
+    assert sum(gap.missing for gap in gaps) == len(gone)
+    assert sum(gap.erased for gap in gaps) == erased
+    assert {gap.reason for gap in gaps} <= ({"erased"} if erased == len(gone) else {"deleted", "trimmed"})
 
 
 async def test_a_repeat_is_dropped(server: str, store: Any) -> None:

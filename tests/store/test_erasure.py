@@ -160,10 +160,10 @@ async def test_rounds_and_an_erasure_do_not_lose_each_other(store_client: Redis,
         return refused
 
     changing = asyncio.create_task(change())
-    for number in range(5):
-        assert (await begin(store_client)).number == number + 1
+    for number, raw in enumerate([RAW, *OTHERS[1:]]):
+        assert (await begin(store_client, RecordMatch(str(json.loads(raw)["id"]), "id"))).number == number + 1
     stop.set()
-    assert await changing <= 5
+    assert await changing <= len(OTHERS)
     published = await events(store_client)
     numbers = [int(str(one["sequence"])) for one in published]
     assert numbers == sorted(set(numbers))
@@ -282,6 +282,36 @@ async def test_erasing_again_changes_no_revision(store_client: Redis, opened: Op
     state = await begun(store)
     assert (state.tombstones, state.loss) == (1, None)
     assert int(cast("bytes", await store_client.hget(KEYS.state, TOMBSTONES))) == 1
+
+
+async def test_a_record_that_is_erased_as_it_stands_takes_no_number(store_client: Redis, opened: Open) -> None:
+    """Law: erased again, it gives the same place and the present number, and nothing is written."""
+    store = opened("a")
+    await write(store, [RAW, *OTHERS])
+    first = await begin(store_client)
+    await begin(store_client, RecordMatch(OTHER, "id"))
+    before = [await store_client.dump(key) for key in (KEYS.state, KEYS.snapshots, KEYS.erased, KEYS.erased_events)]
+    again = await begin(store_client)
+    assert (again.place, again.number, again.snapshots, again.revision) == (first.place, 2, 0, 1)
+    after = [await store_client.dump(key) for key in (KEYS.state, KEYS.snapshots, KEYS.erased, KEYS.erased_events)]
+    assert after == before
+    assert await erase(store_client) == (1, 0, [1])  # what the second part had left
+
+
+@pytest.mark.parametrize("removed", [False, True])
+async def test_a_record_that_came_back_is_erased_anew(store_client: Redis, opened: Open, *, removed: bool) -> None:
+    """Law: also if it was removed since, and the tombstone of that is as empty as that of an erasure."""
+    store = opened("a")
+    await write(store, [RAW])
+    assert await erase(store_client) == (1, 0, [1])
+    await write(store, [RAW])
+    if removed:
+        empty = SnapshotCodec().encode(ID, Snapshot(2, 3, b"", removed=True))
+        await store_client.hset(KEYS.snapshots, cast("Any", name_of(ID)), cast("Any", empty))
+    assert await erase(store_client) == (1, 0, [3])
+    assert await store_client.hget(KEYS.erased, "number") == b"2"
+    assert await erase(store_client) == (0, 0, [])
+    assert await store_client.hget(KEYS.erased, "number") == b"2"
 
 
 async def test_a_damaged_snapshot_is_erased(store_client: Redis, opened: Open) -> None:
