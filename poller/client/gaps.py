@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
+    ClusterError,
     MasterDownError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -154,7 +155,7 @@ def is_passing(error: RedisError | OSError) -> bool:
         return False
     if isinstance(error, ResponseError):
         return isinstance(error, _PASSING_CLASSES) or _PASSING.search(str(error)) is not None
-    return isinstance(error, Disconnected | Unanswered | RedisClusterException | OSError)
+    return isinstance(error, Disconnected | Unanswered | RedisClusterException | ClusterError | OSError)
 
 
 async def _granted(asked: Awaitable[Any]) -> Any:

@@ -99,7 +99,7 @@ def dropped_ids(fields: Any, id_fields: Iterable[str]) -> Iterator[tuple[Key, st
     drop = fields.get("drop") if isinstance(fields, Mapping) else None
     ids = {"/" + name.replace("~", "~0").replace("/", "~1") for name in id_fields}
     for place, pointer in enumerate(drop if isinstance(drop, list | tuple) else ()):
-        if pointer in ids:
+        if isinstance(pointer, str) and pointer in ids:
             yield ("drop", place), pointer
 
 

@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from poller.changes.records import text_key
 from poller.control.records import ValueChange, on_one_line, value_changes
 from poller.redis.errors import translated
+from poller.store.stream import FIRST_ID, EntryId
 
 _FEW: Final = 50  # entries of the first request
 _MOST: Final = 2000
@@ -93,7 +94,9 @@ class RecordHistory:
         self.looked_at = 0
         self.unreadable = 0
         self.place = before
-        self.is_over = False
+        self.is_over = (
+            bool(before) and EntryId.parse(before) == FIRST_ID
+        )  # nothing comes before it, and the store refuses to look there
         self._client = client
         self._events = events
         self._key = text_key(subject)

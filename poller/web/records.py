@@ -313,11 +313,10 @@ def _before(request: Request) -> str:
     text = request.query_params.get("before", "")
     if not text:
         return ""
-    try:
-        return str(EntryId.checked(text))
-    except ValueError:
-        wrong = InvalidParameter("before", _BEFORE, text[:64])
-        raise RequestRefused(422, f"before: {_BEFORE}", errors=[wrong]) from None
+    with suppress(ValueError):
+        if str(EntryId.checked(text)) == text:
+            return text
+    raise RequestRefused(422, f"before: {_BEFORE}", errors=[InvalidParameter("before", _BEFORE, text[:64])])
 
 
 async def _searched(reading: RecordHistory, limit: int, clock: Clock) -> list[RecordEvent]:

@@ -21,6 +21,7 @@ from poller.config.event_choice import (
     NOTHING_BACKFILLED,
     dropped_ids,
     is_possible,
+    outer_pointers,
     unknown_attributes,
     within_record,
 )
@@ -284,11 +285,23 @@ def test_what_an_event_meets_is_never_called_impossible(
 
 @pytest.mark.parametrize(
     "wrong",
-    [7, None, [7], [{"exact": 7}], [{"not": 7}], [{"any": 7}], [{"exact": {"type": 7}}], {"cause": 7}, {"drop": 7}],
+    [
+        7,
+        None,
+        [7],
+        [{"exact": 7}],
+        [{"not": 7}],
+        [{"any": 7}],
+        [{"exact": {"type": 7}}],
+        {"cause": 7},
+        {"drop": 7},
+        {"drop": [{}]},
+    ],
 )
 def test_values_of_any_shape_are_looked_at(wrong: Any) -> None:
     """Choices of a wrong shape are passed over here: what is wrong with them is said by their validation."""
     assert not list(unknown_attributes(wrong))
     assert not list(dropped_ids(wrong, ["id"]))
+    assert not list(outer_pointers({"fields": wrong, "when": wrong}))
     for key in ("filters", "when", "types"):
         assert is_possible({key: wrong}, [("t.created.v1", "s")])

@@ -57,6 +57,7 @@ ELSEWHERE: Final = {
     # Which test runs the command instead, or why none does.
     ".venv/bin/poller demo": "tests/test_newcomer.py",
     "poller status -c trial/poller.toml": "tests/test_newcomer.py",
+    "poller records erase": "tests/end_to_end/test_erasure.py, with --yes",
     "poller check -c trial/poller.toml": "tests/test_newcomer.py",
     "poller receive --secret-file FILE": "tests/cli/test_receive.py",
     "poller resync FEED --anew": "it asks first; tests/cli/test_feeds.py",
@@ -170,7 +171,9 @@ async def staged(directory: Path, *, changes_per_second: float = 0) -> AsyncIter
     async with scene(directory, records=40, changes_per_second=changes_per_second) as played, receiving() as sink:
         played.config()  # leaves the token
         told = block("poller.toml").replace("redis://127.0.0.1:6379/0", played.store)
+        told = told.replace('name = "acme"\n', 'name = "acme"\ntype_prefix = "org.example.api"\n', 1)  # as for that URL
         told = told.replace("https://api.example.org/v1", played.source)
+        assert "type_prefix" in told
         told = told.replace("/run/secrets/acme", str(directory / "token"))
         told = told.replace("[redis]", f'http = {{ admin_token_file = "{directory / "token"}" }}\n[redis]', 1)
         told = told.replace('"contractTypes"\n', '"contractTypes"\ninterval = "500ms"\n')

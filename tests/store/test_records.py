@@ -321,7 +321,9 @@ POSITIONS = st.builds(
     st.text("0123456789abcdef", min_size=40, max_size=40),
     st.text("0123456789abcdef", min_size=16, max_size=16),
     st.sampled_from(["1", "2 after 1", "2"]),
-    st.builds(AsOf, st.builds(lambda ms, n: f"{ms}-{n}", st.integers(0, 2**64 - 1), st.integers(0, 9)), st.integers(0)),
+    st.builds(
+        AsOf, st.builds(lambda ms, n: f"{ms}-{n}", st.integers(0, 2**64 - 1), st.integers(0, 9)), st.integers(0, 2**53)
+    ),
 )
 
 
