@@ -495,7 +495,7 @@ def test_a_wsgi_server_that_ends_the_body_itself(ledger: Ledger) -> None:
     """With ``wsgi.input_terminated`` a body without a length is read to its end, up to the limit."""
     body = event("a")
     assert _called(Receiver(ledger, SECRET), body) == "204 No Content"
-    assert _called(Receiver(ledger, SECRET, max_body=len(body) - 1), body) == "413 Request Entity Too Large"
+    assert _called(Receiver(ledger, SECRET, max_body=len(body) - 1), body).startswith("413 ")  # the words vary
     assert ledger.ids == ["a"]
 
 

@@ -19,12 +19,14 @@ from tests.receiver import Received, Reply, receiving
 
 
 async def test_a_late_subscription_gets_the_present_state_and_what_follows(tmp_path: Path, store: str) -> None:
-    """Law: nothing is missed and no revision falls, although daemons are killed; a naive reader misses changes."""
+    """Law: nothing is missed and no revision falls, although daemons are killed.
+
+    That the judge catches a naive reader is for `python -m tests.chaos.backfill`: it needs more changes than these.
+    """
     outcome = await played(store, tmp_path, records=4000, rate=400, kills=3, seed=1)
     assert outcome.held, outcome
     assert outcome.judge.records == 4000
     assert outcome.kills >= 1, outcome
-    assert outcome.naive_missed, outcome
 
 
 @pytest.mark.parametrize("point", [*OF_BACKFILLS, *OF_DELIVERIES[1:]])
