@@ -29,6 +29,7 @@ import math
 import random
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ class ReaderSettings:
 
 
 @dataclass(eq=False)
-class FeedReader:
+class FeedReader(ABC):
     """A reader; see the module for the two kinds.
 
     Attributes:
@@ -259,30 +260,32 @@ class FeedReader:
         self.unsettled.clear()
         self.done.clear()
 
+    @abstractmethod
     async def renew(self) -> None:
         """Keep what was read from other members for another term."""
-        raise NotImplementedError
 
-    async def mark_reported(self, gap: Gap, *, lasting: bool) -> None:
+    async def mark_reported(self, gap: Gap, *, lasting: bool) -> None:  # noqa: B027 -- only one kind has something to do
         """Note that a gap was reported; ``lasting``: also for after a restart."""
 
-    async def release(self) -> None:
+    async def release(self) -> None:  # noqa: B027 -- only one kind has something to do
         """Let another member go on."""
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027 -- only one kind has something to do
         """End what goes on beside."""
 
     # What the two kinds do differently.
 
+    @abstractmethod
     async def _step(self) -> bool:
         """Do the next thing; False: there is nothing more to do now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _included(self, handed: HandedEvent) -> Iterable[HandedEvent]:
-        raise NotImplementedError
+        """The events that an acknowledgement of this one includes."""
 
+    @abstractmethod
     async def _acknowledge(self, done: Sequence[HandedEvent]) -> None:
-        raise NotImplementedError
+        """Write that these were handled."""
 
     # What they share.
 
