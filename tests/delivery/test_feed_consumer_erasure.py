@@ -70,7 +70,8 @@ async def test_what_is_in_flight_is_the_last_of_an_erased_record(
 ) -> None:
     """Law: whatever the sink answers, nothing of it is kept, its later events are not sent, and others go on.
 
-    That does not depend on whether the process was informed: its settlement is refused until it knows.
+    That does not depend on whether the process was informed: its settlement is refused until it knows. Until then
+    it may send once more what it has read, where the schedule is to wait for nothing.
     """
     gate = Gate(outcome)
     sink = Scripted(gate)
@@ -86,12 +87,14 @@ async def test_what_is_in_flight_is_the_last_of_an_erased_record(
         pair.news()
         await sink.until(lambda sent: LATER in sent)
         await until(lambda: known(valkey, number), "the process to know")
+        attempts = sink.sent.count(1)
 
         async def is_clean() -> bool:
             return not await kept(valkey)
 
         await until(is_clean, "nothing to be kept")
-    assert sorted(sink.sent) == [1, 3, LATER]
+    assert sorted(sink.sent) == [1] * attempts + [3, LATER]
+    assert attempts == 1 or (outcome is FAILED and not schedule and not is_informed)
 
 
 async def test_a_scheduled_retry_that_the_process_has_read_is_not_sent(valkey: Redis) -> None:
