@@ -49,7 +49,7 @@ from poller.store.records import PACKED_BYTES, RecordChunk, ScanPosition, Stored
 from poller.store.stream import EARLIEST, EntryId
 
 _AGAIN: Final = 1.0  # seconds between attempts while the store is unavailable, or the feed is not read yet
-_PARTS: Final = 4  # of a window: less than one is not read, and the rest is sent meanwhile
+_PARTS: Final = 4  # of a window: one is read at a time while the others are sent; a position is written behind each
 _FRAMES: Final = 256  # of listings; a feed may have one for each of thousands of qualifications
 
 _log = structlog.get_logger("poller.delivery")
@@ -424,7 +424,7 @@ class BackfillReader:
         left = self._window - progress.span
         if is_held or room <= 0 or left < self._window // _PARTS:
             return 0
-        return min(self._limit, left, 1 + room // self._largest)
+        return min(self._limit, left, max(1, self._window // _PARTS), 1 + room // self._largest)
 
     async def _read(self, order: ReadProgress, name: str, source: BackfillSource, count: int) -> bool:
         progress = self._progress

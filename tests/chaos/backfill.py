@@ -35,10 +35,7 @@ SUBSCRIPTION: Final = "late"
 KEYS: Final = ConsumerKeys.of("poller", FEED, SUBSCRIPTION)
 MAX_EVENTS: Final = 100
 IN_MEMORY: Final = 4 * MAX_EVENTS + 16
-"""Backfilled events behind the position that can be written: the window, and what one scan reads beyond.
-
-As many may be delivered and not written yet, for writes are gathered.
-"""
+"""Backfilled events behind the position that is written: the window, and what one scan reads beyond."""
 CONFIG: Final = """
 redis = {{ url = "{url}" }}
 http = {{ bind = "off" }}
@@ -85,7 +82,7 @@ class BackfillOutcome:
         """Whether nothing was missed or fell, and only what was in memory or in flight at a kill came again."""
         live, told = self.judge.again[False], self.judge.again[True]
         return not (
-            self.missed or self.judge.fallen or live > self.kills * 8 * MAX_EVENTS or told > self.kills * 2 * IN_MEMORY
+            self.missed or self.judge.fallen or live > self.kills * 8 * MAX_EVENTS or told > self.kills * IN_MEMORY
         )
 
     def __str__(self) -> str:

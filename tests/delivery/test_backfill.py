@@ -573,7 +573,7 @@ def test_a_scan_that_begins_again_counts_again() -> None:
     """Law: where the position has lost its meaning, the records are counted from the beginning, and all are told."""
     feed = ReadFeed()
     feed.records, feed.told = dict.fromkeys(KEYS, 1), Backfill("b", total=6)
-    reader, progress, order = reader_of(feed, window=4, window_bytes=10_000_000)
+    reader, progress, order = reader_of(feed, window=16, window_bytes=10_000_000)
     places = []
     while progress.wanted:
         assert at_once(reader.read(order))
