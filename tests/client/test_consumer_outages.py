@@ -177,6 +177,24 @@ async def test_an_earlier_version_that_comes_again_is_handed_out(tmp_path: Path)
             assert await handled(4, "K", "last") == "last"
 
 
+async def test_what_another_member_may_have_followed_is_no_repeat(server: str, store: Any) -> None:
+    """A version that comes again is handed out where another member has read the feed since it was handled here."""
+    former = {"data": event_of(1, subject="K", event_id="former")}
+    store.xadd(STREAM, former)
+    async with Consumer(server, FEED, "g", "a", block=SHORT) as consumer:
+        assert (await within(anext(consumer))).get_id() == "former"
+        async with waiting(consumer):
+            await until(lambda: pending(store) == 0, "the acknowledgement")
+        store.hdel(STATE, "token")
+        async with Consumer(server, FEED, "g", "b") as other:
+            store.xadd(STREAM, {"data": event_of(2, subject="K", event_id="last")})
+            assert (await within(anext(other))).get_id() == "last"
+            async with waiting(other):
+                await until(lambda: pending(store) == 0, "the acknowledgement")
+        store.xadd(STREAM, former)
+        assert (await within(anext(consumer))).get_id() == "former"
+
+
 async def _is_acknowledged(store: Any) -> bool | None:
     found: Any = await store.xpending(STREAM, "g")
     return found["pending"] == 0 or None
