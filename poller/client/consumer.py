@@ -36,6 +36,7 @@ from redis.exceptions import RedisError
 from poller.client.connection import REPLY_TIMEOUT, connect, embedded_url, is_cluster
 from poller.client.feed_reader import (
     LINGER_SECONDS,
+    WATCH_LEASES,
     ExclusiveReader,
     FeedReader,
     HandedEvent,
@@ -45,7 +46,7 @@ from poller.client.feed_reader import (
 )
 from poller.client.gaps import Gap, is_passing
 from poller.client.group_store import LONGEST_LEASE, GroupStore, LeaseLost
-from poller.client.record_pages import RecordPages
+from poller.client.record_pages import RecordPages, ResetWatch
 
 _SHORTEST_LEASE: Final = timedelta(milliseconds=200)
 _RESERVED: Final = "sub:"
@@ -90,8 +91,8 @@ class Consumer:
             feeds: ``SOURCE/NAME``, one or several.
             group: the consumer group: all members of a group share its position, other groups are independent.
             name: of this member: another one for each member of the group, the same at every start.
-            bootstrap: begin a new group with each record that exists, then go on with the changes. Needs ``exclusive``
-                and the daemon's HTTP service.
+            bootstrap: begin a new group with each record that exists, then go on with the changes; and likewise after a
+                reset of the feed. Needs ``exclusive`` and the daemon's HTTP service.
             exclusive: one member reads each feed, in order, and others stand by to take over. False: the events are
                 spread over the members, without order.
             ack: False: events are acknowledged by :meth:`ack` alone.
@@ -384,8 +385,11 @@ class Consumer:
         )
         if not self._exclusive:
             return SharedReader(feed, store, self._settings)
-        pages = RecordPages(self._api, feed, self._token) if self._api else None
-        return ExclusiveReader(feed, store, self._settings, pages=pages)
+        if not self._api:
+            return ExclusiveReader(feed, store, self._settings)
+        pages = RecordPages(self._api, feed, self._token)
+        watch = ResetWatch(pages, WATCH_LEASES * self._settings.lease.total_seconds())
+        return ExclusiveReader(feed, store, self._settings, pages=pages, watch=watch)
 
 
 def _reason(error: RedisError | OSError) -> str:

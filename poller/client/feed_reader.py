@@ -19,6 +19,10 @@ to time what others have left.
 - Each event that is missing in the sequence is reported once it is known to be missing, before the next event.
 - A page of a bootstrap is handed out directly after the last entry that it contains. It is fetched by a task of its
   own, one at a time, which is over when the reader is closed.
+- A bootstrap is of one generation of the feed. After a reset, whether it was complete or not, it begins again; and so
+  does one during which the store went back.
+- An event that comes again, from another entry, is a repeat only if this process has handled nothing later of its
+  record in this tenure: after a store went back, the source may have the earlier version again.
 """
 
 from __future__ import annotations
@@ -32,10 +36,10 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
@@ -55,11 +59,15 @@ from poller.client.record_pages import (
     PagesExpired,
     PagesUnavailable,
     RecordPages,
+    ResetWatch,
     SnapshotPage,
 )
 
 LINGER_SECONDS: Final = 0.01
 """For how long an acknowledgement may wait for others, where the loop's body is fast."""
+
+WATCH_LEASES: Final = 3
+"""How many terms of a lease are between two questions whether the feed was reset."""
 
 _RECENT: Final = 4096  # ids of events that were handled here; a store that went back gives some of them again
 _FIRST_BATCH: Final = 16  # entries, of unknown size
@@ -77,6 +85,13 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
+class Turn(NamedTuple):
+    """The end of a page: the link of the next one, empty after the last, and the feed's generation."""
+
+    following: str
+    generation: str
+
+
 @dataclass(slots=True, eq=False)
 class HandedEvent:
     """An event of a batch, until it is acknowledged.
@@ -89,8 +104,7 @@ class HandedEvent:
         sequence: of the event.
         record: of a bootstrap.
         is_repeat: whether this process has handled it before.
-        turns_to: the link of the page that follows this last record of one; empty: the bootstrap is complete; None: it
-            is not the last of a page.
+        turns_to: what follows this last event of a page; None: it is not the last of one.
     """
 
     event: CloudEvent
@@ -100,7 +114,7 @@ class HandedEvent:
     sequence: int | None = None
     record: PageRecord | None = None
     is_repeat: bool = False
-    turns_to: str | None = None
+    turns_to: Turn | None = None
 
     @property
     def key(self) -> str:
@@ -160,7 +174,7 @@ class FeedReader(ABC):
     _held_until: float = 0.0
     _settled_at: float = 0.0
     _most: int = _FIRST_BATCH
-    _recent: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _recent: OrderedDict[str, str] = field(default_factory=OrderedDict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     # What the consumer does with it.
@@ -198,7 +212,7 @@ class FeedReader(ABC):
     def hand_out(self) -> HandedEvent:
         """Take the next event out of the batch."""
         handed = cast("HandedEvent", self.batch.popleft())
-        handed.is_repeat = handed.event.get_id() in self._recent
+        handed.is_repeat = self._is_repeat(handed)
         self.unsettled[handed.key] = handed
         return handed
 
@@ -206,9 +220,7 @@ class FeedReader(ABC):
         """Note that an event was handled; :meth:`settle` acknowledges it."""
         if handed.tenure == self.tenure:
             self.done.append(handed)
-            self._recent[handed.event.get_id()] = None
-            if len(self._recent) > _RECENT:
-                self._recent.popitem(last=False)
+            _remember(self._recent, handed.event.get_id(), handed.entry)
 
     def finish_up_to(self, handed: HandedEvent) -> bool:
         """Note that an event was handled, with what its acknowledgement includes. False: it is another member's now."""
@@ -289,6 +301,10 @@ class FeedReader(ABC):
 
     # What they share.
 
+    def _is_repeat(self, handed: HandedEvent) -> bool:
+        """Whether this process has handled it before; see the module."""
+        return bool(handed.entry) and self._recent.get(handed.event.get_id()) == handed.entry
+
     def _room(self) -> int:
         """How many entries to read: fewer if those before were large."""
         room = self.settings.most_unsettled - len(self.unsettled)
@@ -316,12 +332,17 @@ class ExclusiveReader(FeedReader):
 
     pages: RecordPages | None = None
     """Where the present state comes from, if the group is to begin with it."""
+    watch: ResetWatch | None = None
+    """Tells whether the feed was reset after the bootstrap."""
     _known: str = ""
     _place: str = ""
     _cursor: str = _FIRST
     _sequence: int | None = None
     _bootstrap: bool = False
     _link: str = ""
+    _generation: str = ""
+    _run_id: str = ""
+    _latest: OrderedDict[str, str] = field(default_factory=OrderedDict)
     _page: SnapshotPage | None = None
     _fetching: asyncio.Task[SnapshotPage] | None = None
     _fetched_link: str = ""
@@ -341,6 +362,12 @@ class ExclusiveReader(FeedReader):
             _log.warning("%s: the lease was lost; another member may read now", self.feed)
             self.lose()
 
+    def finish(self, handed: HandedEvent) -> None:
+        """Note that an event was handled, the latest one of its record."""
+        super().finish(handed)
+        if handed.tenure == self.tenure:
+            _remember(self._latest, _record_of(handed), handed.event.get_id())
+
     async def mark_reported(self, gap: Gap, *, lasting: bool) -> None:
         """Note that what is before the gap's end is accounted for."""
         self._reported_to = gap.before
@@ -350,6 +377,7 @@ class ExclusiveReader(FeedReader):
     def lose(self) -> None:
         """Note that another member may have all that was read, and report what is missing."""
         super().lose()
+        self._latest.clear()
         self._reported_to = None
         self._drop_page()
 
@@ -364,6 +392,8 @@ class ExclusiveReader(FeedReader):
         self._drop_page()
         if fetching is not None:
             await asyncio.wait([fetching])
+        if self.watch is not None:
+            await self.watch.aclose()
         if self.pages is not None:
             await self.pages.aclose()
 
@@ -378,7 +408,8 @@ class ExclusiveReader(FeedReader):
 
     def _go_on(self, phase: Phase) -> None:
         """The answer is there: nothing need be asked for again."""
-        self.phase, self.due = phase, math.inf
+        is_watching = self.watch is not None and not self._bootstrap
+        self.phase, self.due = phase, self.watch.due(clock()) if self.watch and is_watching else math.inf
 
     async def _acquire(self) -> bool:
         if clock() < self.due:
@@ -390,13 +421,29 @@ class ExclusiveReader(FeedReader):
             self._stand_by(found)
             return False
         if not found.was_held:
-            self.lose()
+            self._forget_others()
+        found = await self._restarted(found)
         self.due, self._held_until = 0.0, before + self.settings.lease.total_seconds()
         self._enter(found)
         if not found.exists and not await self._create_group():
             return False
         self._go_on(Phase.CLAIMING)
         return True
+
+    def _forget_others(self) -> None:
+        """Note that another member may have had the feed."""
+        self.lose()
+        if self.watch is not None:
+            self.watch.restart(0.0)
+
+    async def _restarted(self, found: GroupState) -> GroupState:
+        """The state, at the first page if the store went back during a bootstrap: later versions were handled."""
+        if not (found.bootstrap == "running" and found.read and self._known) or order(found.read) >= order(self._known):
+            return found
+        self.lose()
+        _log.info("%s: the store went back; the records are read from the first page again", self.feed)
+        await self.store.note_records({}, state={"page": ""}, begins_page=True)
+        return replace(found, page="")
 
     def _stand_by(self, holder: LeaseHolder) -> None:
         if self._held_until:
@@ -411,7 +458,7 @@ class ExclusiveReader(FeedReader):
         self._known, self._sequence, self._cursor = state.read, state.sequence, _FIRST
         self._page, self._later = None, []
         self._bootstrap = self.pages is not None and state.bootstrap != "done"
-        self._link = state.page
+        self._link, self._generation, self._run_id = state.page, state.generation, state.run_id
 
     async def _create_group(self) -> bool:
         """Create the group as of the first page of a bootstrap. False: that has to wait."""
@@ -421,9 +468,8 @@ class ExclusiveReader(FeedReader):
         state = await self.store.acquire(start=page.entry, known=self._place)
         if isinstance(state, LeaseHolder):
             raise LeaseLost
-        await self.store.note_records(
-            {}, state={"bootstrap": "running", "page": "", "sequence": str(page.sequence)}, begins_page=True
-        )
+        begins = {"bootstrap": "running", "page": "", "sequence": str(page.sequence)}
+        await self.store.note_records({}, state=begins, begins_page=True)
         self._enter(state)
         self._sequence, self._page, self._link = page.sequence, page, ""
         return True
@@ -445,6 +491,7 @@ class ExclusiveReader(FeedReader):
             self._later = []
             self._go_on(Phase.READING)
             return True
+        await self._follow_reset()
         if self._bootstrap and self._page is None:
             self._page = await self._fetch(self._link)
             if self._page is None:
@@ -455,14 +502,19 @@ class ExclusiveReader(FeedReader):
         if found.entries:
             self._known = found.entries[-1][0]
         page = self._page
-        if page is not None and (not found.entries or order(self._known) >= order(page.entry)):
+        is_void = page is not None and order(page.entry) > order(found.last)  # the store went back since it was read
+        if is_void:
+            self._page = None
+            self._drop_page()
+        elif page is not None and (not found.entries or order(self._known) >= order(page.entry)):
             items = await self._spliced(items, page)
         self.batch.extend(items)
         self._go_on(Phase.READING)
-        if not self.batch and page is None:
-            self.tail = found.last
-            return False
-        return True
+        if is_void:
+            self.due = clock() + _AGAIN_SECONDS
+        elif page is None:
+            self.tail = "" if self.batch else found.last
+        return bool(self.batch) or not (is_void or self.tail)
 
     async def _admitted(self, entries: Sequence[StreamEntry], gone: Sequence[str]) -> list[HandedEvent | Gap]:
         """Entries as events, with the gaps between them; what this process has at hand is left out."""
@@ -505,6 +557,18 @@ class ExclusiveReader(FeedReader):
 
     # The bootstrap.
 
+    async def _follow_reset(self) -> None:
+        """Begin a complete bootstrap again if the feed was reset since."""
+        found = "" if self.watch is None or self._bootstrap else self.watch.poll(clock())
+        if not found or found == self._generation:
+            return
+        is_other, state = bool(self._generation), {"generation": found}
+        if is_other:
+            _log.info("%s: the feed was reset; its records are read again", self.feed)
+            state |= {"bootstrap": "running", "page": ""}
+        await self.store.note_records({}, state=state, begins_page=True)
+        self._bootstrap, self._link, self._generation = is_other, "", found
+
     async def _fetch(self, link: str) -> SnapshotPage | None:
         """A page; None: it is to be asked for later."""
         try:
@@ -512,6 +576,7 @@ class ExclusiveReader(FeedReader):
             if self._known and order(page.entry) < order(self._known):  # more was read while nothing waited for it
                 self._drop_page()
                 page = await self._fetched(link)
+            await self._match(page, link)
         except PagesExpired:
             _log.info("%s: the records are read from the first page again", self.feed)
             await self.store.note_records({}, state={"page": ""}, begins_page=True)
@@ -524,6 +589,22 @@ class ExclusiveReader(FeedReader):
             self.due = clock() + error.wait
             return None
         return page
+
+    async def _match(self, page: SnapshotPage, link: str) -> None:
+        """Note what the first page is of; what was noted of it under another generation or server process is void.
+
+        Raises:
+            PagesExpired: the pages before were of another generation.
+        """
+        if link:
+            if page.generation != self._generation:
+                raise PagesExpired
+            return
+        if (page.generation, page.run_id) == (self._generation, self._run_id):
+            return
+        state = {"generation": page.generation, "run_id": page.run_id, "page": ""}
+        await self.store.note_records({}, state=state, begins_page=True)
+        self._generation, self._run_id = page.generation, page.run_id
 
     async def _fetched(self, link: str) -> SnapshotPage:
         """The page of a link, by a task of its own, which goes on where this one is cancelled."""
@@ -561,32 +642,37 @@ class ExclusiveReader(FeedReader):
         return before
 
     async def _records(self, page: SnapshotPage) -> list[HandedEvent]:
-        handled = await self.store.revisions()
+        handled = await self.store.handled_records()
         return [
             HandedEvent(event, self, self.tenure, "", record.sequence, record)
             for record, event in RecordPages.events(page)
-            if handled.get(record.digest, -1) < record.revision and record.key not in self.unsettled
+            if handled.get(record.digest) != record.event_id and record.key not in self.unsettled
         ]
 
     async def _turn(self, page: SnapshotPage, before: Sequence[HandedEvent]) -> None:
         """Go on to the next page; this is stored once all that was handed out before it is acknowledged."""
         self._link, self._page, self._bootstrap = page.following, None, bool(page.following)
         self._drop_page()
+        if self.watch is not None and not page.following:
+            self.watch.restart(clock() + WATCH_LEASES * self.settings.lease.total_seconds())
+        turn = Turn(page.following, page.generation)
         if before:
-            before[-1].turns_to = page.following
+            before[-1].turns_to = turn
             return
         while self.unsettled:
             last = next(reversed(self.unsettled.values()))
             if last not in self.done:
-                last.turns_to = page.following
+                last.turns_to = turn
                 return
             await self.settle()
-        await self._store_turn(page.following)
+        await self._store_turn(turn)
 
-    async def _store_turn(self, following: str) -> None:
-        state = {"page": following} if following else {"page": "", "bootstrap": "done"}
+    async def _store_turn(self, turn: Turn) -> None:
+        state = {"page": turn.following, "generation": turn.generation}
+        if not turn.following:
+            state["bootstrap"] = "done"
         await self.store.note_records({}, state=state, begins_page=True)
-        if not following:
+        if not turn.following:
             _log.info("%s: the bootstrap is complete", self.feed)
 
     # Acknowledging.
@@ -608,10 +694,16 @@ class ExclusiveReader(FeedReader):
             self._place = place
         turn = max((at for at, one in enumerate(done) if one.turns_to is not None), default=-1)
         if turn >= 0:
-            await self._store_turn(cast("str", done[turn].turns_to))
-        records = {one.record.digest: one.record.revision for one in done[turn + 1 :] if one.record is not None}
+            await self._store_turn(cast("Turn", done[turn].turns_to))
+        records = {one.record.digest: one.record.event_id for one in done[turn + 1 :] if one.record is not None}
         if records:
             await self.store.note_records(records)
+
+    def _is_repeat(self, handed: HandedEvent) -> bool:
+        event_id = handed.event.get_id()
+        return super()._is_repeat(handed) or (
+            event_id in self._recent and self._latest.get(_record_of(handed)) == event_id
+        )
 
 
 @dataclass(eq=False)
@@ -703,6 +795,19 @@ class SharedReader(FeedReader):
     async def _acknowledge(self, done: Sequence[HandedEvent]) -> None:
         entries = [one.entry for one in done]
         await self.store.acknowledge(entries, place=max(entries, key=order))
+
+
+def _record_of(handed: HandedEvent) -> str:
+    """What all events of a record have in common; the letters of a UUID may come in another case."""
+    return (handed.event.get_subject() or "").lower()
+
+
+def _remember(kept: OrderedDict[str, str], name: str, value: str) -> None:
+    """Keep the latest of these."""
+    kept[name] = value
+    kept.move_to_end(name)
+    if len(kept) > _RECENT:
+        kept.popitem(last=False)
 
 
 def _seen(fetching: asyncio.Task[SnapshotPage]) -> None:

@@ -4,9 +4,10 @@ Two keys beside the stream, under the feed's hash tag, hold no content of record
 
 * ``group:state:NAME``: who has the lease (``token``, ``name``, ``until``), the last entry that was read (``read``), the
   last one up to which all are acknowledged (``place``) with its ``sequence``, and how far the bootstrap has come
-  (``bootstrap``, ``page``).
+  (``bootstrap``, ``page``), of which ``generation`` of the feed, and by which process of the server (``run_id``).
 * ``group:revisions:NAME``: while a bootstrap is under way, digests of the records of its page that were handled, with
-  their revisions.
+  the ids of their events. An id names one version of a record, which its revision does not do after a reset, or in a
+  store that went back.
 
 **Invariants**
 
@@ -94,7 +95,9 @@ class GroupState:
         read: the last entry that was read; empty: unknown.
         sequence: of the last event that was acknowledged; None: unknown.
         bootstrap: empty, ``running`` or ``done``.
-        page: the page of records that is under way; empty: the first one is not.
+        page: the link of the page of records that is under way; empty: it is the first one, or none is.
+        generation: of the feed that the bootstrap is of; empty: unknown.
+        run_id: of the server's process when its first page was read; empty: unknown.
     """
 
     was_held: bool
@@ -103,6 +106,8 @@ class GroupState:
     sequence: int | None = None
     bootstrap: str = ""
     page: str = ""
+    generation: str = ""
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +182,8 @@ class GroupStore:
         _, was_held, exists, flat = answer
         found = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
         sequence = int(found["sequence"]) if "sequence" in found else None
-        rest = (found.get("read", ""), sequence, found.get("bootstrap", ""), found.get("page", ""))
-        return GroupState(bool(was_held), bool(exists), *rest)
+        bootstrap = [found.get(name, "") for name in ("bootstrap", "page", "generation", "run_id")]
+        return GroupState(bool(was_held), bool(exists), found.get("read", ""), sequence, *bootstrap)
 
     async def renew(self) -> bool:
         """Keep the lease for another term; False: it is lost."""
@@ -228,23 +233,23 @@ class GroupStore:
             raise LeaseLost
 
     async def note_records(
-        self, revisions: Mapping[str, int], *, state: Mapping[str, str] | None = None, begins_page: bool = False
+        self, handled: Mapping[str, str], *, state: Mapping[str, str] | None = None, begins_page: bool = False
     ) -> None:
-        """Note records of a bootstrap that were handled, and what changes of the state.
+        """Note records of a bootstrap that were handled, with the ids of their events, and what changes of the state.
 
         Raises:
             LeaseLost: nothing was noted.
         """
         fields = [part for pair in (state or {}).items() for part in pair]
         given = [self._token, int(begins_page), len(fields) // 2, *fields]
-        given += [part for pair in revisions.items() for part in pair]
+        given += [part for pair in handled.items() for part in pair]
         if not await self._run(_NOTE_RECORDS, [self._state, self._revisions], given):
             raise LeaseLost
 
-    async def revisions(self) -> dict[str, int]:
-        """The records of the page under way that were handled."""
+    async def handled_records(self) -> dict[str, str]:
+        """The records of the page under way that were handled, with the ids of their events."""
         found = await self._client.hgetall(self._revisions)
-        return {name.decode(): int(revision) for name, revision in found.items()}
+        return {name.decode(): event_id.decode() for name, event_id in found.items()}
 
     async def keep_claimed(self, most: int) -> None:
         """Keep the entries that this member works on from being claimed by others."""

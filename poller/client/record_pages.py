@@ -9,6 +9,8 @@ came before is contained in the page, what comes later is newer.
 - A page is kept in memory alone, and one at a time: after an interruption it is asked for again, as of a later entry.
 - The same revision of a record gives an event with the same id, type and source as a backfill by the daemon: they are
   the daemon's.
+- A page says of which generation of the feed it is: after a reset another one, and nothing of the state before counts.
+- No page is given out while a silent first reading is under way: records come then of which no event is published.
 - The token is sent to the host of ``api`` and to no other.
 - httpx is imported when the first page is asked for, not before.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,11 +36,15 @@ _FIRST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 60.0
 _GONE: Final = 410
 _OK: Final = 200
+_ANSWER_SECONDS: Final = 1.0  # after which an answer that is under way is looked for
 _REFUSALS: Final = {
     401: "needs a valid read token: pass token=",
     403: "may not be read: set http.read_token_file of the daemon, and pass token=",
     404: "is not known there: check the name of the feed, and api=",
 }
+
+
+_log = logging.getLogger("poller.client")
 
 
 class BootstrapRefused(Exception):
@@ -85,8 +92,8 @@ class PageRecord:
 
     @property
     def key(self) -> str:
-        """The record at this revision; no entry's id looks like it."""
-        return f"{self.subject}:{self.revision}:record"
+        """The record in this version; no entry's id looks like it."""
+        return f"{self.event_id}:record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,8 @@ class SnapshotPage:
         link: by which the page was asked for.
         entry: the last entry of the stream at that moment.
         sequence: of the last event at that moment.
+        generation: of the feed; empty: nothing was known of it yet.
+        run_id: of the server's process that it was read from: another one may have gone back.
         records: in no order.
         following: the link of the next page; empty: this is the last one.
     """
@@ -104,6 +113,8 @@ class SnapshotPage:
     link: str
     entry: str
     sequence: int
+    generation: str
+    run_id: str
     records: tuple[PageRecord, ...]
     following: str
 
@@ -142,14 +153,22 @@ class RecordPages:
             found = json.loads(response.content)
             records = tuple(map(_record, found["records"]))
             entry, sequence = str(found["as_of"]["entry"]), int(found["as_of"]["sequence"])
+            of = str(found["generation"]), str(found["run_id"])
+            is_incomplete = bool(found["silent_reading"])
         except (ValueError, KeyError, TypeError):
             why = "answers no page of records that this version reads: check api=, or update the daemon"
             raise BootstrapRefused(f"{self._api}{link} {why}") from None
+        if is_incomplete:
+            raise PagesUnavailable(f"{self._api}: the first reading of {self._feed} has not ended", _FIRST_WAIT)
         following = response.links.get("next", {}).get("url", "")
         if following:
             path = response.url.join(following).raw_path.decode()  # without the host: the token goes to none but that
             following = path.removeprefix(urlsplit(self._api).path)
-        return SnapshotPage(link, entry, sequence, records, following)
+        return SnapshotPage(link, entry, sequence, *of, records, following)
+
+    async def generation(self) -> str:
+        """The generation of the feed now. Raises the same as :meth:`page`."""
+        return (await self.page(f"/feeds/{quote(self._feed)}/records?limit=1")).generation
 
     @staticmethod
     def events(page: SnapshotPage) -> Iterator[tuple[PageRecord, CloudEvent]]:
@@ -179,6 +198,54 @@ class RecordPages:
         if status in _REFUSALS:
             raise BootstrapRefused(f"{self._api}: {self._feed} {_REFUSALS[status]} (HTTP {status})")
         raise PagesUnavailable(f"{self._api}: HTTP {status}", _wait(response.headers.get("retry-after", "")))
+
+
+class ResetWatch:
+    """Asks now and then for the generation of a feed, beside the reading; an answer that fails is left out."""
+
+    def __init__(self, pages: RecordPages, period: float) -> None:
+        """Take the pages of the feed, and the seconds between two questions; nothing is sent."""
+        self._pages = pages
+        self._period = period
+        self._next = 0.0
+        self._asking: asyncio.Task[str] | None = None
+        self._reported = ""
+
+    def restart(self, at: float) -> None:
+        """Ask at this moment next, and leave out an answer that is under way."""
+        asking, self._asking, self._next = self._asking, None, at
+        if asking is not None:
+            asking.cancel()
+
+    def due(self, now: float) -> float:
+        """When there is something to do."""
+        return self._next if self._asking is None else now + (0 if self._asking.done() else _ANSWER_SECONDS)
+
+    def poll(self, now: float) -> str:
+        """The generation, once after each answer; empty: there is none now."""
+        if self._asking is None and now >= self._next:
+            self._next = now + self._period
+            self._asking = asyncio.create_task(self._ask(), name="the generation of a feed")
+        if self._asking is None or not self._asking.done():
+            return ""
+        asking, self._asking = self._asking, None
+        return asking.result()
+
+    async def aclose(self) -> None:
+        """Ask no more."""
+        asking = self._asking
+        self.restart(0.0)
+        if asking is not None:
+            await asyncio.wait([asking])
+
+    async def _ask(self) -> str:
+        try:
+            return await self._pages.generation()
+        except (PagesExpired, PagesUnavailable, BootstrapRefused) as error:
+            if self._reported != str(error):
+                _log.info("a reset of the feed would not be noticed now: %s", error)
+                self._reported = str(error)
+            return ""
 
 
 def backfilled(record: PageRecord, *, now: datetime) -> CloudEvent:

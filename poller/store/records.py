@@ -153,6 +153,8 @@ class RecordChunk(msgspec.Struct, frozen=True):
         as_of: when all this was read.
         generation: of the feed; empty: it has no state yet.
         restarted: whether the scan began again, because the position had lost its meaning.
+        is_read: whether the feed's first reading has ended.
+        run_id: of the server's process; empty: the server does not say it.
         live: how many records there are, those that cannot be read included.
         digest: gives a digest of their snapshots and their feed: the same as long as nothing of them changes.
     """
@@ -162,6 +164,8 @@ class RecordChunk(msgspec.Struct, frozen=True):
     as_of: AsOf
     generation: str
     restarted: bool = False
+    is_read: bool = True
+    run_id: str = ""
     live: int = 0
     digest: Callable[[], str] = str
 
@@ -231,7 +235,15 @@ class RecordReader:
                 raise StoreRefused("INFO server of this store has no run_id: a scan could not tell when it restarts")
             following = ScanPosition(read.cursor, read.run_id, read.generation, read.forms, read.as_of)
         return RecordChunk(
-            found, following, read.as_of, read.generation, read.restarted, live=read.live, digest=read.digest
+            found,
+            following,
+            read.as_of,
+            read.generation,
+            read.restarted,
+            is_read=read.is_read,
+            run_id=read.run_id,
+            live=read.live,
+            digest=read.digest,
         )
 
     async def get(self, record_keys: Sequence[str]) -> FoundRecords:
@@ -268,6 +280,7 @@ class RecordReader:
             cursor=int(answer[7]),
             restarted=bool(answer[8]),
             stored=list(_pairs(answer[9])),
+            is_read=bool(answer[10]),
             codec=codec,
             id_field=id_field or self._id_field,
         )
@@ -315,6 +328,7 @@ class _Reading(msgspec.Struct, frozen=True):
     cursor: int
     restarted: bool
     stored: list[tuple[bytes, bytes]]
+    is_read: bool
     codec: SnapshotCodec
     id_field: str
 

@@ -96,11 +96,19 @@ class RecordPage(msgspec.Struct, frozen=True):
     Attributes:
         as_of: when it was read, all in one step: the last event of each record that is on it is not after that entry. A
             client that reads all pages, and then the events after the first one's, misses nothing.
+        generation: drawn at random when the feed was created or reset: under another one, what was known of its records
+            is void. Empty: nothing is known of the feed yet.
+        run_id: of the process of the store that it was read from: another one may hold what was before.
+        silent_reading: whether a silent first reading is under way: records come of which no event is published, so
+            begin again with the first page when it has ended.
         records: those that are not removed, in no order. There may be a few more than the limit, or fewer, or none
             before the last page.
     """
 
     as_of: AsOf
+    generation: str
+    run_id: str
+    silent_reading: bool
     records: list[RecordOnPage]
 
 
@@ -397,9 +405,12 @@ async def _page(request: Request, records: FeedRecords) -> ListContent:
     links = [_link(request, {"limit": limit}, "first")]
     if chunk.next is not None:
         links.insert(0, _link(request, {"limit": limit, "cursor": str(chunk.next)}, "next"))
-    digest = blake2b(f"{chunk.as_of}\0{chunk.next}\0{chunk.digest()}".encode(), digest_size=16)
+    silent = records.feed.silent_baseline and not chunk.is_read
+    digest = blake2b(
+        f"{chunk.as_of}\0{chunk.next}\0{chunk.run_id}\0{silent}\0{chunk.digest()}".encode(), digest_size=16
+    )
     headers = {"content-type": JSON, "link": ", ".join(links), "etag": f'"{digest.hexdigest()}"'}
-    return ListContent(headers, _page_parts(BackfillSource(records.feed, records.reader), chunk))
+    return ListContent(headers, _page_parts(BackfillSource(records.feed, records.reader), chunk, silent=silent))
 
 
 def _position(request: Request) -> ScanPosition | None:
@@ -413,8 +424,9 @@ def _position(request: Request) -> ScanPosition | None:
         raise RequestRefused(422, f"cursor: {_CURSOR}", errors=[wrong]) from None
 
 
-async def _page_parts(source: BackfillSource, chunk: RecordChunk) -> AsyncGenerator[bytes]:
-    yield b'{"as_of":%b,"records":[' % _encode(chunk.as_of)
+async def _page_parts(source: BackfillSource, chunk: RecordChunk, *, silent: bool) -> AsyncGenerator[bytes]:
+    head = _encode(chunk.as_of), _encode(chunk.generation), _encode(chunk.run_id), _encode(silent)
+    yield b'{"as_of":%b,"generation":%b,"run_id":%b,"silent_reading":%b,"records":[' % head
     separator = b""
     listed = (_encode(_listed(source, record, chunk.generation)) for record in chunk.records)
     for part in _joined(listed, b","):

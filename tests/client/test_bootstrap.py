@@ -185,10 +185,10 @@ async def test_it_is_done_once_and_goes_on_where_it_was(server: str, source: Sou
                 await until(lambda: _is_done(source.store), "the end")
                 await source.change("K001")
                 handled.append(seen(await within(changed)))
-        asked = len(api.asked)
+        asked = len(api.pages)
         async with Consumer(server, FEED, "g", "a", bootstrap=True, api=url) as consumer:
             assert seen(await within(anext(consumer))) == handled[-1]
-        assert len(api.asked) == asked
+        assert len(api.pages) == asked
     live = [subject for subject, _, _ in handled[:-1]]
     assert sorted(live) == [f"K{number:03}" for number in range(35)]
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 
+from poller.client import Consumer
 from tests.harness.consumed import GROUP, ConsumerGroup, consumed
-from tests.harness.processes import daemon
+from tests.harness.processes import daemon, ran
 from tests.harness.scene import Scene, scene, stream
-from tests.harness.waiting import strain, until
+from tests.harness.waiting import strain, until, within
 from tests.servers import free_port
 
 RESOURCE: Final = "employmentUnavailabilities"
@@ -56,6 +58,46 @@ async def test_a_bootstrap_from_a_daemon_is_exact(tmp_path: Path) -> None:
     assert any(line.revision == 1 for line in handled)
 
 
+async def test_a_bootstrap_is_of_one_generation_of_a_daemon(tmp_path: Path) -> None:
+    """A member ends within its first page, records change, and the feed is reset silently: none stays as it was."""
+    port = free_port()
+    api = f"http://127.0.0.1:{port}"
+    state: dict[str, tuple[int, Any]] = {}
+
+    def handle(events: list[CloudEvent]) -> None:
+        for event in events:
+            data = event.get_data()
+            assert isinstance(data, dict)
+            state[str(event.get_subject()).lower()] = data["revision"], data["record"]
+
+    async with scene(tmp_path, records=700, changes_per_second=0) as here:
+        silent = {RESOURCE: 'baseline = "silent"'}
+        config = here.config(resources=[RESOURCE], lines=silent, bind=f"127.0.0.1:{port}", limit="200")
+
+        def member() -> Consumer:
+            return Consumer(here.store, FEED, GROUP, "one", bootstrap=True, api=api, ack=False)
+
+        async with daemon(config) as running:
+            await running.polled([RESOURCE])
+            async with member() as consumer:
+                events = [await within(anext(consumer)) for _ in range(122)]
+                await consumer.ack(events[-1])
+        handle(events)
+        for record in [found for _, found in state.values()][::2]:
+            await here.put(RESOURCE, record | {"reason": "of the next generation"})
+        assert (await ran("-c", str(config), "resync", FEED, "--anew", "--yes"))[0] == 0
+        async with daemon(config) as running:
+            await running.polled([RESOURCE])
+            shown = await _shown(here, api)
+            async with member() as consumer:
+                events = [await within(anext(consumer)) for _ in shown]
+                await consumer.ack(events[-1])
+                assert await here.client.hget(_state(), "bootstrap") == b"done"
+    handle(events)
+    assert len(shown) > 400  # of more than one page
+    assert state == shown
+
+
 async def _has_handled(members: ConsumerGroup, most: int) -> bool:
     return len(members.handled(GROUP)) > most
 
@@ -73,5 +115,9 @@ async def _settled(here: Scene, api: str, gone: list[str]) -> dict[str, tuple[in
 
 async def _all_is_read(here: Scene) -> bool:
     groups: Any = await here.client.xinfo_groups(stream(RESOURCE))
-    state = await here.client.hget(f"{stream(RESOURCE).removesuffix('events')}group:state:{GROUP}", "bootstrap")
+    state = await here.client.hget(_state(), "bootstrap")
     return state == b"done" and groups[0]["lag"] == 0 and groups[0]["pending"] == 0
+
+
+def _state() -> str:
+    return f"{stream(RESOURCE).removesuffix('events')}group:state:{GROUP}"

@@ -18,6 +18,7 @@ from poller.client.feed_reader import ExclusiveReader, FeedReader, Phase, Reader
 from poller.client.group_store import ClaimedEntries, GroupStore, NewEntries
 from poller.redis.client import commands
 from tests.client.published import FEED, STATE, STREAM, event_of, number_of, publish
+from tests.client.test_bootstrap_resets import RestoredServer
 from tests.client.test_consumer import pending, read, waiting
 from tests.harness.waiting import until, within
 from tests.harness.wire import wired
@@ -149,6 +150,54 @@ async def test_entries_of_which_the_answer_was_lost_come_first(server: str, stor
         store.hset(STATE, "read", entry)
         publish(store, 3)
         assert await read(consumer, 2) == [2, 3]
+
+
+async def test_an_earlier_version_that_comes_again_is_handed_out(tmp_path: Path) -> None:
+    """After a store went back, the version of before the last one is no repeat: the source may have it now.
+
+    The last one of its record is, if it comes again.
+    """
+    with RestoredServer(tmp_path) as server:
+        async with commands(server.url) as store, Consumer(server.url, FEED, "g", "a", block=SHORT) as consumer:
+
+            async def handled(sequence: int, subject: str, event_id: str) -> str:
+                event = event_of(sequence, subject=subject, event_id=event_id)
+                await store.xadd(STREAM, {"data": event})
+                return (await within(anext(consumer))).get_id()
+
+            assert await handled(1, "K", "former") == "former"
+            async with waiting(consumer):
+                await until(lambda: _is_acknowledged(store), "the acknowledgement")
+            server.copy()
+            for sequence, subject, event_id in ((2, "K", "between"), (3, "K", "last"), (4, "L", "other")):
+                assert await handled(sequence, subject, event_id) == event_id
+            await server.go_back(store)
+            await store.xadd(STREAM, {"data": event_of(2, subject="L", event_id="other")})
+            assert await handled(3, "K", "between") == "between"
+            assert await handled(4, "K", "last") == "last"
+
+
+async def test_what_another_member_may_have_followed_is_no_repeat(server: str, store: Any) -> None:
+    """A version that comes again is handed out where another member has read the feed since it was handled here."""
+    former = {"data": event_of(1, subject="K", event_id="former")}
+    store.xadd(STREAM, former)
+    async with Consumer(server, FEED, "g", "a", block=SHORT) as consumer:
+        assert (await within(anext(consumer))).get_id() == "former"
+        async with waiting(consumer):
+            await until(lambda: pending(store) == 0, "the acknowledgement")
+        store.hdel(STATE, "token")
+        async with Consumer(server, FEED, "g", "b") as other:
+            store.xadd(STREAM, {"data": event_of(2, subject="K", event_id="last")})
+            assert (await within(anext(other))).get_id() == "last"
+            async with waiting(other):
+                await until(lambda: pending(store) == 0, "the acknowledgement")
+        store.xadd(STREAM, former)
+        assert (await within(anext(consumer))).get_id() == "former"
+
+
+async def _is_acknowledged(store: Any) -> bool | None:
+    found: Any = await store.xpending(STREAM, "g")
+    return found["pending"] == 0 or None
 
 
 class _Watched(GroupStore):

@@ -82,7 +82,9 @@ async def lines(given: Served) -> list[Any]:
 
 async def test_all_records_are_on_pages_and_on_lines(given: Served) -> None:
     """Law: each record that is not removed is on a page and on a line, with what was received of it."""
-    assert await paged(given) == [{"as_of": {"entry": "0-0", "sequence": 0}, "records": []}]
+    run_id = (await given.store.info("server"))["run_id"]
+    unknown = {"generation": "", "run_id": run_id, "silent_reading": False}
+    assert await paged(given) == [{"as_of": {"entry": "0-0", "sequence": 0}, **unknown, "records": []}]
     assert await lines(given) == [{"as_of": {"entry": "0-0", "sequence": 0}}]
     store = opened(given.store, KEYS)
     keys = [f"r{number}" for number in range(600)]
@@ -97,6 +99,8 @@ async def test_all_records_are_on_pages_and_on_lines(given: Served) -> None:
     newest: Any = await given.store.xrevrange(KEYS.events, count=1)
     as_of = {"entry": newest[0][0].decode(), "sequence": 604}
     assert all(page["as_of"] == as_of for page in pages)
+    generation: Any = await given.store.hget(KEYS.state, "generation")
+    assert {page["generation"] for page in pages} == {generation.decode()}
     on_pages = [record for page in pages for record in page["records"]]
     assert len(on_pages) == len(expected)
     head, *on_lines = await lines(given)
@@ -108,6 +112,20 @@ async def test_all_records_are_on_pages_and_on_lines(given: Served) -> None:
         assert {tuple(one) for one in found} == {fields}
     text = await all_text(given)
     assert '"record":{"id":7,"number":1.50}' in text
+
+
+async def test_a_page_says_whether_a_silent_first_reading_is_under_way(tmp_path: Path, store_url: str) -> None:
+    """Law: until a silent first reading has ended its pages say so, and no earlier page counts as the same."""
+    settings = configured(tmp_path, store_url)
+    feeds = tuple(feed.model_copy(update={"baseline": "silent"}) for feed in settings.sources[0].feeds)
+    source = settings.sources[0].model_copy(update={"feeds": feeds})
+    async with served(settings.model_copy(update={"sources": (source,)})) as given:
+        await write(opened(given.store, KEYS), [raw(ID)])
+        _, headers, page = await given.ask(RECORDS)
+        assert page["silent_reading"] is True
+        await given.store.hset(KEYS.state, "read_at", "2026-01-02T03:04:05Z")
+        _, _, page = await given.ask(RECORDS, headers={"if-none-match": headers["etag"]})
+        assert page["silent_reading"] is False
 
 
 async def test_a_client_that_has_a_page_is_not_sent_it_again(given: Served) -> None:

@@ -1,7 +1,7 @@
 -- Notes how far a bootstrap has come.
 -- KEYS: the state of the group, the revisions.
 -- ARGV: token, 1 if a page begins (what was noted of the one before goes), how many fields of the state follow; these
---   as names and values; then records and their revisions, as they were handled.
+--   as names and values; then records and the ids of their events, as they were handled.
 -- Answers 1, or 0: the lease is another's, and nothing was written.
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
 if ARGV[2] == '1' then

@@ -6,11 +6,12 @@
 -- ARGV 2, to look up: empty; then the fields of the snapshots.
 -- Answers the generation, the sequence, the forms and the id field of the state (each '' where it is missing), the run
 --   id of the server, the id of the last entry that the stream was given ('0-0': none), the dictionaries as a flat
---   list, and the cursor to go on with ('0': that was all), 1 where the scan began again, and snapshots as a flat list.
+--   list, and the cursor to go on with ('0': that was all), 1 where the scan began again, snapshots as a flat list, and 1
+--   where the feed's first reading has ended.
 -- A cursor says nothing to another process of the server, and a conversion gives snapshots other fields: then the scan
 --   begins again, as it does where the store went back.
 -- Snapshots are read in steps, for a step of many may hold gigabytes; one step holds all of a small hash.
-local have = redis.call('HMGET', KEYS[1], 'generation', 'sequence', ARGV[1], 'id_field')
+local have = redis.call('HMGET', KEYS[1], 'generation', 'sequence', ARGV[1], 'id_field', 'read_at')
 local generation, sequence, forms, field = have[1] or '', have[2] or '', have[3] or '', have[4] or ''
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
 local entry = '0-0'
@@ -49,4 +50,5 @@ else
     step = math.max(math.min(most - count, affordable, step * 4), 1)
   until cursor == '0' or count >= most or size >= room
 end
-return {generation, sequence, forms, field, run_id, entry, redis.call('HGETALL', KEYS[3]), cursor, restarted, found}
+local read = have[5] and 1 or 0
+return {generation, sequence, forms, field, run_id, entry, redis.call('HGETALL', KEYS[3]), cursor, restarted, found, read}
