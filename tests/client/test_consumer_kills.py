@@ -111,7 +111,7 @@ def faults(handled: list[Handled]) -> list[Handled]:
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.thorough)])
 @pytest.mark.timeout(900)
 async def test_members_that_are_killed_strand_nothing(server: str, store: Any, mode: str, kills: int) -> None:
     """Two members killed -9 in the body: every event is handled, and none is pending in the end.
