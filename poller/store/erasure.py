@@ -286,6 +286,19 @@ def _tombstone(key: str, head: SnapshotHead, sequence: int, now_ms: int) -> byte
     return codec.encode(key, Snapshot(head.revision, sequence, b"", removed=True, changed_at=now_ms // 1000))
 
 
+async def is_number_of_erasure(client: Redis, keys: FeedKeys, sequence: int) -> bool:
+    """Whether an erasure has taken this sequence number for its tombstone.
+
+    Numbers are forgotten from the lowest on once there are more than :data:`NUMBERS`.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        noted = cast("list[bytes]", await client.zrangebyscore(keys.erased_events, sequence, sequence))
+    return b"%d" % sequence in noted  # numbers of erased events are noted with leading zeros
+
+
 async def erased_between(client: Redis, events: str, after: int, before: int) -> list[int]:
     """The sequence numbers between these two that were erased from the stream of this key, in order.
 
