@@ -33,7 +33,7 @@ expected-statuses = ["2xx", 401, 403, 404, 409, 422]
 
 [[operations]]
 include-operation-id = "listRecords"
-checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 401, 403, 404, 409, 410]
+checks.positive_data_acceptance.expected-statuses = ["2xx", 304, 400, 401, 403, 404, 409, 410]
 """
 _PROGRAM = Path(sys.executable).with_name("st")
 
