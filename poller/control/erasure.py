@@ -357,10 +357,10 @@ async def announce_completed(client: Redis, prefix: str, keys: FeedKeys, *, cloc
 
 
 def _announcement(feed: str, tally: ErasureTally) -> OperationalEvent:
+    """The event of a tally, which is all that its id depends on."""
     names = ("revision", "snapshots", "events", "acknowledged", "retries", "dead_letters", "quarantined")
     details: dict[str, str | int | float | bool | None] = {name: getattr(tally, name) for name in names}
     details |= {"feed": feed, "held_versions": tally.held_versions}
     details |= {"sequences": ranges_of(tally.sequences), "by": tally.by}
     at = moment_of(tally.at_ms)
-    identity = f"{feed} {tally.place} {tally.at_ms}"
-    return OperationalEvent(OperationType.RECORD_ERASED, tally.id, at, tally.reason or "not said", details, identity)
+    return OperationalEvent(OperationType.RECORD_ERASED, tally.id, at, tally.reason or "not said", details)

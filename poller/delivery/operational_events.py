@@ -103,7 +103,6 @@ class OperationalEvent(msgspec.Struct, frozen=True):
         at: the time of the occurrence, UTC.
         reason: in words; foreign text in it is shortened and cleaned when it is written.
         details: further members of ``data``; none is called ``reason``.
-        identity: what tells the occurrence from others of the same type and subject; empty: its time and its content.
     """
 
     kind: OperationType
@@ -111,7 +110,6 @@ class OperationalEvent(msgspec.Struct, frozen=True):
     at: datetime
     reason: str
     details: Mapping[str, str | int | float | bool | None] = {}
-    identity: str = ""
 
 
 def announcement_bytes(announcement: OperationalEvent) -> bytes:
@@ -119,12 +117,11 @@ def announcement_bytes(announcement: OperationalEvent) -> bytes:
     reason = one_line(without_credentials(announcement.reason))
     content = dict(announcement.details) | {"reason": reason}
     # A NUL stands in none of the parts, so they cannot run into each other.
-    told = announcement.identity.encode() or f"{rfc3339(announcement.at)}\0".encode() + _json(content)
-    identity = f"{announcement.kind}\0{announcement.subject}\0".encode() + told
+    identity = f"{announcement.kind}\0{announcement.subject}\0{rfc3339(announcement.at)}\0".encode()
     return operational_event(
         type_=announcement.kind,
         subject=announcement.subject,
-        event_id=blake2b(identity, digest_size=16).hexdigest(),
+        event_id=blake2b(identity + _json(content), digest_size=16).hexdigest(),
         at=announcement.at,
         data=dict(sorted(content.items())),
     )

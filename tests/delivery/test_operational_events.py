@@ -46,15 +46,6 @@ def test_an_announcement_is_a_cloud_event(kind: OperationType) -> None:
     assert re.fullmatch(r"poller\.(subscription|feed|record)\.[a-z]+\.v1", ours.type)
 
 
-def test_an_occurrence_that_says_what_it_is_keeps_its_id() -> None:
-    """Where an event has an identity, time and content do not count; type, subject and identity do."""
-    first, other = (envelope_of(written(identity=name)).id for name in ("a", "b"))
-    again = envelope_of(written(identity="a", at=NOON + timedelta(days=1), details={"failed": 10})).id
-    assert (again, other == first) == (first, False)
-    assert envelope_of(written(identity="a", subject="payroll")).id != first
-    assert envelope_of(written(identity="a", kind=OperationType.FEED_LOST)).id != first
-
-
 @pytest.mark.parametrize("kind", OperationType)
 def test_the_sdk_writes_the_same_bytes(kind: OperationType) -> None:
     """What the SDK reads of an operational event, it writes again byte for byte."""
