@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -49,6 +51,9 @@ _CONFIRMED_SECONDS: Final = 0.1
 _REWRITTEN: Final = timedelta(minutes=1)  # how long to wait for the end of a rewrite that began before
 _DAMAGED: Final = b"snapshot of revision "  # the reason of a quarantined snapshot, which names no record
 _SHORT: Final = 6  # characters: shorter ids stand by chance in other records
+_VALUE: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^\s,}\]"]++'  # a string, also one that is cut off, or another value
+_HEXADECIMAL: Final = re.compile("[0-9a-f]{32}").fullmatch
+_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,400}(?:\.[0-9]{0,400})?(?:[eE][-+]?[0-9]{1,4})?", re.ASCII).fullmatch
 _RANGES: Final = 500  # of sequence numbers in an operational event
 
 
@@ -293,12 +298,10 @@ class RecordMatch:
         self._read = record_reader(id_field)
         written = {quoted[1:-1], json.dumps(record)[1:-1].encode(), record.encode()}
         anywhere = b"|".join(rb"(?<![\w-])%b(?![\w-])" % re.escape(text) for text in sorted(written))
-        value = rb"%b\s*:\s*(?:%b|%b)(?![\w-])" % (
-            re.escape(msgspec.json.encode(id_field)),
-            re.escape(quoted),
-            re.escape(record.encode()) if record.isascii() and record.isdecimal() else re.escape(quoted),
-        )
-        self._pattern = re.compile(anywhere if len(record) >= _SHORT else value, re.IGNORECASE)
+        self._anywhere = re.compile(anywhere, re.IGNORECASE) if len(record) >= _SHORT else None
+        field = re.escape(msgspec.json.encode(id_field))
+        self._values = re.compile(rb"%b\s*+:\s*+(%b)" % (field, _VALUE), re.IGNORECASE | re.DOTALL)
+        self._plain, self._number = _plain(record), _number(record)
 
     def sequence(self, event: bytes) -> str | None:
         """The sequence number of one of its events, empty where it has none; None: it is another record's."""
@@ -325,11 +328,52 @@ class RecordMatch:
             return self._needle in stored.lower()
 
     def quarantined(self, raw: bytes, reason: bytes) -> bool:
-        """Whether a quarantined record is, or may be, this one: a damaged snapshot names no record."""
+        """Whether a quarantined record is, or may be, this one.
+
+        It is, if one of these holds; the bytes need not be JSON, and the id need not be usable:
+
+        - a round would find the id in it;
+        - the id field has the same value anywhere in it: but for case, white space around it, the form of its Unicode
+          characters, escapes, braces, hyphens and ``urn:uuid:`` of a UUID, and how a number is written;
+        - the id's text stands anywhere in it, in any case, and has six characters or more;
+        - it is a damaged snapshot, which names no record.
+        """
         if reason.startswith(_DAMAGED):
             return True
         found = self._read(raw)
-        return (isinstance(found, Record) and found.key in self.keys) or self._pattern.search(raw) is not None
+        if isinstance(found, Record) and found.key in self.keys:
+            return True
+        if any(self._is_value(match[1]) for match in self._values.finditer(raw)):
+            return True
+        return self._anywhere is not None and self._anywhere.search(raw) is not None
+
+    def _is_value(self, token: bytes) -> bool:
+        """Whether a value of the id field is this id."""
+        text = _text(token)
+        if token.startswith(b'"'):
+            with suppress(ValueError):
+                text = str(json.loads(text, strict=False))
+            return _plain(text.strip('"')) == self._plain
+        return _plain(text) == self._plain or (self._number is not None and _number(text) == self._number)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _plain(text: str) -> str:
+    """An id without what only its spelling has: case, white space around it, and the punctuation of a UUID."""
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text.strip()).casefold())
+    bare = folded.removeprefix("urn:uuid:").strip("{}").replace("-", "")
+    return bare if _HEXADECIMAL(bare) else folded
+
+
+def _number(text: str) -> Decimal | None:
+    """The number that this text is, however it is written; None: it is none."""
+    return Decimal(text) if _NUMBER(text) else None
 
 
 def ranges_of(numbers: list[int]) -> str:

@@ -260,6 +260,18 @@ async def test_a_record_is_erased_and_announced_once(scene: Scene) -> None:
         assert sum(b"poller.record.erased.v1" in fields[b"data"] for _, fields in announced) == times
 
 
+async def test_a_copy_with_an_unusable_id_is_erased(scene: Scene) -> None:
+    """Law: a record that was only ever quarantined is found by its id as it was received, and announced."""
+    await write(opened(scene.store), [b'{"id":1.5,"reason":"private"}', b'{"id":" k","reason":"x","reason":"y"}'])
+    assert await scene.store.xlen(KEYS.quarantine) == 2
+    for number, record in enumerate(("1.5", "K"), 1):
+        (result,) = await scene.rows("erase", FEED, record, "--yes", "--force")
+        assert (result["quarantined"], result["snapshots"], result["events"]) == (1, 0, 0)
+        assert await scene.store.xlen(KEYS.quarantine) == 2 - number
+        announced: Any = await scene.store.xrange("poller:{operations}:events")
+        assert json.loads(announced[-1][1][b"data"])["subject"] == record
+
+
 async def test_an_empty_id_is_refused_before_anything_is_erased(scene: Scene) -> None:
     """Law: quarantined records without an id are no record's, and stay."""
     await write(opened(scene.store), [raw(ID, "x")])

@@ -461,6 +461,59 @@ def test_quarantined_copies_are_known_by_their_id() -> None:
     assert RecordMatch("Müller", "id").quarantined(b'[{"person":"M\\u00fcller"', b"cut")
 
 
+SPELLINGS = [
+    ("AB", b'{"id":"ab","x"'),
+    ("ab", b'{"id" : " AB\t","n":1,"n":2}'),
+    ("ab", b'{"id":"\\u0061b"'),
+    ("a/b", b'{"id":"a\\/b"'),
+    ("ab", b'{"ID":"ab"}'),
+    ("ab", b'[{"id":"x"},{"id":"ab"}]'),
+    ("ab", b'{"id":"ab'),
+    ("ab", b'{"note":"odd quote, "id":"ab"}'),
+    ("m\u00fc", '{"id":"mu\u0308"}'.encode()),
+    ("M\u00dc", '{"id":"m\u00fc"'.encode("latin-1")),
+    ("1.5", b'{"id":1.5}'),
+    ("7", b'{"id":7.0}'),
+    ("1000", b'{"id":1e3}'),
+    ("7", b'{"id":007}'),
+    ("true", b'{"id":true}'),
+    ("1" * 40, b'{"id":%b.0}' % (b"1" * 40)),
+    (ID, b'{"id":"{%b}"}' % ID.upper().encode()),
+    (ID, b'{"id":"urn:uuid:%b"}' % ID.encode()),
+    (ID, b'{"id":"%b"}' % ID.replace("-", "").encode()),
+    (ID.replace("-", ""), b'{"id":"%b"}' % ID.encode()),
+]
+
+
+@pytest.mark.parametrize(("record", "raw"), SPELLINGS)
+def test_a_quarantined_copy_is_known_however_its_id_is_spelled(record: str, raw: bytes) -> None:
+    """Law: its id may be unusable, and its bytes need not be JSON."""
+    assert RecordMatch(record, "id").quarantined(raw, b"unusable")
+    assert RecordMatch(record, "key").quarantined(raw.replace(b'"id"', b'"key"').replace(b'"ID"', b'"KEY"'), b"x")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"id":"abc"}',
+        b'{"id":"a b"}',
+        b'{"id":"07"}',
+        b'{"id":"","x":"ab"}',
+        b'{"ids":"ab"}',
+        b'{"id":{"x":1}}',
+        b'{"id":7.01}',
+        b'{"id":-7}',
+        b'{"id":"7.0"}',
+        b'{"id":NaN}',
+        b'{"id":1e99999}',
+    ],
+)
+def test_a_quarantined_copy_of_another_record_stays(raw: bytes) -> None:
+    """Law: a short id counts only as the value of the id field, and text is no number."""
+    for record in ("ab", "7"):
+        assert not RecordMatch(record, "id").quarantined(raw, b"unusable")
+
+
 def test_ranges() -> None:
     """Law: neighbours are one range; many are cut off visibly."""
     assert ranges_of([]) == ""
