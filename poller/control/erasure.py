@@ -46,7 +46,7 @@ from poller.text import one_line
 PATIENCE: Final = timedelta(seconds=10)
 """How long to wait until processes that deliver have confirmed."""
 
-_ABANDONED: Final = timedelta(minutes=10)  # after its beginning, a complete erasure is announced by whoever sees it
+_ABANDONED: Final = timedelta(minutes=10)  # after that, the process of a complete erasure will not announce it
 _CONFIRMED_SECONDS: Final = 0.1
 _REWRITTEN: Final = timedelta(minutes=1)  # how long to wait for the end of a rewrite that began before
 _DAMAGED: Final = b"snapshot of revision "  # the reason of a quarantined snapshot, which names no record
