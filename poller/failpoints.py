@@ -39,6 +39,8 @@ OF_ERASURES: Final = (
     "erasure.letters",  # its dead letters are gone, its scheduled retries are not
     "erasure.quarantine",  # its retries and quarantined copies are gone, its events are not
     "erasure.events",  # a part of its events is gone
+    "erasure.complete",  # all of it is gone, which is noted, and not announced
+    "erasure.announced",  # its operational event is published, which is not noted
 )
 POINTS: Final = OF_ROUNDS + OF_DELIVERIES + OF_BACKFILLS + OF_ERASURES
 

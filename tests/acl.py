@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.servers import Kind, free_port, running
+from tests.servers import Kind, binary, free_port, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 DEPLOYED: Final = Path(__file__).parents[1] / "deploy" / "redis"
 PASSWORD: Final = "a password: of /tests@ alone"  # noqa: S105 -- of no use anywhere
+_READ_PATTERNS_SINCE: Final = 7  # the major version of Redis
 _SPELLED: Final = "a%20password%3A%20of%20%2Ftests%40%20alone"
 
 
@@ -55,7 +57,8 @@ def running_with_acl(kind: Kind, directory: Path, *, tls: Mapping[str, Path] | N
             name: str(tls[key])
             for name, key in (("tls-cert-file", "cert"), ("tls-key-file", "key"), ("tls-ca-cert-file", "ca"))
         }
-    (directory / "users.acl").write_text(_with_passwords((DEPLOYED / "users.acl").read_text("utf-8")))
+    users = _with_passwords((DEPLOYED / "users.acl").read_text("utf-8"))
+    (directory / "users.acl").write_text(users if knows_read_patterns(kind) else users.replace("%R~", "~"))
     (directory / "deployed.conf").write_text(text, "utf-8")
     place |= {"dir": str(directory), "bind": "127.0.0.1", "aclfile": str(directory / "users.acl")}
     lines = [f"include {directory}/deployed.conf", *(f'{name} "{value}"' for name, value in place.items())]
@@ -64,6 +67,14 @@ def running_with_acl(kind: Kind, directory: Path, *, tls: Mapping[str, Path] | N
     with running(kind, directory, tcp=True, options={"include": str(directory / "test.conf")}):
         urls = (f"{scheme}://{user}:{_SPELLED}@127.0.0.1:{port}/1{query}" for user in ("poller", "reader", "admin"))
         yield Guarded(*urls)
+
+
+def knows_read_patterns(kind: Kind) -> bool:
+    """Whether the server knows ``%R~``, keys that may be read and not written: from Redis 7.0 on."""
+    said = subprocess.run([binary(kind), "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"v=(\d+)\.", said)
+    assert found, said
+    return int(found[1]) >= _READ_PATTERNS_SINCE
 
 
 def _with_passwords(users: str) -> str:

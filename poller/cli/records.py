@@ -299,7 +299,7 @@ def _facts(details: RecordDetails, now: datetime) -> Iterator[tuple[str, str]]:
     if details.sequence:
         yield "sequence", f"{details.sequence}"
     if details.removed:
-        yield "removed", _moment(details.changed_at, now)
+        yield "erased" if details.erased else "removed", _moment(details.changed_at, now)
         return
     yield "changed", _moment(details.changed_at, now)
     yield "seen", _moment(details.seen_at, now)

@@ -6,8 +6,9 @@
 - An erasure that was broken off is completed by another one: :mod:`poller.store.erasure`.
 - Processes that deliver are informed before anything is looked for, and at the end each of them has confirmed that it
   sends nothing of the record any more, or is named in the result.
-- An erasure is announced once, when it is complete, by an operational event without content. One that finds nothing
-  any more takes no number and announces nothing.
+- An erasure is announced when it is complete, by an operational event without content. If its process dies before
+  that, the next erasure of the record announces it, or a daemon does (:func:`announce_completed`); a repeated event has
+  the same id. One that finds nothing any more takes no number and announces nothing.
 - An empty id is refused first: records without one are quarantined, and are no record's.
 """
 
@@ -15,9 +16,11 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +28,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from poller.changes.records import Record, record_reader, text_key, twin_of
-from poller.clock import Clock, rfc3339
+from poller.clock import Clock, milliseconds_of, moment_of, rfc3339
 from poller.config.settings import Settings
 from poller.control.records import FeedRecords, NoSingleRecord, RecordUnknown
 from poller.delivery.cloudevent import delivery_key
@@ -34,7 +37,7 @@ from poller.delivery.operational_events import OperationalEvent, OperationType, 
 from poller.errors import PollerError, SourceError
 from poller.failpoints import reach
 from poller.redis.errors import translated
-from poller.store.erasure import ErasedEvents, FeedErasure
+from poller.store.erasure import ErasedEvents, ErasureTally, FeedErasure, complete_tallies, forget_tally
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.registry import Registry
 from poller.store.stream import EntryId, consumer_groups
@@ -43,10 +46,14 @@ from poller.text import one_line
 PATIENCE: Final = timedelta(seconds=10)
 """How long to wait until processes that deliver have confirmed."""
 
+_ABANDONED: Final = timedelta(minutes=10)  # after that, the process of a complete erasure will not announce it
 _CONFIRMED_SECONDS: Final = 0.1
 _REWRITTEN: Final = timedelta(minutes=1)  # how long to wait for the end of a rewrite that began before
 _DAMAGED: Final = b"snapshot of revision "  # the reason of a quarantined snapshot, which names no record
 _SHORT: Final = 6  # characters: shorter ids stand by chance in other records
+_VALUE: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^\s,}\]"]++'  # a string, also one that is cut off, or another value
+_HEXADECIMAL: Final = re.compile("[0-9a-f]{32}").fullmatch
+_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,400}(?:\.[0-9]{0,400})?(?:[eE][-+]?[0-9]{1,4})?", re.ASCII).fullmatch
 _RANGES: Final = 500  # of sequence numbers in an operational event
 
 
@@ -64,6 +71,8 @@ class RecordStillThere(PollerError):
 
 class ErasureResult(msgspec.Struct, frozen=True):
     """What was erased of a record.
+
+    Counts are those of this erasure and of those before that died before they were announced.
 
     Attributes:
         feed: ``SOURCE/NAME``.
@@ -99,19 +108,6 @@ class ErasureResult(msgspec.Struct, frozen=True):
     gone_from_stream_by: str
     is_rewriting: bool | None
     unaware: tuple[str, ...] = ()
-
-
-class _Counts(msgspec.Struct):
-    events: int = 0
-    acknowledged: int = 0
-    retries: int = 0
-    dead_letters: int = 0
-    quarantined: int = 0
-    sequences: list[int] = []
-
-    @property
-    def total(self) -> int:
-        return self.events + self.retries + self.dead_letters + self.quarantined
 
 
 class RecordErasure:
@@ -187,10 +183,10 @@ class RecordErasure:
         store = FeedErasure(self._client, self._keys, clock=self._clock)
         known, found = await self.records.find(self.record)
         pairs = await self._pairs()
-        counts = _Counts()
+        await store.open_tally(self._is_of.delivery_key, record=self.record, by=one_line(by), reason=reason)
         if known is None:  # what is left of it in the stream, or was quarantined: nothing changes if there is nothing
-            await self._delete(store, pairs, str(EntryId.parse(found.as_of.entry).following), counts, report)
-            if not counts.total:
+            await self._delete(store, pairs, str(EntryId.parse(found.as_of.entry).following), report)
+            if not store.tally.total:
                 raise RecordUnknown(
                     f'{self.records.feed.id} holds nothing of a record with the id "{one_line(self.record)}"; ids are '
                     f"compared as received, and `poller records list {self.records.feed.id}` shows them"
@@ -198,28 +194,31 @@ class RecordErasure:
         begun = await store.place_tombstone(self._is_of.keys, self._is_of.delivery_key)
         reach("erasure.begun")
         await self._registry.tell_parked()
-        await self._delete(store, pairs, begun.place, counts, report)
+        await self._delete(store, pairs, begun.place, report)
         unaware = await self._unaware(store, pairs, begun.number, patience)
-        at = self._clock.now()
+        at, tally = self._clock.now(), store.tally
         result = ErasureResult(
             feed=self.records.feed.id,
             id=self.record,
             revision=begun.revision,
-            snapshots=begun.snapshots,
-            events=counts.events,
-            acknowledged=counts.acknowledged,
-            retries=counts.retries,
-            dead_letters=counts.dead_letters,
-            quarantined=counts.quarantined,
-            held_versions=begun.held_versions,
-            sequences=ranges_of(counts.sequences),
+            snapshots=tally.snapshots,
+            events=tally.events,
+            acknowledged=tally.acknowledged,
+            retries=tally.retries,
+            dead_letters=tally.dead_letters,
+            quarantined=tally.quarantined,
+            held_versions=tally.held_versions,
+            sequences=ranges_of(tally.sequences),
             at=rfc3339(at),
             gone_from_stream_by=rfc3339(at + self._settings.retention.age),
             is_rewriting=await self._rewrite(),
             unaware=unaware,
         )
-        if counts.total or begun.snapshots or begun.held_versions:
-            await announce(self._client, self._prefix, _announcement(result, at, by=by, reason=reason))
+        if await store.complete_tally():
+            reach("erasure.complete")
+            await announce(self._client, self._prefix, _announcement(self._keys.feed, tally))
+            reach("erasure.announced")
+            await store.close_tally()
         return result
 
     async def _delete(
@@ -227,22 +226,18 @@ class RecordErasure:
         store: FeedErasure,
         pairs: Mapping[str, ConsumerKeys],
         place: str,
-        counts: _Counts,
         report: Callable[[ErasedEvents], None],
     ) -> None:
         """Delete what was written before this place."""
         for pair in pairs.values():
-            counts.dead_letters += await store.erase_letters(pair, self._is_of.letter)
+            await store.erase_letters(pair, self._is_of.letter)
         reach("erasure.letters")
         for pair in pairs.values():
-            counts.retries += await store.erase_retries(pair, place, self._is_of.delivery)
-        counts.quarantined += await store.erase_quarantined(self._is_of.quarantined)
+            await store.erase_retries(pair, place, self._is_of.delivery)
+        await store.erase_quarantined(self._is_of.quarantined)
         reach("erasure.quarantine")
         async with aclosing(store.erase_events(place, self._is_of.sequence)) as parts:
             async for part in parts:
-                counts.events += part.events
-                counts.acknowledged += part.acknowledged
-                counts.sequences += part.sequences
                 report(part)
                 reach("erasure.events")
 
@@ -303,12 +298,10 @@ class RecordMatch:
         self._read = record_reader(id_field)
         written = {quoted[1:-1], json.dumps(record)[1:-1].encode(), record.encode()}
         anywhere = b"|".join(rb"(?<![\w-])%b(?![\w-])" % re.escape(text) for text in sorted(written))
-        value = rb"%b\s*:\s*(?:%b|%b)(?![\w-])" % (
-            re.escape(msgspec.json.encode(id_field)),
-            re.escape(quoted),
-            re.escape(record.encode()) if record.isascii() and record.isdecimal() else re.escape(quoted),
-        )
-        self._pattern = re.compile(anywhere if len(record) >= _SHORT else value, re.IGNORECASE)
+        self._anywhere = re.compile(anywhere, re.IGNORECASE) if len(record) >= _SHORT else None
+        field = re.escape(msgspec.json.encode(id_field))
+        self._values = re.compile(rb"%b\s*+:\s*+(%b)" % (field, _VALUE), re.IGNORECASE | re.DOTALL)
+        self._plain, self._number = _plain(record), _number(record)
 
     def sequence(self, event: bytes) -> str | None:
         """The sequence number of one of its events, empty where it has none; None: it is another record's."""
@@ -335,11 +328,52 @@ class RecordMatch:
             return self._needle in stored.lower()
 
     def quarantined(self, raw: bytes, reason: bytes) -> bool:
-        """Whether a quarantined record is, or may be, this one: a damaged snapshot names no record."""
+        """Whether a quarantined record is, or may be, this one.
+
+        It is, if one of these holds; the bytes need not be JSON, and the id need not be usable:
+
+        - a round would find the id in it;
+        - the id field has the same value anywhere in it: but for case, white space around it, the form of its Unicode
+          characters, escapes, braces, hyphens and ``urn:uuid:`` of a UUID, and how a number is written;
+        - the id's text stands anywhere in it, in any case, and has six characters or more;
+        - it is a damaged snapshot, which names no record.
+        """
         if reason.startswith(_DAMAGED):
             return True
         found = self._read(raw)
-        return (isinstance(found, Record) and found.key in self.keys) or self._pattern.search(raw) is not None
+        if isinstance(found, Record) and found.key in self.keys:
+            return True
+        if any(self._is_value(match[1]) for match in self._values.finditer(raw)):
+            return True
+        return self._anywhere is not None and self._anywhere.search(raw) is not None
+
+    def _is_value(self, token: bytes) -> bool:
+        """Whether a value of the id field is this id."""
+        text = _text(token)
+        if token.startswith(b'"'):
+            with suppress(ValueError):
+                text = str(json.loads(text, strict=False))
+            return _plain(text.strip('"')) == self._plain
+        return _plain(text) == self._plain or (self._number is not None and _number(text) == self._number)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _plain(text: str) -> str:
+    """An id without what only its spelling has: case, white space around it, and the punctuation of a UUID."""
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text.strip()).casefold())
+    bare = folded.removeprefix("urn:uuid:").strip("{}").replace("-", "")
+    return bare if _HEXADECIMAL(bare) else folded
+
+
+def _number(text: str) -> Decimal | None:
+    """The number that this text is, however it is written; None: it is none."""
+    return Decimal(text) if _NUMBER(text) else None
 
 
 def ranges_of(numbers: list[int]) -> str:
@@ -354,11 +388,23 @@ def ranges_of(numbers: list[int]) -> str:
     return ",".join([*texts[:_RANGES], *(["…"] if len(texts) > _RANGES else [])])
 
 
-def _announcement(result: ErasureResult, at: datetime, *, by: str, reason: str) -> OperationalEvent:
-    details: dict[str, str | int | float | bool | None] = {
-        name: getattr(result, name)
-        for name in ("feed", "revision", "snapshots", "events", "acknowledged", "retries", "dead_letters")
-    }
-    details |= {"quarantined": result.quarantined, "held_versions": result.held_versions}
-    details |= {"sequences": result.sequences, "by": one_line(by)}
-    return OperationalEvent(OperationType.RECORD_ERASED, result.id, at, reason or "not said", details)
+async def announce_completed(client: Redis, prefix: str, keys: FeedKeys, *, clock: Clock) -> None:
+    """Announce the erasures of a feed's records that are complete and whose process has died before it did.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    before_ms = milliseconds_of(clock.now() - _ABANDONED)
+    for name, tally in (await complete_tallies(client, keys, before_ms=before_ms)).items():
+        await announce(client, prefix, _announcement(keys.feed, tally))
+        await forget_tally(client, keys, name)
+
+
+def _announcement(feed: str, tally: ErasureTally) -> OperationalEvent:
+    """The event of a tally, which is all that its id depends on."""
+    names = ("revision", "snapshots", "events", "acknowledged", "retries", "dead_letters", "quarantined")
+    details: dict[str, str | int | float | bool | None] = {name: getattr(tally, name) for name in names}
+    details |= {"feed": feed, "held_versions": tally.held_versions}
+    details |= {"sequences": ranges_of(tally.sequences), "by": tally.by}
+    at = moment_of(tally.at_ms)
+    return OperationalEvent(OperationType.RECORD_ERASED, tally.id, at, tally.reason or "not said", details)

@@ -25,6 +25,7 @@ from poller.control.factories import client_of, feed_of, keys_of
 from poller.errors import PollerError, SourceNonsense, SourceRefused
 from poller.redis.errors import translated
 from poller.source.writer import GONE, single_record
+from poller.store.erasure import is_number_of_erasure
 from poller.store.feed import kept_listings
 from poller.store.feed_state import FeedState, state_of
 from poller.store.records import AsOf, FoundRecords, RecordReader, StoredRecord
@@ -58,10 +59,11 @@ class RecordDetails(msgspec.Struct, frozen=True):
         id: as received.
         revision: of its last event; 0: a silent baseline published none.
         record: as received, on one line; None: it is removed.
-        changed_at: when its last change was noticed, RFC 3339; None: unknown.
+        changed_at: when its last change was noticed, or when it was erased, RFC 3339; None: unknown.
         feed: ``SOURCE/NAME``.
         sequence: of its last event; 0: it had none.
-        removed: whether it is removed.
+        removed: whether it is removed, or was erased.
+        erased: whether it was erased; ``changed_at`` says when.
         missing: whether the last full reading did not hold it, and another one decides whether it is removed.
         seen_at: when a reading last showed that it is there, RFC 3339; None: unknown, or it is removed.
         next_round_at: when the feed is read the next time, RFC 3339; None: unknown.
@@ -76,6 +78,7 @@ class RecordDetails(msgspec.Struct, frozen=True):
     feed: str
     sequence: int
     removed: bool
+    erased: bool
     missing: bool
     seen_at: str | None
     next_round_at: str | None
@@ -192,6 +195,14 @@ class FeedRecords:
             )
         return record, found
 
+    async def is_erased(self, record: StoredRecord) -> bool:
+        """Whether this record was erased, and has not come back.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        return record.removed and await is_number_of_erasure(self._client, self.reader.keys, record.sequence)
+
     async def details(self, text: str) -> RecordDetails:
         """One record, and what is known of its readings.
 
@@ -211,6 +222,7 @@ class FeedRecords:
             feed=self.feed.id,
             sequence=record.sequence,
             removed=record.removed,
+            erased=await self.is_erased(record),
             missing=record.missing,
             seen_at=rfc3339_seconds(seen_at),
             next_round_at=rfc3339_seconds(state.next_at),

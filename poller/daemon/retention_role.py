@@ -7,15 +7,17 @@ check grows with the number of subscriptions to the feed, not with its events.
 
 - Only the process with the feed's lease trims its stream.
 - A failure here fails no round. It is logged, and the next check tries again.
+- An erasure that is complete and was not announced is announced before an upkeep, which is at most a day later.
 - The upkeep of snapshots (:mod:`poller.store.upkeep`) works for a tenth of a second at a time, beside the rounds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -24,6 +26,7 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.config.settings import Settings
+from poller.control.erasure import announce_completed
 from poller.control.subscriptions import filed, holds_unlisted
 from poller.daemon.cluster.membership import Configurations
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
@@ -135,6 +138,7 @@ class RetentionRole:
                     removed=rule.removed,
                     clock=clock,
                 ),
+                partial(announce_completed, client, prefix, FeedKeys.of(prefix, name), clock=clock),
                 name,
                 clock,
             )
@@ -290,11 +294,20 @@ class _OrphanedStream(msgspec.Struct, frozen=True):
 
 
 class _MaintainedFeed:
-    """A feed's snapshots, and the time of their next upkeep."""
+    """A feed's snapshots and erasures, and the time of their next upkeep."""
 
-    def __init__(self, store: MaintainedStore, upkeep: SnapshotUpkeep, name: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MaintainedStore,
+        upkeep: SnapshotUpkeep,
+        announce: Callable[[], Awaitable[None]],
+        name: str,
+        clock: Clock,
+    ) -> None:
         self._store = store
         self._upkeep = upkeep
+        self._announce = announce
+        self._goes_on = False
         self._name = name
         self._clock = clock
         self._next = clock.monotonic()
@@ -313,7 +326,10 @@ class _MaintainedFeed:
         """Continue; a failure is tried again later."""
         wait = _LONGEST
         try:
-            if await self._upkeep.step():
+            if not self._goes_on:
+                await self._announce()
+            self._goes_on = await self._upkeep.step()
+            if self._goes_on:
                 wait = timedelta(0)
             elif not self._upkeep.wants_dictionary:
                 wait = self._upkeep.interval

@@ -145,6 +145,8 @@ async def erasure_marks(client: Redis, key: str) -> ErasedRecords:
     number = found.pop(b"number", b"0").decode()
     places: dict[str, EntryId] = {}
     for name, value in found.items():
+        if not name.startswith(_ERASED_RECORD.encode()):
+            continue
         with suppress(ValueError):
             places[name.decode().removeprefix(_ERASED_RECORD)] = EntryId.parse(value.partition(b" ")[0])
     return ErasedRecords(number, places)

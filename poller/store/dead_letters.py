@@ -24,7 +24,7 @@ No part holds a colon, and no id a character that a shell interprets.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -176,8 +176,19 @@ async def drop_all(client: Redis, keys: FeedKeys) -> int:
     return count
 
 
-async def drop_where(client: Redis, keys: FeedKeys, is_wanted: Callable[[bytes, bytes], bool]) -> int:
+async def drop_where(
+    client: Redis,
+    keys: FeedKeys,
+    is_wanted: Callable[[bytes, bytes], bool],
+    before: Callable[[int], Awaitable[None]],
+) -> int:
     """Delete the quarantined records that are chosen by their bytes and the reason. Returns their number.
+
+    Args:
+        client: of the store.
+        keys: of the feed.
+        is_wanted: chooses them.
+        before: is awaited before some are deleted, with their number.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -186,7 +197,9 @@ async def drop_where(client: Redis, keys: FeedKeys, is_wanted: Callable[[bytes, 
     async with aclosing(_backwards(client, keys)) as reading:
         async for entries in reading:
             chosen = [one for one in entries if is_wanted(one[1].get(b"raw", b""), one[1].get(b"reason", b""))]
-            count += await _dropped(client, keys, chosen) if chosen else 0
+            if chosen:
+                await before(len(chosen))
+                count += await _dropped(client, keys, chosen)
     return count
 
 

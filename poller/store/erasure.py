@@ -15,6 +15,10 @@ The second part looks for what was written before, and deletes it: dead letters 
 letter becomes one, never the other way round without a settlement), quarantined records, and at last the stream, up to
 that place. It may be broken off anywhere. Erasing the record again begins with the first part again and finds the rest.
 
+What is found is counted in a *tally*, which is stored beside the mark of the erasure, each time before what it counts
+is deleted. It goes when the operational event of the erasure is published. So an erasure that was broken off after it
+had deleted all of it is announced all the same, by the next one of the record, or by the daemon once it is complete.
+
 **Invariants**
 
 - Revision and order stay: a record that comes back has the next revision and a higher sequence number.
@@ -23,12 +27,14 @@ that place. It may be broken off anywhere. Erasing the record again begins with 
   content. Its sequence number is noted as erased.
 - A record is looked for by its id as text. The text and the integer of the same digits are one: events do not tell
   them apart.
+- A tally misses nothing. What was found and not deleted when a process died is counted twice, but for events.
 - Memory is bounded: about 1 MiB of the stream, of dead letters or of the quarantine at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import chain
 from typing import Any, Final, cast
@@ -46,7 +52,7 @@ from poller.store.feed_state import FORMS
 from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.scripts import lua
 from poller.store.snapshots import FORM, SnapshotCodec, SnapshotHead, former_name, key_of, name_of
-from poller.store.stream import EntryId
+from poller.store.stream import EARLIEST, EntryId
 
 MARKED_FOR: Final = timedelta(days=30)
 """How long an erasure is noted: longer than a process holds deliveries that it has read."""
@@ -57,6 +63,7 @@ NUMBERS: Final = 100_000
 _ERASE_RECORD: Final = lua("erase_record")
 _ERASE_EVENTS: Final = lua("erase_events")
 _CHANGED: Final = b"CHANGED"
+_UNANNOUNCED: Final = "unannounced:"  # before a record's key, the field of its tally
 _ATTEMPTS: Final = 1000  # of the first part: each commit of a round in between costs one
 _LETTERS: Final = 16  # at a time, of at most some 70 KiB each
 _FEW: Final = 50  # entries of the first request
@@ -64,6 +71,90 @@ _MOST: Final = 2000
 _BYTES: Final = 1024 * 1024  # of one request, about
 _GROWTH: Final = 4  # from one request to the next, should small entries be followed by large ones
 _DELETED: Final = 500  # entries of one script
+
+
+class ErasureTally(msgspec.Struct, omit_defaults=True):
+    """What the erasure of a record has found, until its operational event is published.
+
+    Attributes:
+        id: of the record, as it was asked for.
+        by: who wants it.
+        reason: why; empty: not said.
+        at_ms: when it began.
+        place: see :class:`BegunErasure`; empty: the first part is not done.
+        revision: of the record's last event; 0: unknown.
+        snapshots, retries, dead_letters, quarantined, held_versions: how many of these.
+        sequences: of the events.
+        unnumbered: how many events had no sequence number.
+        acknowledged: how many pending deliveries of consumer groups were acknowledged.
+        is_complete: whether all is deleted.
+    """
+
+    id: str
+    by: str
+    reason: str
+    at_ms: int
+    place: str = ""
+    revision: int = 0
+    snapshots: int = 0
+    retries: int = 0
+    dead_letters: int = 0
+    quarantined: int = 0
+    held_versions: int = 0
+    sequences: list[int] = []
+    unnumbered: int = 0
+    acknowledged: int = 0
+    is_complete: bool = False
+
+    @property
+    def events(self) -> int:
+        """How many events."""
+        return len(self.sequences) + self.unnumbered
+
+    @property
+    def total(self) -> int:
+        """How much was found; 0: there is nothing to announce."""
+        found = self.events + self.retries + self.dead_letters + self.quarantined
+        return found + self.snapshots + self.held_versions
+
+    def following(self, earlier: ErasureTally | None, *, snapshots: int, revision: int) -> ErasureTally:
+        """This one with what an earlier erasure has found that was never announced."""
+        base = self if earlier is None else earlier
+        return msgspec.structs.replace(
+            base,
+            id=self.id,
+            by=self.by,
+            reason=self.reason or base.reason,
+            at_ms=self.at_ms,
+            place="",
+            revision=revision,
+            snapshots=base.snapshots + snapshots,
+            is_complete=False,
+        )
+
+    @property
+    def stored(self) -> bytes:
+        """As it is stored: the place, a space, and the rest in JSON."""
+        return (self.place or EARLIEST).encode() + b" " + self.content
+
+    @property
+    def content(self) -> bytes:
+        """All but the place, in JSON."""
+        return _encode_tally(msgspec.structs.replace(self, place=""))
+
+    @classmethod
+    def parse(cls, stored: bytes | None) -> ErasureTally | None:
+        """The tally that is stored; None: there is none, or it cannot be read."""
+        place, _, content = (stored or b"").partition(b" ")
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            found = _decode_tally(content)
+            found.place = "" if place == EARLIEST.encode() else place.decode()
+            return found
+        return None
+
+
+_encode_tally: Final = msgspec.json.Encoder().encode
+_decode_tally: Final = msgspec.json.Decoder(ErasureTally).decode
 
 
 class BegunErasure(msgspec.Struct, frozen=True):
@@ -104,17 +195,58 @@ class _FoundSnapshots(msgspec.Struct, frozen=True):
     generation: str
     sequence: str
     forms: str
+    tally: bytes
     stored: Mapping[bytes, bytes]
 
 
 class FeedErasure:
-    """Erases records from the store of one feed. Each method may raise StoreError."""
+    """Erases a record from the store of one feed. Each method may raise StoreError.
+
+    Attributes:
+        tally: what was found of the record; it is stored once :meth:`open_tally` or :meth:`place_tombstone` is done.
+    """
 
     def __init__(self, client: Redis, keys: FeedKeys, *, clock: Clock) -> None:
         """Take the store's client, the feed's keys and the store's clock."""
+        self.tally = ErasureTally("", "", "", milliseconds_of(clock.now()))
         self._client = client
         self._keys = keys
         self._clock = clock
+        self._tally_name = ""  # the field of the tally; empty: it is not stored
+
+    async def open_tally(self, delivery_key: str, *, record: str, by: str, reason: str) -> None:
+        """Go on with the record's stored tally, or begin one.
+
+        Args:
+            delivery_key: the record's key in the queues of deliveries.
+            record: its id.
+            by: who wants it erased.
+            reason: why; empty: not said.
+        """
+        self._tally_name = _tally_name(delivery_key)
+        with translated(self._client):
+            stored = cast("bytes | None", await self._client.hget(self._keys.erased, self._tally_name))
+        fresh = ErasureTally(record, by, reason, milliseconds_of(self._clock.now()))
+        self.tally = ErasureTally.parse(stored) or fresh
+
+    async def complete_tally(self) -> bool:
+        """Note that all is deleted, and only the operational event is missing. False: there is nothing to announce."""
+        if not self.tally.total:
+            await self.close_tally()
+            return False
+        self.tally.is_complete = True
+        await self._store_tally()
+        return True
+
+    async def close_tally(self) -> None:
+        """Forget the tally; the operational event is published."""
+        with translated(self._client):
+            await self._client.hdel(self._keys.erased, self._tally_name)
+
+    async def _store_tally(self) -> None:
+        if self._tally_name:
+            with translated(self._client):
+                await self._client.hset(self._keys.erased, self._tally_name, cast("Any", self.tally.stored))
 
     async def place_tombstone(self, record_keys: Sequence[str], delivery_key: str) -> BegunErasure:
         """The first part. A record that is erased as it stands gives the place of that erasure; nothing is written.
@@ -124,7 +256,7 @@ class FeedErasure:
             delivery_key: its key in the queues of deliveries.
         """
         for _ in range(_ATTEMPTS):
-            found = await self._found(record_keys)
+            found = await self._found(record_keys, delivery_key)
             if (former := await self._former(found, record_keys, delivery_key)) is not None:
                 return former
             begun = await self._begun(found, record_keys, delivery_key)
@@ -132,7 +264,7 @@ class FeedErasure:
                 return begun
         raise StoreError(f"{self._keys.feed} was written again and again meanwhile; nothing was erased, try again")
 
-    async def _found(self, record_keys: Sequence[str]) -> _FoundSnapshots:
+    async def _found(self, record_keys: Sequence[str], delivery_key: str) -> _FoundSnapshots:
         formers = (name for key in record_keys if (name := former_name(key)))
         names: Any = [*map(name_of, record_keys), *formers]
         state: Any = ["generation", "sequence", FORMS]
@@ -140,11 +272,13 @@ class FeedErasure:
             asking = self._client.pipeline(transaction=False)
             asking.hmget(self._keys.state, state)
             asking.hmget(self._keys.snapshots, names)
-            (generation, sequence, forms), values = await asking.execute()
+            asking.hget(self._keys.erased, _tally_name(delivery_key))
+            (generation, sequence, forms), values, tally = await asking.execute()
+        forms, tally = (forms or b"1").decode(), tally or b""
         stored = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         if generation is None or sequence is None:  # nothing is kept of the feed; the next round begins it
-            return _FoundSnapshots("", "", (forms or b"1").decode(), {})
-        return _FoundSnapshots(generation.decode(), sequence.decode(), (forms or b"1").decode(), stored)
+            return _FoundSnapshots("", "", forms, tally, {})
+        return _FoundSnapshots(generation.decode(), sequence.decode(), forms, tally, stored)
 
     async def _former(
         self, found: _FoundSnapshots, record_keys: Sequence[str], delivery_key: str
@@ -155,6 +289,12 @@ class FeedErasure:
         taken: numbers of erased events are noted with leading zeros.
         """
         heads = [SnapshotHead.of(value, sequence=int(found.sequence or 0)) for value in found.stored.values()]
+        tally = ErasureTally.parse(found.tally)
+        if not heads and tally is not None and tally.is_complete:  # of a record without a snapshot
+            with translated(self._client):
+                number = await self._client.hget(self._keys.erased, "number")
+            self.tally = tally
+            return BegunErasure(tally.place, int(number or 0), 0, 0, tally.revision)
         if not heads or not all(head.removed and head.is_empty and head.sequence for head in heads):
             return None
         names: Any = ["number", f"record:{delivery_key}"]
@@ -169,8 +309,9 @@ class FeedErasure:
         is_erased = all(b"%d" % head.sequence in noted for head, noted in zip(heads, taken, strict=True))
         if number is None or mark is None or any(one is not None for one in held) or not is_erased:
             return None
-        place = mark.decode().partition(" ")[0]
-        return BegunErasure(place, int(number), 0, 0, max(head.revision for head in heads))
+        place, revision = mark.decode().partition(" ")[0], max(head.revision for head in heads)
+        self.tally = msgspec.structs.replace(tally or self.tally, place=place, revision=revision)
+        return BegunErasure(place, int(number), 0, 0, revision)
 
     async def _begun(
         self, found: _FoundSnapshots, record_keys: Sequence[str], delivery_key: str
@@ -185,16 +326,23 @@ class FeedErasure:
         )
         names = [keys.state, keys.snapshots, keys.events, keys.page_digests, keys.held_versions]
         names += [keys.erased, keys.erased_events]
+        erased = sum(not (head.removed and head.is_empty) for head in heads)
+        revision = max((head.revision for head in heads), default=0)
+        earlier = ErasureTally.parse(found.tally)
+        tally = self.tally.following(earlier, snapshots=erased, revision=revision)
         live = sum(not head.removed for head in heads)
         arguments: list[Any] = [found.generation, found.sequence, FORMS, found.forms, delivery_key, now_ms]
-        arguments += [MARKED_FOR // timedelta(milliseconds=1), live, len(record_keys), *record_keys, *tombstones]
+        arguments += [MARKED_FOR // timedelta(milliseconds=1), live, found.tally, tally.content]
+        arguments += [len(record_keys), *record_keys, *tombstones]
         with translated(self._client):
             answer: Any = await self._client.eval(_ERASE_RECORD, len(names), *names, *arguments)
         if answer == _CHANGED:
             return None
         place, number, held = answer
-        erased = sum(not (head.removed and head.is_empty) for head in heads)
-        revision = max((head.revision for head in heads), default=0)
+        tally.place, tally.held_versions = place.decode(), tally.held_versions + held
+        self.tally, self._tally_name = tally, _tally_name(delivery_key)
+        if held:
+            await self._store_tally()
         return BegunErasure(place.decode(), int(number), erased, held, revision)
 
     async def unaware(self, pairs: Iterable[ConsumerKeys], number: int) -> list[ConsumerKeys]:
@@ -220,6 +368,8 @@ class FeedErasure:
             found = await dead_letters.letters(self._client, [(pair, entry) for entry in some])
             gone = [entry for entry, letter in zip(some, found, strict=True) if letter and is_of_record(letter)]
             if gone:
+                self.tally.dead_letters += len(gone)
+                await self._store_tally()
                 erased += await dead_letters.drop_events(self._client, pair, gone)
         return erased
 
@@ -234,13 +384,21 @@ class FeedErasure:
                 continue
             with translated(self._client):
                 found: Any = await self._client.hmget(pair.parked, some)
-                gone = [entry for entry, value in zip(some, found, strict=True) if value and is_of_record(value)]
-                erased += await self._client.hdel(pair.parked, *gone) if gone else 0
+            gone = [entry for entry, value in zip(some, found, strict=True) if value and is_of_record(value)]
+            if gone:
+                self.tally.retries += len(gone)
+                await self._store_tally()
+                with translated(self._client):
+                    erased += await self._client.hdel(pair.parked, *gone)
         return erased
 
     async def erase_quarantined(self, is_of_record: Callable[[bytes, bytes], bool]) -> int:
         """Delete the quarantined copies that are chosen by their bytes and the reason; their number."""
-        return await dead_letters.drop_where(self._client, self._keys, is_of_record)
+        return await dead_letters.drop_where(self._client, self._keys, is_of_record, self._note_quarantined)
+
+    async def _note_quarantined(self, count: int) -> None:
+        self.tally.quarantined += count
+        await self._store_tally()
 
     async def erase_events(
         self, place: str, sequence_of: Callable[[bytes], str | None]
@@ -273,17 +431,66 @@ class FeedErasure:
     async def _deleted(self, gone: Sequence[tuple[bytes, str]], looked_at: int) -> ErasedEvents:
         events = acknowledged = 0
         names = [self._keys.events, self._keys.erased_events]
+        if gone:
+            numbers = {int(one) for _, one in gone if one}
+            self.tally.sequences = sorted(numbers.union(self.tally.sequences))
+            self.tally.unnumbered += sum(not one for _, one in gone)
+            await self._store_tally()
         for at in range(0, len(gone), _DELETED):
             some: list[Any] = list(chain.from_iterable(gone[at : at + _DELETED]))
             with translated(self._client):
                 deleted, acked = await self._client.eval(_ERASE_EVENTS, len(names), *names, NUMBERS, *some)
             events, acknowledged = events + deleted, acknowledged + acked
+        self.tally.acknowledged += acknowledged
         return ErasedEvents(looked_at, events, acknowledged, tuple(int(one) for _, one in gone if one))
+
+
+def _tally_name(delivery_key: str) -> str:
+    return f"{_UNANNOUNCED}{delivery_key}"
 
 
 def _tombstone(key: str, head: SnapshotHead, sequence: int, now_ms: int) -> bytes:
     codec = SnapshotCodec(form=FORM if head.is_sealed else 1)
     return codec.encode(key, Snapshot(head.revision, sequence, b"", removed=True, changed_at=now_ms // 1000))
+
+
+async def complete_tallies(client: Redis, keys: FeedKeys, *, before_ms: int) -> dict[str, ErasureTally]:
+    """The tallies of erasures that are complete and not announced, by their field; of those that began before then.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found = cast("dict[bytes, bytes]", await client.hgetall(keys.erased))
+    tallies = {
+        name.decode(): ErasureTally.parse(value)
+        for name, value in found.items()
+        if name.startswith(_UNANNOUNCED.encode())
+    }
+    return {name: one for name, one in tallies.items() if one and one.is_complete and one.at_ms < before_ms}
+
+
+async def forget_tally(client: Redis, keys: FeedKeys, name: str) -> None:
+    """Forget the tally in this field; its operational event is published.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        await client.hdel(keys.erased, name)
+
+
+async def is_number_of_erasure(client: Redis, keys: FeedKeys, sequence: int) -> bool:
+    """Whether an erasure has taken this sequence number for its tombstone.
+
+    Numbers are forgotten from the lowest on once there are more than :data:`NUMBERS`.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        noted = cast("list[bytes]", await client.zrangebyscore(keys.erased_events, sequence, sequence))
+    return b"%d" % sequence in noted  # numbers of erased events are noted with leading zeros
 
 
 async def erased_between(client: Redis, events: str, after: int, before: int) -> list[int]:

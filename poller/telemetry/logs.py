@@ -130,7 +130,7 @@ def set_up(form: Format, level: Level, *, stream: TextIO | None = None, colours:
     root.handlers[:] = [lines]
     root.setLevel(level.upper())
     for name in _LOUD:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

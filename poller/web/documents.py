@@ -127,7 +127,7 @@ _CURSOR: Final[Schema] = {
 _BEFORE: Final[Schema] = {
     "name": "before",
     "in": "query",
-    "schema": {"type": "string", "pattern": "^[0-9]{1,19}-[0-9]{1,19}$"},
+    "schema": {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})$"},
     "description": "The events before this entry of the stream; none: the latest.",
 }
 _KNOWN: Final[Schema] = {
@@ -298,7 +298,9 @@ def _record_paths(feed: str, named: Sequence[Schema]) -> Schema:
     listed = _answer(200, "RecordPage")
     listed[200]["content"][NDJSON] = {"schema": _TEXT}
     history: Sequence[Schema] = [*named, _RECORD, limit, _BEFORE]
-    removed = {410: {"description": "It is removed.", "content": {PROBLEM: {"schema": _ref("RemovedRecord")}}}}
+    removed = {
+        410: {"description": "It is removed, or was erased.", "content": {PROBLEM: {"schema": _ref("RemovedRecord")}}}
+    }
     return {
         f"{feed}/records": {
             "get": _reading(
@@ -307,7 +309,6 @@ def _record_paths(feed: str, named: Sequence[Schema]) -> Schema:
                 400,
                 404,
                 410,
-                422,
                 has=[*named, limit, _CURSOR, _KNOWN],
             )
         },
@@ -315,6 +316,7 @@ def _record_paths(feed: str, named: Sequence[Schema]) -> Schema:
             "get": _reading(
                 "One record, as it was last published.",
                 {**_answer(200, "CurrentRecord"), **same, **removed},
+                400,
                 404,
                 500,
                 has=[*named, _RECORD, _KNOWN],
@@ -334,7 +336,6 @@ def _record_paths(feed: str, named: Sequence[Schema]) -> Schema:
                 _answer(200, "RecordEvent", many=True),
                 400,
                 404,
-                422,
                 has=history,
             )
         },

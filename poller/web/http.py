@@ -123,6 +123,7 @@ MOST: Final = 1000
 
 _USUAL: Final = 100
 _DIGITS: Final = len(str(MOST))
+_UNKNOWN_NAMED: Final = 16
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -167,6 +168,19 @@ class PageRange(msgspec.Struct, frozen=True):
             return {}
         query = urlencode({"limit": self.limit, "after": here[-1]})
         return {"link": f'<{path}?{query}>; rel="next"'}
+
+
+def require_known_parameters(request: Request, *known: str) -> None:
+    """Check that the query names no other parameters than these: one with a typing error would be passed over.
+
+    Raises:
+        RequestRefused: it does; the refusal names them.
+    """
+    unknown = sorted({name[:64] for name in request.query_params} - set(known))
+    if unknown:
+        expected = f"unknown parameter; known are {', '.join(known)}" if known else "unknown parameter; there are none"
+        errors = [InvalidParameter(shown_key((name,)), expected) for name in unknown[:_UNKNOWN_NAMED]]
+        raise RequestRefused(400, f"{errors[0].key}: {expected}", errors=errors)
 
 
 def span_of(request: Request) -> PageRange:

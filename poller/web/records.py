@@ -10,6 +10,7 @@
 - Permission to read is checked before each part, as for events.
 - No cache keeps a record: an entity tag serves programs that remember one themselves.
 - An id is one part of the path, percent-encoded; ``/`` in it is ``%2F``.
+- A parameter that is unknown or invalid is refused with 400, which names it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from poller.web.http import (
     RequestRefused,
     as_json,
     at,
+    require_known_parameters,
     span_of,
 )
 
@@ -133,17 +135,19 @@ class CurrentRecord(msgspec.Struct, frozen=True):
 
 
 class RemovedRecord(ProblemDetails, frozen=True, omit_defaults=True, kw_only=True):
-    """The body of the response to a request for a record that is removed.
+    """The body of the response to a request for a record that is removed, or was erased.
 
     Attributes:
         revision: of its last event.
-        sequence: of its last event.
-        changed_at: when its removal was noticed, RFC 3339; absent: unknown.
+        sequence: of its last event, or of its erasure.
+        changed_at: when its removal was noticed, or when it was erased, RFC 3339; absent: unknown.
+        erased: whether it was erased; absent: it is removed.
     """
 
     revision: int
     sequence: int
     changed_at: str | None = None
+    erased: bool = False
 
 
 def record_routes(
@@ -228,13 +232,14 @@ def _records_of(request: Request, backing: AppContext) -> FeedRecords:
 
 
 async def _one(request: Request, records: FeedRecords, subject: str) -> Response:
+    require_known_parameters(request)
     record, found = await records.find(subject)
     if record is None:
         raise RequestRefused(404, f"{records.feed.id} has no record with this id, and had none that was removed")
     if record.unreadable:
         return _unreadable(records, record)
     if record.removed:
-        return _removed(records, record)
+        return await _removed(records, record)
     body = _encode(_current(record)) + b"\n"
     tag = f'"{blake2b(found.generation.encode() + body, digest_size=16).hexdigest()}"'
     if _has(request, tag):
@@ -253,14 +258,18 @@ def _current(record: StoredRecord) -> CurrentRecord:
     )
 
 
-def _removed(records: FeedRecords, record: StoredRecord) -> Response:
+async def _removed(records: FeedRecords, record: StoredRecord) -> Response:
+    erased, changed_at = await records.is_erased(record), rfc3339_seconds(record.changed_at)
     told = RemovedRecord(
         410,
         "Gone",
-        f"this record of {records.feed.id} is removed",
+        f"this record of {records.feed.id} was erased at {changed_at}; nothing of its content is stored"
+        if erased
+        else f"this record of {records.feed.id} is removed",
         revision=record.revision,
         sequence=record.sequence,
-        changed_at=rfc3339_seconds(record.changed_at),
+        changed_at=changed_at,
+        erased=erased,
     )
     return Response(_encode(told) + b"\n", 410, media_type=PROBLEM)
 
@@ -284,6 +293,7 @@ def _has(request: Request, tag: str) -> bool:
 
 
 async def _erase(request: Request, backing: AppContext, subject: str) -> Response:
+    require_known_parameters(request, "force", "reason")
     feed = _records_of(request, backing).feed.id
     force = request.query_params.get("force", "false")
     if force not in _TRUTH:
@@ -304,6 +314,7 @@ async def _erase(request: Request, backing: AppContext, subject: str) -> Respons
 
 
 async def _history(request: Request, records: FeedRecords, subject: str, backing: AppContext) -> Response:
+    require_known_parameters(request, "limit", "before")
     limit, before = span_of(request).limit, _before(request)
     record, _ = await records.find(subject)
     subject = record.subject if record else subject
@@ -324,7 +335,7 @@ def _before(request: Request) -> str:
     with suppress(ValueError):
         if str(EntryId.checked(text)) == text:
             return text
-    raise RequestRefused(422, f"before: {_BEFORE}", errors=[InvalidParameter("before", _BEFORE, text[:64])])
+    raise RequestRefused(400, f"before: {_BEFORE}", errors=[InvalidParameter("before", _BEFORE, text[:64])])
 
 
 async def _searched(reading: RecordHistory, limit: int, clock: Clock) -> list[RecordEvent]:
@@ -365,6 +376,7 @@ class ListContent(NamedTuple):
 
 async def _list(request: Request, backing: AppContext, seats: Seats, may_read: Callable[[], bool]) -> Any:
     records = _records_of(request, backing)
+    require_known_parameters(request, "limit", "cursor")
     seats.check()
     try:
         content = await (_whole(records, backing.clock) if _wants_all(request) else _page(request, records))
@@ -421,7 +433,7 @@ def _position(request: Request) -> ScanPosition | None:
         return ScanPosition.parse(text)
     except ValueError:
         wrong = InvalidParameter("cursor", _CURSOR, text[:64])
-        raise RequestRefused(422, f"cursor: {_CURSOR}", errors=[wrong]) from None
+        raise RequestRefused(400, f"cursor: {_CURSOR}", errors=[wrong]) from None
 
 
 async def _page_parts(source: BackfillSource, chunk: RecordChunk, *, silent: bool) -> AsyncGenerator[bytes]:

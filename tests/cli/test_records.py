@@ -138,6 +138,7 @@ async def test_one_record_is_shown(scene: Scene) -> None:
     assert (row["id"], row["record"]) == ("7", a_record(7, "seven"))
     [row] = await scene.rows("get", FEED, "gone")
     assert (row["removed"], row["revision"], row["record"], row["seen_at"]) == (True, 2, None, None)
+    assert row["erased"] is False
     shown = await scene.run("get", FEED, "gone")
     assert (shown.code, "revision 2" in shown.out, "removed  2026-01-02T03:04:05Z" in shown.out) == (0, True, True)
     shown = await scene.run("get", FEED, ID)
@@ -236,7 +237,9 @@ async def test_a_record_is_erased_only_when_the_api_has_it_no_more(scene: Scene)
     (result,) = await scene.rows("erase", FEED, ID, "--yes", "--force", "--reason", "why")
     assert (result["snapshots"], result["events"], result["sequences"], result["is_rewriting"]) == (1, 1, "1", None)
     shown = await scene.run("get", FEED, ID)
-    assert ("removed" in shown.out, "private" in shown.out) == (True, False)
+    assert [name in shown.out for name in ("erased   20", " ago)", "removed", "private")] == [True, True, False, False]
+    (row,) = await scene.rows("get", FEED, ID)
+    assert (row["removed"], row["erased"], row["changed_at"] is None) == (True, True, False)
     assert (await scene.run("history", FEED, ID)).out == ""
     again = await scene.run("erase", FEED, ID, "--yes", "--force")
     assert (again.code, "revision 2" in again.out, "BGREWRITEAOF" in again.out) == (0, True, True), again
@@ -255,6 +258,18 @@ async def test_a_record_is_erased_and_announced_once(scene: Scene) -> None:
         assert await scene.store.hget(KEYS.state, "sequence") == b"%d" % (2 * times)
         announced: Any = await scene.store.xrange("poller:{operations}:events")
         assert sum(b"poller.record.erased.v1" in fields[b"data"] for _, fields in announced) == times
+
+
+async def test_a_copy_with_an_unusable_id_is_erased(scene: Scene) -> None:
+    """Law: a record that was only ever quarantined is found by its id as it was received, and announced."""
+    await write(opened(scene.store), [b'{"id":1.5,"reason":"private"}', b'{"id":" k","reason":"x","reason":"y"}'])
+    assert await scene.store.xlen(KEYS.quarantine) == 2
+    for number, record in enumerate(("1.5", "K"), 1):
+        (result,) = await scene.rows("erase", FEED, record, "--yes", "--force")
+        assert (result["quarantined"], result["snapshots"], result["events"]) == (1, 0, 0)
+        assert await scene.store.xlen(KEYS.quarantine) == 2 - number
+        announced: Any = await scene.store.xrange("poller:{operations}:events")
+        assert json.loads(announced[-1][1][b"data"])["subject"] == record
 
 
 async def test_an_empty_id_is_refused_before_anything_is_erased(scene: Scene) -> None:

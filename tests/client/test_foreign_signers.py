@@ -1,4 +1,4 @@
-"""Webhooks that other libraries have signed are verified: npm's ``standardwebhooks`` and ``svix``, PyPI's, and Node's.
+"""Webhooks that other libraries have signed are verified: npm's and PyPI's ``standardwebhooks`` and ``svix``, Node.
 
 Without Node and its packages those tests are skipped, see :mod:`tests.node`.
 """
@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from standardwebhooks import Webhook
+from svix.webhooks import Webhook as SvixWebhook
 
 from poller.client import VerificationError, verify
 from tests.client.webhooks import NOW, OTHER, SECRET, STRUCTURED, event
@@ -58,12 +59,14 @@ def by_npm(package: str) -> Sign:
     )
 
 
-def by_pypi(secret: str, at: int, body: bytes) -> str:
-    return Webhook(secret).sign("msg_1", datetime.fromtimestamp(at, UTC), body.decode())
+def by_pypi(library: type[Webhook | SvixWebhook]) -> Sign:
+    return lambda secret, at, body: library(secret).sign("msg_1", datetime.fromtimestamp(at, UTC), body.decode())
 
 
 SIGNERS: Final = [
-    pytest.param("webhook", by_pypi, id="pypi-standardwebhooks"),
+    pytest.param("webhook", by_pypi(Webhook), id="pypi-standardwebhooks"),
+    pytest.param("svix", by_pypi(SvixWebhook), id="pypi-svix"),
+    pytest.param("webhook", by_pypi(SvixWebhook), id="pypi-svix-standard-names"),
     pytest.param(
         "webhook", by_npm("standardwebhooks"), id="npm-standardwebhooks", marks=needs_node("standardwebhooks")
     ),

@@ -23,6 +23,7 @@ from poller.control.subscriptions import end_unlisted_feeds, filed, registry_of
 from poller.daemon.retention_role import RetentionRole, watched
 from poller.redis.client import commands
 from poller.store.consumer_state import GracePeriod
+from poller.store.erasure import FeedErasure
 from poller.store.keys import ConsumerKeys, FeedKeys, operations_key
 from poller.store.retention import WatchedConsumer
 from poller.store.subscriptions import Registered, Subscriptions
@@ -100,6 +101,33 @@ async def test_who_has_the_lease_looks_every_minute_and_when_much_was_published(
         store.held, clock.moment, store.appended = held, moment, appended
         await trimming.trim_due()
         assert await valkey.xlen(KEYS.events) == left, (held, moment, appended)
+
+
+@pytest.mark.parametrize(("is_complete", "age_minutes", "announced"), [(True, 11, 1), (True, 9, 0), (False, 11, 0)])
+async def test_an_erasure_whose_process_died_is_announced(
+    valkey: Redis, tmp_path: Path, *, is_complete: bool, age_minutes: int, announced: int
+) -> None:
+    """Law: once, by the process with the feed's lease, if all is deleted and no living command is about to do it."""
+    erasure = FeedErasure(valkey, KEYS, clock=StubClock(now=lambda: NOW - timedelta(minutes=age_minutes)))
+    await erasure.open_tally("a", record="A", by="an operator", reason="request 12")
+    await valkey.xadd(KEYS.events, {"data": "x"})
+    begun = await erasure.place_tombstone(["a"], "a")
+    assert [one.events async for one in erasure.erase_events(begun.place, lambda _: "7")] == [1]
+    if is_complete:
+        assert await erasure.complete_tally()
+    store, clock = Store(held=False), Clock()
+    role = retaining(configured(tmp_path), valkey, store, clock)
+    for held in (False, True, True):
+        store.held, clock.moment = held, clock.moment + 90_000
+        await role.maintain_due()
+        assert await valkey.xlen(OPERATIONS) == (announced if held else 0)
+    assert await valkey.hexists(KEYS.erased, "unannounced:a") is not bool(announced)
+    found: Any = await valkey.xrange(OPERATIONS)
+    for _, fields in found:
+        event = json.loads(fields[b"data"])
+        assert (event["type"], event["subject"]) == ("poller.record.erased.v1", "A")
+        data = {name: event["data"][name] for name in ("by", "events", "feed", "reason", "sequences")}
+        assert list(data.values()) == ["an operator", 1, FEED, "request 12", "7"]
 
 
 async def test_an_overrun_is_announced_and_logged_once(valkey: Redis, tmp_path: Path) -> None:

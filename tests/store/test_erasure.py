@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, cast
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
@@ -177,7 +179,7 @@ async def test_a_feed_that_changed_since_it_was_read_is_read_again(store_client:
     store, one = opened("a"), erasure(store_client)
     await write(store, [RAW, *OTHERS])
     for changed in (OTHERS[0], RAW):
-        found = await one._found(MATCH.keys)
+        found = await one._found(MATCH.keys, MATCH.delivery_key)
         await write(store, [changed.replace(b"2026-12-24", b"2026-12-25")])
         assert await one._begun(found, MATCH.keys, MATCH.delivery_key) is None
         assert not await store_client.exists(KEYS.erased)
@@ -284,17 +286,22 @@ async def test_erasing_again_changes_no_revision(store_client: Redis, opened: Op
     assert int(cast("bytes", await store_client.hget(KEYS.state, TOMBSTONES))) == 1
 
 
+async def held(client: Redis) -> list[Any]:
+    """All that an erasure may change but the stream."""
+    hashes = [await client.hgetall(key) for key in (KEYS.state, KEYS.snapshots, KEYS.erased)]
+    return [*hashes, await client.zrange(KEYS.erased_events, 0, -1, withscores=True)]
+
+
 async def test_a_record_that_is_erased_as_it_stands_takes_no_number(store_client: Redis, opened: Open) -> None:
     """Law: erased again, it gives the same place and the present number, and nothing is written."""
     store = opened("a")
     await write(store, [RAW, *OTHERS])
     first = await begin(store_client)
     await begin(store_client, RecordMatch(OTHER, "id"))
-    before = [await store_client.dump(key) for key in (KEYS.state, KEYS.snapshots, KEYS.erased, KEYS.erased_events)]
+    before = await held(store_client)
     again = await begin(store_client)
     assert (again.place, again.number, again.snapshots, again.revision) == (first.place, 2, 0, 1)
-    after = [await store_client.dump(key) for key in (KEYS.state, KEYS.snapshots, KEYS.erased, KEYS.erased_events)]
-    assert after == before
+    assert await held(store_client) == before
     assert await erase(store_client) == (1, 0, [1])  # what the second part had left
 
 
@@ -312,6 +319,69 @@ async def test_a_record_that_came_back_is_erased_anew(store_client: Redis, opene
     assert await store_client.hget(KEYS.erased, "number") == b"2"
     assert await erase(store_client) == (0, 0, [])
     assert await store_client.hget(KEYS.erased, "number") == b"2"
+
+
+async def opened_tally(client: Redis) -> FeedErasure:
+    one = erasure(client)
+    await one.open_tally(ID, record=ID, by="an operator", reason="")
+    return one
+
+
+async def test_an_erasure_that_was_broken_off_has_counted_what_it_found(store_client: Redis, opened: Open) -> None:
+    """Law: the next one goes on with these counts, also if the record came back in between; nothing counts twice."""
+    store = opened("a")
+    await write(store, [RAW])
+    first = await opened_tally(store_client)
+    begun_first = await first.place_tombstone(MATCH.keys, MATCH.delivery_key)
+    async with aclosing(first.erase_events(begun_first.place, MATCH.sequence)) as parts:
+        await anext(parts)  # and it dies
+    second = await opened_tally(store_client)
+    assert await second.place_tombstone(MATCH.keys, MATCH.delivery_key) == msgspec.structs.replace(
+        begun_first, snapshots=0
+    )
+    assert second.tally == msgspec.structs.replace(first.tally, acknowledged=0)
+    await write(store, [RAW])
+    third = await opened_tally(store_client)
+    place = (await third.place_tombstone(MATCH.keys, MATCH.delivery_key)).place
+    assert [one.events async for one in third.erase_events(place, MATCH.sequence)] == [1]
+    assert (third.tally.snapshots, third.tally.sequences, third.tally.place == begun_first.place) == (2, [1, 3], False)
+    assert await third.complete_tally()
+    fourth = await opened_tally(store_client)
+    assert (await fourth.place_tombstone(MATCH.keys, MATCH.delivery_key)).place == place
+    assert fourth.tally == third.tally
+    await fourth.close_tally()
+    assert (await opened_tally(store_client)).tally.total == 0
+
+
+async def test_an_erasure_of_which_nothing_was_found_leaves_no_tally(store_client: Redis) -> None:
+    """Law: there is nothing to announce, now or later."""
+    one = await opened_tally(store_client)
+    await one.place_tombstone(MATCH.keys, MATCH.delivery_key)
+    assert not await one.complete_tally()
+    assert not await store_client.hexists(KEYS.erased, f"unannounced:{ID}")
+
+
+async def test_what_is_found_of_a_record_without_a_snapshot_is_counted_before_it_goes(store_client: Redis) -> None:
+    """Law: also before the first part; a complete tally is announced under the place that it has."""
+    event = {"subject": ID, "sequence": "7"}
+    entry: Any = await store_client.xadd(KEYS.events, {"data": json.dumps(event, separators=(",", ":"))})
+    first = await opened_tally(store_client)
+    place = str(EntryId.parse(entry.decode()).following)
+    assert [one.events async for one in first.erase_events(place, MATCH.sequence)] == [1]
+    second = await opened_tally(store_client)
+    assert second.tally.sequences == [7]
+    begun_second = await second.place_tombstone(MATCH.keys, MATCH.delivery_key)
+    assert await second.complete_tally()
+    third = await opened_tally(store_client)
+    assert (await third.place_tombstone(MATCH.keys, MATCH.delivery_key)).place == begun_second.place
+    assert third.tally == second.tally
+
+
+async def test_a_tally_is_no_mark_of_an_erasure(store_client: Redis, opened: Open) -> None:
+    """Law: who reads the marks of erasures gets those alone."""
+    await write(opened("a"), [RAW])
+    found = await begin(store_client)
+    assert (await consumer(store_client).erasures()).places == {ID: EntryId.parse(found.place)}
 
 
 async def test_a_damaged_snapshot_is_erased(store_client: Redis, opened: Open) -> None:
@@ -369,12 +439,12 @@ async def test_a_settlement_of_a_process_that_does_not_know_is_refused(store_cli
 
 
 async def test_marks_of_old_erasures_go(store_client: Redis) -> None:
-    """Law: after a month; the number of the last one stays."""
+    """Law: after a month; the number of the last one stays, and so do tallies that were not announced."""
     await begin(store_client, RecordMatch("old", "id"))
     await store_client.hset(KEYS.erased, "record:old", "1-0 1")
     await begin(store_client)
     found = cast("dict[bytes, bytes]", await store_client.hgetall(KEYS.erased))
-    assert set(found) == {b"number", f"record:{ID}".encode()}
+    assert set(found) == {b"number", f"record:{ID}".encode(), f"unannounced:{ID}".encode(), b"unannounced:old"}
     assert found[b"number"] == b"2"
 
 
@@ -389,6 +459,59 @@ def test_quarantined_copies_are_known_by_their_id() -> None:
     assert short.quarantined(b'{"id":"7","x"', b"cut")
     assert not short.quarantined(b'{"id":77,"n":7}', b"x")
     assert RecordMatch("Müller", "id").quarantined(b'[{"person":"M\\u00fcller"', b"cut")
+
+
+SPELLINGS = [
+    ("AB", b'{"id":"ab","x"'),
+    ("ab", b'{"id" : " AB\t","n":1,"n":2}'),
+    ("ab", b'{"id":"\\u0061b"'),
+    ("a/b", b'{"id":"a\\/b"'),
+    ("ab", b'{"ID":"ab"}'),
+    ("ab", b'[{"id":"x"},{"id":"ab"}]'),
+    ("ab", b'{"id":"ab'),
+    ("ab", b'{"note":"odd quote, "id":"ab"}'),
+    ("m\u00fc", '{"id":"mu\u0308"}'.encode()),
+    ("M\u00dc", '{"id":"m\u00fc"'.encode("latin-1")),
+    ("1.5", b'{"id":1.5}'),
+    ("7", b'{"id":7.0}'),
+    ("1000", b'{"id":1e3}'),
+    ("7", b'{"id":007}'),
+    ("true", b'{"id":true}'),
+    ("1" * 40, b'{"id":%b.0}' % (b"1" * 40)),
+    (ID, b'{"id":"{%b}"}' % ID.upper().encode()),
+    (ID, b'{"id":"urn:uuid:%b"}' % ID.encode()),
+    (ID, b'{"id":"%b"}' % ID.replace("-", "").encode()),
+    (ID.replace("-", ""), b'{"id":"%b"}' % ID.encode()),
+]
+
+
+@pytest.mark.parametrize(("record", "raw"), SPELLINGS)
+def test_a_quarantined_copy_is_known_however_its_id_is_spelled(record: str, raw: bytes) -> None:
+    """Law: its id may be unusable, and its bytes need not be JSON."""
+    assert RecordMatch(record, "id").quarantined(raw, b"unusable")
+    assert RecordMatch(record, "key").quarantined(raw.replace(b'"id"', b'"key"').replace(b'"ID"', b'"KEY"'), b"x")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"id":"abc"}',
+        b'{"id":"a b"}',
+        b'{"id":"07"}',
+        b'{"id":"","x":"ab"}',
+        b'{"ids":"ab"}',
+        b'{"id":{"x":1}}',
+        b'{"id":7.01}',
+        b'{"id":-7}',
+        b'{"id":"7.0"}',
+        b'{"id":NaN}',
+        b'{"id":1e99999}',
+    ],
+)
+def test_a_quarantined_copy_of_another_record_stays(raw: bytes) -> None:
+    """Law: a short id counts only as the value of the id field, and text is no number."""
+    for record in ("ab", "7"):
+        assert not RecordMatch(record, "id").quarantined(raw, b"unusable")
 
 
 def test_ranges() -> None:

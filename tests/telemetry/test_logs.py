@@ -13,7 +13,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from poller.telemetry import tracing
-from poller.telemetry.logs import Format, LogOnce, redacted, set_up
+from poller.telemetry.logs import Format, Level, LogOnce, redacted, set_up
 from tests.telemetry.recording import recorded, traceparent
 
 
@@ -27,9 +27,9 @@ def as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def lines(form: Format) -> io.StringIO:
+def lines(form: Format, level: Level = "info") -> io.StringIO:
     stream = io.StringIO()
-    set_up(form, "info", stream=stream)
+    set_up(form, level, stream=stream)
     return stream
 
 
@@ -86,6 +86,15 @@ def test_libraries_speak_from_warning_up() -> None:
     logging.getLogger("httpx").info("HTTP Request: GET https://api.example.org")
     logging.getLogger("apscheduler.executors").info("Running job")
     assert stream.getvalue() == ""
+
+
+def test_libraries_speak_no_louder_than_the_program() -> None:
+    """Law: with level error a library's warning is left out, too."""
+    stream = lines("json", "error")
+    logging.getLogger("httpx").warning("a warning")
+    assert stream.getvalue() == ""
+    logging.getLogger("httpx").error("an error")
+    assert "an error" in stream.getvalue()
 
 
 def test_what_is_no_secret_stays() -> None:

@@ -175,6 +175,7 @@ async def test_one_record_and_its_history(given: Served) -> None:
     await remove(store, "7", "\x017")
     status, headers, found = await given.ask(f"{RECORDS}/7")
     assert (status, headers["content-type"], found["revision"]) == (410, "application/problem+json", 2)
+    assert ("erased" in found, found["detail"]) == (False, f"this record of {FEED} is removed")
     for path in ("unknown", "", "a/b", "a/history/x", "%FF", "unknown/history", "%017", "%02" + "%41" * 16, "%00"):
         status, _, found = await asked(given, f"{RECORDS}/{path}")
         assert (status, found["status"]) == (404, 404), path
@@ -220,8 +221,29 @@ async def test_a_cursor_that_means_nothing_is_refused(given: Served) -> None:
     assert (await given.ask(following))[0] == 410
     for wrong in ("cursor=x", f"cursor={text[:-9]}", "limit=0", "limit=1001", "limit=x"):
         status, _, found = await given.ask(f"{RECORDS}?{wrong}")
-        assert (status, found["errors"][0]["key"]) == (422 if "cursor" in wrong else 400, wrong.partition("=")[0])
-    assert (await given.ask(f"{RECORDS}/r1/history?before=x"))[0] == 422
+        assert (status, found["errors"][0]["key"]) == (400, wrong.partition("=")[0])
+    for wrong in ("before=x", "before=01-1", "limit=0"):
+        status, _, found = await given.ask(f"{RECORDS}/r1/history?{wrong}")
+        assert (status, found["errors"][0]["key"]) == (400, wrong.partition("=")[0])
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [("", "limit, cursor"), (f"/{ID}/history", "limit, before"), (f"/{ID}", ""), (f"/{ID}", "force, reason")],
+)
+async def test_an_unknown_parameter_is_refused(given: Served, path: str, known: str, method: str) -> None:
+    """Law: one with a typing error is not passed over, but refused with its name and those that there are."""
+    await write(opened(given.store, KEYS), [raw(ID, 1)])
+    method = "DELETE" if "force" in known else method
+    status, _, found = await given.ask(
+        f"{RECORDS}{path}?limits=5&{known.partition(',')[0] or 'x'}=1&forse=true", method
+    )
+    assert status == 400
+    if method != "HEAD":
+        assert [one["key"] for one in found["errors"]] == ["forse", "limits", *([] if known else ["x"])]
+        assert found["errors"][0]["expected"].endswith(known or "there are none")
+    assert (await given.ask(f"{RECORDS}/{ID}"))[0] == 200
 
 
 async def test_no_list_during_a_conversion(given: Served) -> None:
@@ -437,7 +459,8 @@ async def test_a_record_is_erased(given: Served) -> None:
     await write(opened(given.store, KEYS), [raw(ID, 1), raw("other", 2)])
     status, result = await erase(given, f"{RECORDS}/{ID.lower()}?force=true&reason=a%20request")
     assert (status, result["snapshots"], result["events"], result["revision"]) == (200, 1, 1, 1)
-    assert (await given.ask(f"{RECORDS}/{ID}"))[0] == 410
+    status, _, gone = await given.ask(f"{RECORDS}/{ID}")
+    assert (status, gone["erased"], f"was erased at {gone['changed_at']}" in gone["detail"]) == (410, True, True)
     assert (await given.ask(f"{RECORDS}/other"))[0] == 200
     announced: Any = await given.store.xrange("poller:{operations}:events")
     data = json.loads(announced[0][1][b"data"])["data"]
