@@ -25,7 +25,7 @@ from tests.harness.subscribed import SECRET, Wish
 from tests.harness.waiting import Deadline, strain, unless, until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
     from random import Random
 
@@ -192,8 +192,8 @@ class Stage:
         if fault.loses_writes:
             sinks = {wish.sink: await self._after_loss(wish) for wish in self.scene.wishes}
         self.remarks += self.replicas.strayed() + await told_secrets(self)
-        self.remarks += await self._handled(deadline, in_order=not fault.loses_writes)
-        self.remarks += await self._consumed(deadline, after_loss=fault.loses_writes)
+        self.remarks += await self._handled(fault.patience, in_order=not fault.loses_writes)
+        self.remarks += await self._consumed(fault.patience, after_loss=fault.loses_writes)
         for wish in () if self.begun_anew else self.scene.wishes:
             told = await self.scene.told_by(wish, upto)
             if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:
@@ -208,27 +208,38 @@ class Stage:
             remarks=tuple(self.remarks),
         )
 
-    async def _handled(self, deadline: Deadline, *, in_order: bool) -> list[str]:
-        """What is wrong at the receiver of the client library, once it has all events or the deadline has passed."""
+    async def _handled(self, patience: float, *, in_order: bool) -> list[str]:
+        """What is wrong at the receiver of the client library, once it has all events or gets no more."""
         if self.receiver is None:
             return []
         streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
         missing = partial(self.receiver.missing, RECEIVED, streams, begun_anew=self.begun_anew)
-        while deadline.left > 0 and missing():
-            await self.rest(_LOOK)
+        await self._getting_less(missing, patience)
         remarks = [f"{RECEIVED} has not handled {event_id}" for event_id in missing()]
         return remarks + self.receiver.remarks(RECEIVED, streams, in_order=in_order)
 
-    async def _consumed(self, deadline: Deadline, *, after_loss: bool) -> list[str]:
-        """What is wrong with the group of the client library, once it has all events or the deadline has passed."""
+    async def _consumed(self, patience: float, *, after_loss: bool) -> list[str]:
+        """What is wrong with the group of the client library, once it has all events or gets no more."""
         if self.consumers is None:
             return []
         streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
         missing = partial(self.consumers.missing, GROUP, streams)
-        while deadline.left > 0 and missing() and not await answered(self._all_is_consumed):
-            await self.rest(_LOOK)
+        await self._getting_less(missing, patience, is_over=partial(answered, self._all_is_consumed))
         remarks = [f"{GROUP} has not handled {event_id}" for event_id in missing()]
         return remarks + self.consumers.wrong(streams, after_loss=after_loss)
+
+    async def _getting_less(
+        self, missing: Callable[[], set[str]], patience: float, *, is_over: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """Wait until nothing is missing, or it has not become less for this many seconds.
+
+        Members that fail, die and stall all the time get through a crowd of events slowly, on a busy machine above all.
+        """
+        fewest, deadline = len(missing()), Deadline(patience)
+        while fewest and deadline.left > 0 and not (is_over is not None and await is_over()):
+            await self.rest(_LOOK)
+            if (left := len(missing())) < fewest:
+                fewest, deadline = left, Deadline(patience)
 
     async def _all_is_consumed(self) -> bool:
         """Whether the group has read and acknowledged all entries, so that none will come again."""
