@@ -203,7 +203,7 @@ def test_wrong_use(called: Called, configured: dict[str, str], store: Redis) -> 
         assert says in ended.err, arguments
     store.xgroup_destroy(EVENTS, "sub:a")
     ended = called("replay", "a", "--from", "1-0", **configured)
-    assert (ended.code, f"{FEED} was not begun for a yet" in ended.err) == (1, True)
+    assert (ended.code, f"{FEED} has not begun for a yet" in ended.err) == (1, True)
     assert kept(store) == (None, None)
 
 
