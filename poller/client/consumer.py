@@ -55,6 +55,7 @@ _FULL_SECONDS: Final = 0.2  # for which new entries are waited for while acknowl
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _GOODBYE_SECONDS: Final = 2.0
+_CANCEL_AGAIN_SECONDS: Final = 0.1
 
 _log = logging.getLogger("poller.client")
 
@@ -163,11 +164,10 @@ class Consumer:
         The event at hand, whose body was left by an exception, ``break`` or ``return``, is not acknowledged.
         """
         keeping, self._keeping = self._keeping, None
-        if keeping is not None:
-            keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeping
         try:
+            while keeping is not None and not keeping.done():  # Python 3.11 may lose a cancellation in `wait_for`
+                keeping.cancel()
+                await asyncio.wait([keeping], timeout=_CANCEL_AGAIN_SECONDS)  # a cancellation of the caller passes
             with suppress(TimeoutError, RedisError, OSError):
                 async with asyncio.timeout(_GOODBYE_SECONDS):
                     for reader in self._readers:
@@ -196,6 +196,7 @@ class Consumer:
         if handed is not None and self._acknowledges:
             handed.reader.finish(handed)
         while True:
+            self._check_open()  # another task may have left the block
             try:
                 event = await self._next()
             except (RedisError, OSError) as error:
@@ -259,7 +260,7 @@ class Consumer:
         if reader is None:
             await self._choose()
             return None
-        if not reader.batch:
+        if not reader.batch or reader.is_full:
             self._current = None
             await reader.settle()
         elif not reader.is_held:
@@ -288,7 +289,7 @@ class Consumer:
             reader = self._readers.pop(0)
             self._readers.append(reader)
             await reader.fill()
-            if reader.batch:
+            if reader.batch and not reader.is_full:
                 self._current = reader
                 return
         await self._wait()

@@ -18,7 +18,9 @@ to time what others have left.
 - Exclusive: entries are handed out and acknowledged in the order of the stream, so per record no revision falls.
 - Each event that is missing in the sequence is reported once it is known to be missing, before the next event.
 - A page of a bootstrap is handed out directly after the last entry that it contains. It is fetched by a task of its
-  own, one at a time, which is over when the reader is closed.
+  own, one at a time, which is over when the reader is closed. A lost lease cancels it, but not the caller: that stands
+  by.
+- A full reader hands out nothing until something is acknowledged, also of a page that has more records than permitted.
 - A bootstrap is of one generation of the feed. After a reset, whether it was complete or not, it begins again; and so
   does one during which the store went back.
 - An event that comes again, from another entry, is a repeat only if this process has handled nothing later of its
@@ -182,6 +184,8 @@ class FeedReader(ABC):
     async def fill(self) -> None:
         """Fill the batch, if there is something now."""
         self.tail = ""
+        if self.is_full:
+            await self.settle()
         while not self.batch and not self.is_full:
             try:
                 if not await self._step():
@@ -607,16 +611,23 @@ class ExclusiveReader(FeedReader):
         self._generation, self._run_id = page.generation, page.run_id
 
     async def _fetched(self, link: str) -> SnapshotPage:
-        """The page of a link, by a task of its own, which goes on where this one is cancelled."""
+        """The page of a link, by a task of its own, which goes on where this one is cancelled.
+
+        Raises:
+            LeaseLost: meanwhile; the page is void, for another member may have read on.
+        """
         if self._fetching is None or self._fetched_link != link:
             self._drop_page()
             pages = cast("RecordPages", self.pages)
             self._fetching = asyncio.create_task(pages.page(link or pages.first), name=f"a page of {self.feed}")
             self._fetching.add_done_callback(_seen)
             self._fetched_link = link
-        fetching = self._fetching
+        fetching, tenure = self._fetching, self.tenure
+        await asyncio.wait([fetching])  # to await the task itself would raise its CancelledError at the caller
+        if fetching.cancelled() or tenure != self.tenure:
+            raise LeaseLost
         try:
-            return await asyncio.shield(fetching)
+            return fetching.result()
         except Exception:
             self._drop_page()
             raise

@@ -229,7 +229,7 @@ class ResetWatch:
         if self._asking is None or not self._asking.done():
             return ""
         asking, self._asking = self._asking, None
-        return asking.result()
+        return "" if asking.cancelled() else asking.result()
 
     async def aclose(self) -> None:
         """Ask no more."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 from random import Random
 from typing import Any, Final
 
@@ -18,8 +20,8 @@ from poller.lifecycle import ended
 from poller.redis.client import commands
 from tests.client.published import FEED, STATE, STEM, STREAM, event_of
 from tests.client.records_api import RECORDS, SEQUENCE, RecordsApi, serving
-from tests.client.test_consumer import waiting
-from tests.harness.waiting import until, within
+from tests.client.test_consumer import lease, waiting
+from tests.harness.waiting import turns, until, within
 
 REVISIONS: Final = STATE.replace(":state:", ":revisions:")
 
@@ -263,6 +265,58 @@ async def test_a_page_arrives_although_its_caller_is_cancelled(server: str, sour
             await until(lambda: len(api.asked) > 1 or None, "a page that does not come")
         assert not _fetches()
         api.may_answer.set()
+
+
+@pytest.mark.parametrize("handled", [0, 10], ids=["first page", "second page"])
+@pytest.mark.parametrize("is_taken", [False, True], ids=["token gone", "another member"])
+async def test_a_lease_lost_during_a_page_cancels_no_caller(
+    server: str, source: Source, caplog: pytest.LogCaptureFixture, handled: int, *, is_taken: bool
+) -> None:
+    """A member whose lease is lost while it waits for a page stands by, and goes on once it has the lease again."""
+    caplog.set_level(logging.INFO)
+    await source.fill(25)
+    api, short = RecordsApi(source.store), lease(0.5)
+    async with serving(api) as url, Consumer(server, FEED, "g", "a", bootstrap=True, api=url, lease=short) as consumer:
+        found = [seen(await within(anext(consumer)))[0] for _ in range(handled)]
+        api.may_answer.clear()
+        asked = len(api.pages)
+        async with waiting(consumer) as event:
+            await until(lambda: len(api.pages) > asked or None, "the page")
+            async with AsyncExitStack() as others:
+                await source.store.hdel(STATE, "token")
+                if is_taken:
+                    other = Consumer(server, FEED, "g", "b", bootstrap=True, api=url, lease=short)
+                    await others.enter_async_context(waiting(await others.enter_async_context(other)))
+                await until(lambda: "the lease was lost" in caplog.text or None, "the loss")
+                if is_taken:
+                    await until(lambda: event.done() or "this member stands by" in caplog.text, "the standby")
+                assert not event.done()
+            api.may_answer.set()
+            found.append(seen(await within(event))[0])
+        while len(set(found)) < 25:
+            found.append(seen(await within(anext(consumer)))[0])
+    assert set(found) == {f"K{number:03}" for number in range(25)}
+    assert not _fetches()
+
+
+async def test_a_page_gives_no_more_than_may_be_unacknowledged(server: str, source: Source) -> None:
+    """With ``ack=False`` the limit holds within a page, which may have more records, and over the end of one."""
+    await source.fill(25)
+    async with (
+        serving(RecordsApi(source.store)) as url,
+        Consumer(server, FEED, "g", "a", bootstrap=True, api=url, ack=False, most_unacknowledged=4) as consumer,
+    ):
+        found = [await within(anext(consumer)) for _ in range(4)]
+        while len(found) < 25:
+            async with waiting(consumer) as event:
+                await turns(20)
+                assert not event.done()
+                await consumer.ack(found[-3])
+                found.append(await within(event))
+            found += [await within(anext(consumer)) for _ in range(len(found) < 25)]
+        await consumer.ack(found[-1])
+        assert await _is_done(source.store)
+    assert sorted(seen(event)[0] for event in found) == [f"K{number:03}" for number in range(25)]
 
 
 def _fetches() -> list[asyncio.Task[Any]]:

@@ -184,6 +184,31 @@ async def test_a_member_that_reads_notices_a_reset(server: str, source: Source) 
     assert state_of(handled) == source.values
 
 
+async def test_a_question_that_is_cancelled_cancels_no_caller(server: str, source: Source) -> None:
+    """A question for the generation that something else cancels counts as one without an answer."""
+    await source.fill()
+    handled: list[Version] = []
+    api = RecordsApi(source.store)
+    async with (
+        serving(api) as url,
+        Consumer(server, FEED, "g", "a", bootstrap=True, api=url, lease=SHORT, block=SHORT) as consumer,
+    ):
+        await handle_until_settled(consumer, source, handled)
+        api.may_answer.clear()
+        async with waiting(consumer) as event:
+            asking = await until(_questions, "the question")
+            asking[0].cancel()
+            await until(lambda: event.done() or _questions() not in ([], asking), "the next question")
+            assert not event.done()
+            api.may_answer.set()
+            await source.put("K003", "live")
+            assert version(await within(event)) == ("K003", 2, "live")
+
+
+def _questions() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "the generation of a feed"]
+
+
 async def test_a_silent_first_reading_is_waited_for(server: str, source: Source) -> None:
     """No page is used while records come that neither it nor an event holds; a complete bootstrap waits likewise."""
     await source.fill()

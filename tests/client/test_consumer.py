@@ -30,7 +30,7 @@ from poller.store.erasure import FeedErasure
 from poller.store.keys import FeedKeys, GroupKeys
 from tests.client.published import FEED, STATE, STREAM, event_of, number_of, publish
 from tests.control.subscribed import configured
-from tests.harness.waiting import blocking_until, lasting, until, within
+from tests.harness.waiting import blocking_until, lasting, turns, until, within
 from tests.programs import bare_environ
 from tests.stores import looking
 
@@ -261,6 +261,30 @@ async def test_cancelled_at_any_point_nothing_is_lost(server: str, store: Any, *
                     break
     assert found == list(range(1, 61)) if exclusive else sorted(set(found)) == list(range(1, 61))
     assert pending(store) == 0
+
+
+async def test_a_cancellation_while_the_block_is_left_is_not_lost(server: str) -> None:
+    """A task that is cancelled while a consumer ends its own task ends as cancelled, with the connections closed."""
+    consumer = Consumer(server, FEED, "g", "a")
+    await consumer.__aenter__()
+    leaving = asyncio.create_task(consumer.__aexit__())
+    await turns()
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(leaving)
+    with pytest.raises(RuntimeError, match="async with"):
+        await anext(consumer)
+
+
+async def test_a_consumer_closed_during_a_wait_says_so(server: str) -> None:
+    """An iterator that waits while another task leaves the block ends with an error, and does not wait for ever."""
+    consumer = Consumer(server, FEED, "g", "a", block=timedelta(milliseconds=200))
+    await consumer.__aenter__()
+    async with waiting(consumer) as event:
+        await turns(3)
+        await consumer.__aexit__()
+        with pytest.raises(RuntimeError, match="async with"):
+            await within(event)
 
 
 async def test_a_gap_is_raised_once(server: str, store: Any) -> None:
