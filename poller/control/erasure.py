@@ -6,6 +6,7 @@
 - An erasure that was broken off is completed by another one: :mod:`poller.store.erasure`.
 - Processes that deliver are informed before anything is looked for, and at the end each of them has confirmed that it
   sends nothing of the record any more, or is named in the result.
+- Of two erasures of a record at a time, the one that began last goes on with what the other one has found.
 - An erasure is announced when it is complete, by an operational event without content. If its process dies before
   that, the next erasure of the record announces it, or a daemon does (:func:`announce_completed`); a repeated event has
   the same id. One that finds nothing any more takes no number and announces nothing.
@@ -178,15 +179,19 @@ class RecordErasure:
 
         Raises:
             RecordUnknown: nothing was found of it.
+            ErasureSuperseded: another erasure of it has begun; it announces what this one has deleted, too.
             StoreError: see :func:`~poller.redis.client.translated`. Some of it may be erased; do it again.
         """
         store = FeedErasure(self._client, self._keys, clock=self._clock)
         known, found = await self.records.find(self.record)
         pairs = await self._pairs()
-        await store.open_tally(self._is_of.delivery_key, record=self.record, by=one_line(by), reason=reason)
+        former = await store.open_tally(self._is_of.delivery_key, record=self.record, by=one_line(by), reason=reason)
+        if former is not None:
+            await announce(self._client, self._prefix, _announcement(self._keys.feed, former))
         if known is None:  # what is left of it in the stream, or was quarantined: nothing changes if there is nothing
             await self._delete(store, pairs, str(EntryId.parse(found.as_of.entry).following), report)
-            if not store.tally.total:
+            if not store.found.total:
+                await store.complete_tally()
                 raise RecordUnknown(
                     f'{self.records.feed.id} holds nothing of a record with the id "{one_line(self.record)}"; ids are '
                     f"compared as received, and `poller records list {self.records.feed.id}` shows them"
@@ -196,7 +201,7 @@ class RecordErasure:
         await self._registry.tell_parked()
         await self._delete(store, pairs, begun.place, report)
         unaware = await self._unaware(store, pairs, begun.number, patience)
-        at, tally = self._clock.now(), store.tally
+        at, tally = self._clock.now(), store.found
         result = ErasureResult(
             feed=self.records.feed.id,
             id=self.record,
@@ -216,7 +221,7 @@ class RecordErasure:
         )
         if await store.complete_tally():
             reach("erasure.complete")
-            await announce(self._client, self._prefix, _announcement(self._keys.feed, tally))
+            await announce(self._client, self._prefix, _announcement(self._keys.feed, store.tally))
             reach("erasure.announced")
             await store.close_tally()
         return result
@@ -395,9 +400,9 @@ async def announce_completed(client: Redis, prefix: str, keys: FeedKeys, *, cloc
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     before_ms = milliseconds_of(clock.now() - _ABANDONED)
-    for name, tally in (await complete_tallies(client, keys, before_ms=before_ms)).items():
-        await announce(client, prefix, _announcement(keys.feed, tally))
-        await forget_tally(client, keys, name)
+    for complete in await complete_tallies(client, keys, before_ms=before_ms):
+        await announce(client, prefix, _announcement(keys.feed, complete.tally))
+        await forget_tally(client, keys, complete)
 
 
 def _announcement(feed: str, tally: ErasureTally) -> OperationalEvent:
