@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
@@ -577,6 +578,11 @@ SPELLINGS = [
     (ID, b'{"id":"urn:uuid:%b"}' % ID.encode()),
     (ID, b'{"id":"%b"}' % ID.replace("-", "").encode()),
     (ID.replace("-", ""), b'{"id":"%b"}' % ID.encode()),
+    ("kl34", b'{"id":["KL34"],"x"'),
+    ("mn56", b'{"id" : {"v":{"w":[0, "mn56'),
+    ("ab", b'{"id":[],"id":{"id":[7]},"id":["ab"]}'),
+    ("ab", b'{"id":["odd, "x"],"id":"ab"}'),
+    ("77", b'{"id":[1, 77.0]}'),
 ]
 
 
@@ -588,9 +594,47 @@ def test_a_quarantined_copy_is_known_however_its_id_is_spelled(record: str, raw:
 
 
 @pytest.mark.parametrize(
+    ("record", "raw"),
+    [
+        ("j\u00fcrgen1", '{"name":"J\u00dcRGEN1"}'.encode()),
+        ("j\u00fcrgen1", '{"name":"J\u00dcRGEN1"}'.encode("latin-1")),
+        ("j\u00fcrgen1", '{"name":"JU\u0308RGEN1","cut":"\u00fc'.encode()[:-1]),
+        ("j\u00fcrgen1", b'{"name":"J\\u00DCRGEN1"}'),
+        ("stra\u00dfe1", b'{"name":"STRASSE1"}'),
+        ("z/w-44", b'{"note":"z\\/W-44"}'),
+        ("smile\U0001f600", b'["\\nSmile\\uD83D\\ude00"'),
+        ("nurgen22", b'{"path":"C:\\users\\nurgen22"}'),
+        ('quote"6', b'{"note":"quote\\"6"}'),
+    ],
+)
+def test_an_id_of_six_characters_is_known_anywhere(record: str, raw: bytes) -> None:
+    """Law: in any case, with or without escapes, in either encoding; not as part of a longer word."""
+    match = RecordMatch(record, "id")
+    assert match.quarantined(raw, b"unusable")
+    assert not match.quarantined(b'{"note":"%b1"}' % record.encode(), b"unusable")
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"id":', b'"id":[', b'"id":{"', b"\\u00fc\\n", b'\\"', b'"id":"', b"[" * 6, b"\xfc"]
+)
+def test_a_quarantined_copy_is_looked_through_in_a_short_time(text: bytes) -> None:
+    """Law: the time grows with its size alone, whatever its bytes are."""
+
+    def seconds(raw: bytes) -> float:
+        match, began = RecordMatch("quite-long", "id"), time.process_time()
+        assert not match.quarantined(raw, b"unusable")
+        return time.process_time() - began
+
+    half, whole = (min(seconds(text * (size // len(text))) for _ in range(3)) for size in (2**15, 2**16))
+    assert whole < max(5 * half, 0.1), (half, whole)
+
+
+@pytest.mark.parametrize(
     "raw",
     [
         b'{"id":"abc"}',
+        b'{"id":{"ab":0,"7":[]}}',
+        b'{"id":["abc"],"x":["ab",7]}',
         b'{"id":"a b"}',
         b'{"id":"07"}',
         b'{"id":"","x":"ab"}',
