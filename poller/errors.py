@@ -132,6 +132,10 @@ class ErasureUnknown(StoreError):
     """A record was erased that this process did not know of when it wrote. Nothing was written."""
 
 
+class ErasureSuperseded(StoreError):
+    """Another erasure of the same record has begun, and goes on with what this one has counted."""
+
+
 def fault_text(error: Exception) -> str:
     """An unexpected exception in words. Its own text may be a secret."""
     return f"a fault of the program, see its log: {type(error).__name__}"

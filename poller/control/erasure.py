@@ -6,6 +6,7 @@
 - An erasure that was broken off is completed by another one: :mod:`poller.store.erasure`.
 - Processes that deliver are informed before anything is looked for, and at the end each of them has confirmed that it
   sends nothing of the record any more, or is named in the result.
+- Of two erasures of a record at a time, the one that began last goes on with what the other one has found.
 - An erasure is announced when it is complete, by an operational event without content. If its process dies before
   that, the next erasure of the record announces it, or a daemon does (:func:`announce_completed`); a repeated event has
   the same id. One that finds nothing any more takes no number and announces nothing.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from decimal import Decimal
@@ -51,7 +52,10 @@ _CONFIRMED_SECONDS: Final = 0.1
 _REWRITTEN: Final = timedelta(minutes=1)  # how long to wait for the end of a rewrite that began before
 _DAMAGED: Final = b"snapshot of revision "  # the reason of a quarantined snapshot, which names no record
 _SHORT: Final = 6  # characters: shorter ids stand by chance in other records
-_VALUE: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^\s,}\]"]++'  # a string, also one that is cut off, or another value
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_VALUE: Final = _STRING + rb'|[^\s,}\]"]++'  # a string, also one that is cut off, or another value
+_NESTED: Final = re.compile(rb'([\[{])|([\]}])|(%b)\s*+(:)?|([^\s,:"\[\]{}]++)' % _STRING, re.DOTALL)
+_ESCAPED: Final = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 _HEXADECIMAL: Final = re.compile("[0-9a-f]{32}").fullmatch
 _NUMBER: Final = re.compile(r"[-+]?[0-9]{1,400}(?:\.[0-9]{0,400})?(?:[eE][-+]?[0-9]{1,4})?", re.ASCII).fullmatch
 _RANGES: Final = 500  # of sequence numbers in an operational event
@@ -178,25 +182,30 @@ class RecordErasure:
 
         Raises:
             RecordUnknown: nothing was found of it.
+            ErasureSuperseded: another erasure of it has begun; it announces what this one has deleted, too.
             StoreError: see :func:`~poller.redis.client.translated`. Some of it may be erased; do it again.
         """
         store = FeedErasure(self._client, self._keys, clock=self._clock)
         known, found = await self.records.find(self.record)
         pairs = await self._pairs()
-        await store.open_tally(self._is_of.delivery_key, record=self.record, by=one_line(by), reason=reason)
+        former = await store.open_tally(self._is_of.delivery_key, record=self.record, by=one_line(by), reason=reason)
+        if former is not None:
+            await announce(self._client, self._prefix, _announcement(self._keys.feed, former))
         if known is None:  # what is left of it in the stream, or was quarantined: nothing changes if there is nothing
             await self._delete(store, pairs, str(EntryId.parse(found.as_of.entry).following), report)
-            if not store.tally.total:
+            if not store.found.total:
+                await store.complete_tally()
                 raise RecordUnknown(
                     f'{self.records.feed.id} holds nothing of a record with the id "{one_line(self.record)}"; ids are '
-                    f"compared as received, and `poller records list {self.records.feed.id}` shows them"
+                    f"compared as received, and `poller records list {self.records.feed.id}` shows them; a quarantined "
+                    "copy that is cut off before its id is found by `poller dead-letters list` alone"
                 )
         begun = await store.place_tombstone(self._is_of.keys, self._is_of.delivery_key)
         reach("erasure.begun")
         await self._registry.tell_parked()
         await self._delete(store, pairs, begun.place, report)
         unaware = await self._unaware(store, pairs, begun.number, patience)
-        at, tally = self._clock.now(), store.tally
+        at, tally = self._clock.now(), store.found
         result = ErasureResult(
             feed=self.records.feed.id,
             id=self.record,
@@ -216,7 +225,7 @@ class RecordErasure:
         )
         if await store.complete_tally():
             reach("erasure.complete")
-            await announce(self._client, self._prefix, _announcement(self._keys.feed, tally))
+            await announce(self._client, self._prefix, _announcement(self._keys.feed, store.tally))
             reach("erasure.announced")
             await store.close_tally()
         return result
@@ -296,11 +305,12 @@ class RecordMatch:
         self._needle = b'"subject":' + quoted.lower()
         self.delivery_key = delivery_key(record)
         self._read = record_reader(id_field)
-        written = {quoted[1:-1], json.dumps(record)[1:-1].encode(), record.encode()}
-        anywhere = b"|".join(rb"(?<![\w-])%b(?![\w-])" % re.escape(text) for text in sorted(written))
-        self._anywhere = re.compile(anywhere, re.IGNORECASE) if len(record) >= _SHORT else None
+        written = {_folded(text) for text in (quoted[1:-1].decode(), json.dumps(record)[1:-1], record)}
+        anywhere = "|".join(rf"(?<![\w-]){re.escape(text)}(?![\w-])" for text in sorted(written))
+        self._anywhere = re.compile(anywhere, re.ASCII) if len(record) >= _SHORT else None
         field = re.escape(msgspec.json.encode(id_field))
         self._values = re.compile(rb"%b\s*+:\s*+(%b)" % (field, _VALUE), re.IGNORECASE | re.DOTALL)
+        self._opens = re.compile(rb"%b\s*+:\s*+(?=[\[{])" % field, re.IGNORECASE)
         self._plain, self._number = _plain(record), _number(record)
 
     def sequence(self, event: bytes) -> str | None:
@@ -333,9 +343,10 @@ class RecordMatch:
         It is, if one of these holds; the bytes need not be JSON, and the id need not be usable:
 
         - a round would find the id in it;
-        - the id field has the same value anywhere in it: but for case, white space around it, the form of its Unicode
-          characters, escapes, braces, hyphens and ``urn:uuid:`` of a UUID, and how a number is written;
-        - the id's text stands anywhere in it, in any case, and has six characters or more;
+        - the id field has the same value anywhere in it, also in an array or an object: but for case, white space
+          around it, the form of its Unicode characters, escapes, braces, hyphens and ``urn:uuid:`` of a UUID, and how a
+          number is written;
+        - the id's text stands anywhere in it, in any case, with or without escapes, and has six characters or more;
         - it is a damaged snapshot, which names no record.
         """
         if reason.startswith(_DAMAGED):
@@ -345,7 +356,22 @@ class RecordMatch:
             return True
         if any(self._is_value(match[1]) for match in self._values.finditer(raw)):
             return True
-        return self._anywhere is not None and self._anywhere.search(raw) is not None
+        if any(map(self._is_value, self._nested(raw))):
+            return True
+        return self._anywhere is not None and any(map(self._anywhere.search, _readings(raw)))
+
+    def _nested(self, raw: bytes) -> Iterator[bytes]:
+        """The strings, numbers and words in arrays and objects that are values of the id field; no keys."""
+        end = 0
+        while opened := self._opens.search(raw, end):
+            depth, end = 0, opened.end()
+            for match in _NESTED.finditer(raw, end):
+                end, (opens, closes, text, is_key, word) = match.end(), match.groups()
+                depth += bool(opens) - bool(closes)
+                if word or (text and not is_key):
+                    yield word or text
+                if depth <= 0:
+                    break
 
     def _is_value(self, token: bytes) -> bool:
         """Whether a value of the id field is this id."""
@@ -364,9 +390,24 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
+def _readings(raw: bytes) -> Iterator[str]:
+    """Bytes as the texts that they may be: in UTF-8 or Latin-1, with escapes and without; case is folded."""
+    texts = [raw.decode("utf-8", "replace")]
+    if "\ufffd" in texts[0]:
+        texts.append(raw.decode("latin-1"))
+    for text in texts:
+        yield _folded(text)
+        if "\\" in text:
+            yield _folded(_ESCAPED.sub(lambda match: str(json.loads(f'"{match[0]}"')), text))
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
 def _plain(text: str) -> str:
     """An id without what only its spelling has: case, white space around it, and the punctuation of a UUID."""
-    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text.strip()).casefold())
+    folded = _folded(text.strip())
     bare = folded.removeprefix("urn:uuid:").strip("{}").replace("-", "")
     return bare if _HEXADECIMAL(bare) else folded
 
@@ -395,9 +436,9 @@ async def announce_completed(client: Redis, prefix: str, keys: FeedKeys, *, cloc
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     before_ms = milliseconds_of(clock.now() - _ABANDONED)
-    for name, tally in (await complete_tallies(client, keys, before_ms=before_ms)).items():
-        await announce(client, prefix, _announcement(keys.feed, tally))
-        await forget_tally(client, keys, name)
+    for complete in await complete_tallies(client, keys, before_ms=before_ms):
+        await announce(client, prefix, _announcement(keys.feed, complete.tally))
+        await forget_tally(client, keys, complete)
 
 
 def _announcement(feed: str, tally: ErasureTally) -> OperationalEvent:

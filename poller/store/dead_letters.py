@@ -180,7 +180,7 @@ async def drop_where(
     client: Redis,
     keys: FeedKeys,
     is_wanted: Callable[[bytes, bytes], bool],
-    before: Callable[[int], Awaitable[None]],
+    before: Callable[[Sequence[bytes]], Awaitable[None]],
 ) -> int:
     """Delete the quarantined records that are chosen by their bytes and the reason. Returns their number.
 
@@ -188,7 +188,7 @@ async def drop_where(
         client: of the store.
         keys: of the feed.
         is_wanted: chooses them.
-        before: is awaited before some are deleted, with their number.
+        before: is awaited before some are deleted, with their entry ids.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -198,7 +198,7 @@ async def drop_where(
         async for entries in reading:
             chosen = [one for one in entries if is_wanted(one[1].get(b"raw", b""), one[1].get(b"reason", b""))]
             if chosen:
-                await before(len(chosen))
+                await before([entry for entry, _ in chosen])
                 count += await _dropped(client, keys, chosen)
     return count
 

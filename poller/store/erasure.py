@@ -19,6 +19,11 @@ What is found is counted in a *tally*, which is stored beside the mark of the er
 is deleted. It goes when the operational event of the erasure is published. So an erasure that was broken off after it
 had deleted all of it is announced all the same, by the next one of the record, or by the daemon once it is complete.
 
+One erasure of a record has the tally at a time: the one that has opened it last. It draws a nonce and goes on with what
+the former one has counted. From then on each write of the former one is refused, in one step with the comparison of the
+nonce: it deletes nothing that is not counted, announces nothing, and ends with an error. A complete tally changes no
+more: the next erasure announces it and begins another one. An event that is repeated by that has the same id.
+
 **Invariants**
 
 - Revision and order stay: a record that comes back has the next revision and a higher sequence number.
@@ -27,7 +32,8 @@ had deleted all of it is announced all the same, by the next one of the record, 
   content. Its sequence number is noted as erased.
 - A record is looked for by its id as text. The text and the integer of the same digits are one: events do not tell
   them apart.
-- A tally misses nothing. What was found and not deleted when a process died is counted twice, but for events.
+- A tally misses nothing and counts nothing twice, whichever process dies or is superseded; but for deliveries that were
+  acknowledged, of which the last ones may be missing. It names what was counted last, which may not be deleted yet.
 - Memory is bounded: about 1 MiB of the stream, of dead letters or of the quarantine at a time.
 """
 
@@ -37,14 +43,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import suppress
 from datetime import timedelta
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
 from poller.clock import Clock, milliseconds_of
-from poller.errors import StoreError
+from poller.errors import ErasureSuperseded, StoreError
 from poller.redis.errors import translated
 from poller.store import dead_letters
 from poller.store.backfill import DeliveryId
@@ -62,8 +68,13 @@ NUMBERS: Final = 100_000
 
 _ERASE_RECORD: Final = lua("erase_record")
 _ERASE_EVENTS: Final = lua("erase_events")
+_OPEN_TALLY: Final = lua("open_tally")
+_STORE_TALLY: Final = lua("store_tally")
+_FORGET_TALLY: Final = lua("forget_tally")
 _CHANGED: Final = b"CHANGED"
+_SUPERSEDED: Final = b"SUPERSEDED"
 _UNANNOUNCED: Final = "unannounced:"  # before a record's key, the field of its tally
+_FIELD: Final = _UNANNOUNCED.encode()
 _ATTEMPTS: Final = 1000  # of the first part: each commit of a round in between costs one
 _LETTERS: Final = 16  # at a time, of at most some 70 KiB each
 _FEW: Final = 50  # entries of the first request
@@ -87,6 +98,7 @@ class ErasureTally(msgspec.Struct, omit_defaults=True):
         sequences: of the events.
         unnumbered: how many events had no sequence number.
         acknowledged: how many pending deliveries of consumer groups were acknowledged.
+        counted: names of what was counted last, which may not be deleted yet; sequences need none.
         is_complete: whether all is deleted.
     """
 
@@ -104,6 +116,7 @@ class ErasureTally(msgspec.Struct, omit_defaults=True):
     sequences: list[int] = []
     unnumbered: int = 0
     acknowledged: int = 0
+    counted: list[str] = []
     is_complete: bool = False
 
     @property
@@ -117,19 +130,26 @@ class ErasureTally(msgspec.Struct, omit_defaults=True):
         found = self.events + self.retries + self.dead_letters + self.quarantined
         return found + self.snapshots + self.held_versions
 
-    def following(self, earlier: ErasureTally | None, *, snapshots: int, revision: int) -> ErasureTally:
-        """This one with what an earlier erasure has found that was never announced."""
-        base = self if earlier is None else earlier
+    def following(self, *, snapshots: int, held_versions: int, revision: int) -> ErasureTally:
+        """This one after the first part."""
         return msgspec.structs.replace(
-            base,
-            id=self.id,
-            by=self.by,
-            reason=self.reason or base.reason,
-            at_ms=self.at_ms,
+            self,
             place="",
             revision=revision,
-            snapshots=base.snapshots + snapshots,
+            snapshots=self.snapshots + snapshots,
+            held_versions=self.held_versions + held_versions,
             is_complete=False,
+        )
+
+    def joined(self, former: ErasureTally | None) -> ErasureTally:
+        """This one with what a complete one before it has found."""
+        if former is None:
+            return self
+        counts = ("snapshots", "retries", "dead_letters", "quarantined", "held_versions", "unnumbered", "acknowledged")
+        return msgspec.structs.replace(
+            self,
+            sequences=sorted({*former.sequences, *self.sequences}),
+            **{name: getattr(self, name) + getattr(former, name) for name in counts},
         )
 
     @property
@@ -196,6 +216,7 @@ class _FoundSnapshots(msgspec.Struct, frozen=True):
     sequence: str
     forms: str
     tally: bytes
+    held_versions: int
     stored: Mapping[bytes, bytes]
 
 
@@ -204,49 +225,89 @@ class FeedErasure:
 
     Attributes:
         tally: what was found of the record; it is stored once :meth:`open_tally` or :meth:`place_tombstone` is done.
+        former: the tally of a complete erasure before this one, whose announcement was missing.
     """
 
     def __init__(self, client: Redis, keys: FeedKeys, *, clock: Clock) -> None:
         """Take the store's client, the feed's keys and the store's clock."""
         self.tally = ErasureTally("", "", "", milliseconds_of(clock.now()))
+        self.former: ErasureTally | None = None
         self._client = client
         self._keys = keys
         self._clock = clock
-        self._tally_name = ""  # the field of the tally; empty: it is not stored
+        self._tally_key = ""  # the record's key in the queues of deliveries; empty: the tally is not stored
+        self._nonce = ""  # empty: the tally was not opened
+        self._inherited = frozenset[str]()  # names of what the erasure before this one may have counted and not deleted
 
-    async def open_tally(self, delivery_key: str, *, record: str, by: str, reason: str) -> None:
-        """Go on with the record's stored tally, or begin one.
+    @property
+    def found(self) -> ErasureTally:
+        """What was found of the record, also by a complete erasure before this one that was not announced."""
+        return self.tally.joined(self.former)
+
+    async def open_tally(self, delivery_key: str, *, record: str, by: str, reason: str) -> ErasureTally | None:
+        """Take the record's stored tally over and go on with it, or begin one.
 
         Args:
             delivery_key: the record's key in the queues of deliveries.
             record: its id.
             by: who wants it erased.
             reason: why; empty: not said.
+
+        Returns:
+            The tally of a complete erasure that was not announced. Announce it before anything else: it goes with the
+            first thing that is found.
         """
-        self._tally_name = _tally_name(delivery_key)
+        self._tally_key, self._nonce = delivery_key, f"{self._clock.random.getrandbits(128):032x}"
+        now_ms = milliseconds_of(self._clock.now())
         with translated(self._client):
-            stored = cast("bytes | None", await self._client.hget(self._keys.erased, self._tally_name))
-        fresh = ErasureTally(record, by, reason, milliseconds_of(self._clock.now()))
-        self.tally = ErasureTally.parse(stored) or fresh
+            stored: Any = await self._client.eval(
+                _OPEN_TALLY, 1, self._keys.erased, delivery_key, self._nonce, cast("Any", now_ms)
+            )
+        self.tally, earlier = ErasureTally(record, by, reason, now_ms), ErasureTally.parse(stored)
+        self.former = earlier if earlier is not None and earlier.is_complete else None
+        if earlier is not None and self.former is None:
+            self.tally = msgspec.structs.replace(earlier, id=record, by=by, reason=reason or earlier.reason)
+            self._inherited = frozenset(earlier.counted)
+        return self.former
 
     async def complete_tally(self) -> bool:
-        """Note that all is deleted, and only the operational event is missing. False: there is nothing to announce."""
+        """Note that all is deleted, and only the operational event is missing. False: there is nothing to announce.
+
+        Raises:
+            ErasureSuperseded: another erasure of the record has begun.
+        """
         if not self.tally.total:
-            await self.close_tally()
+            await self._write_tally(b"", ended=True)
             return False
-        self.tally.is_complete = True
+        self.tally.is_complete, self.tally.counted = True, []
         await self._store_tally()
         return True
 
     async def close_tally(self) -> None:
-        """Forget the tally; the operational event is published."""
-        with translated(self._client):
-            await self._client.hdel(self._keys.erased, self._tally_name)
+        """Forget the tally; the operational event is published.
+
+        An erasure that has begun since has announced it, too.
+        """
+        with suppress(ErasureSuperseded):
+            await self._write_tally(b"", ended=True)
 
     async def _store_tally(self) -> None:
-        if self._tally_name:
-            with translated(self._client):
-                await self._client.hset(self._keys.erased, self._tally_name, cast("Any", self.tally.stored))
+        if self._tally_key:
+            await self._write_tally(self.tally.stored)
+
+    async def _write_tally(self, tally: bytes, *, ended: bool = False) -> None:
+        """Store it, or forget it if it is empty; in both cases only while no other erasure has taken it over."""
+        arguments: list[Any] = [self._tally_key, self._nonce, tally, int(ended)]
+        with translated(self._client):
+            is_written = await self._client.eval(_STORE_TALLY, 1, self._keys.erased, *arguments)
+        if not is_written:
+            raise ErasureSuperseded(_superseded_text(self._keys.feed))
+
+    def _uncounted(self, kind: str, entries: Iterable[bytes | str]) -> int:
+        """How many of these the erasure before this one has not counted. They are named in the tally."""
+        names = {f"{kind} {one.decode() if isinstance(one, bytes) else one}" for one in entries}
+        self.tally.counted = sorted(names | self._inherited)
+        return len(names - self._inherited)
 
     async def place_tombstone(self, record_keys: Sequence[str], delivery_key: str) -> BegunErasure:
         """The first part. A record that is erased as it stands gives the place of that erasure; nothing is written.
@@ -257,7 +318,7 @@ class FeedErasure:
         """
         for _ in range(_ATTEMPTS):
             found = await self._found(record_keys, delivery_key)
-            if (former := await self._former(found, record_keys, delivery_key)) is not None:
+            if (former := await self._former(found, delivery_key)) is not None:
                 return former
             begun = await self._begun(found, record_keys, delivery_key)
             if begun is not None:
@@ -267,50 +328,49 @@ class FeedErasure:
     async def _found(self, record_keys: Sequence[str], delivery_key: str) -> _FoundSnapshots:
         formers = (name for key in record_keys if (name := former_name(key)))
         names: Any = [*map(name_of, record_keys), *formers]
+        held_keys: Any = list(record_keys)
         state: Any = ["generation", "sequence", FORMS]
         with translated(self._client):
             asking = self._client.pipeline(transaction=False)
             asking.hmget(self._keys.state, state)
             asking.hmget(self._keys.snapshots, names)
-            asking.hget(self._keys.erased, _tally_name(delivery_key))
-            (generation, sequence, forms), values, tally = await asking.execute()
+            asking.hget(self._keys.erased, f"{_UNANNOUNCED}{delivery_key}")
+            asking.hmget(self._keys.held_versions, held_keys)
+            (generation, sequence, forms), values, tally, held = await asking.execute()
         forms, tally = (forms or b"1").decode(), tally or b""
+        if not self._nonce:
+            self.tally = ErasureTally.parse(tally) or self.tally
         stored = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         if generation is None or sequence is None:  # nothing is kept of the feed; the next round begins it
-            return _FoundSnapshots("", "", forms, tally, {})
-        return _FoundSnapshots(generation.decode(), sequence.decode(), forms, tally, stored)
+            return _FoundSnapshots("", "", forms, tally, 0, {})
+        held_versions = sum(one is not None for one in held)
+        return _FoundSnapshots(generation.decode(), sequence.decode(), forms, tally, held_versions, stored)
 
-    async def _former(
-        self, found: _FoundSnapshots, record_keys: Sequence[str], delivery_key: str
-    ) -> BegunErasure | None:
+    async def _former(self, found: _FoundSnapshots, delivery_key: str) -> BegunErasure | None:
         """The erasure that has left what was found; None: there is something to erase, or it is not certain.
 
         A tombstone that a removal has left may be empty, too. Only that of an erasure has a number which an erasure has
         taken: numbers of erased events are noted with leading zeros.
         """
         heads = [SnapshotHead.of(value, sequence=int(found.sequence or 0)) for value in found.stored.values()]
-        tally = ErasureTally.parse(found.tally)
-        if not heads and tally is not None and tally.is_complete:  # of a record without a snapshot
+        if not heads and self.former is not None and not self.tally.total:  # of a record without a snapshot
             with translated(self._client):
                 number = await self._client.hget(self._keys.erased, "number")
-            self.tally = tally
-            return BegunErasure(tally.place, int(number or 0), 0, 0, tally.revision)
+            return BegunErasure(self.former.place, int(number or 0), 0, 0, self.former.revision)
         if not heads or not all(head.removed and head.is_empty and head.sequence for head in heads):
             return None
         names: Any = ["number", f"record:{delivery_key}"]
-        held_keys: Any = list(record_keys)
         with translated(self._client):
             asking = self._client.pipeline(transaction=False)
             asking.hmget(self._keys.erased, names)
-            asking.hmget(self._keys.held_versions, held_keys)
             for head in heads:
                 asking.zrangebyscore(self._keys.erased_events, head.sequence, head.sequence)
-            (number, mark), held, *taken = await asking.execute()
+            (number, mark), *taken = await asking.execute()
         is_erased = all(b"%d" % head.sequence in noted for head, noted in zip(heads, taken, strict=True))
-        if number is None or mark is None or any(one is not None for one in held) or not is_erased:
+        if number is None or mark is None or found.held_versions or not is_erased:
             return None
         place, revision = mark.decode().partition(" ")[0], max(head.revision for head in heads)
-        self.tally = msgspec.structs.replace(tally or self.tally, place=place, revision=revision)
+        self.tally = msgspec.structs.replace(self.tally, place=place, revision=revision)
         return BegunErasure(place, int(number), 0, 0, revision)
 
     async def _begun(
@@ -328,21 +388,20 @@ class FeedErasure:
         names += [keys.erased, keys.erased_events]
         erased = sum(not (head.removed and head.is_empty) for head in heads)
         revision = max((head.revision for head in heads), default=0)
-        earlier = ErasureTally.parse(found.tally)
-        tally = self.tally.following(earlier, snapshots=erased, revision=revision)
+        tally = self.tally.following(snapshots=erased, held_versions=found.held_versions, revision=revision)
         live = sum(not head.removed for head in heads)
         arguments: list[Any] = [found.generation, found.sequence, FORMS, found.forms, delivery_key, now_ms]
         arguments += [MARKED_FOR // timedelta(milliseconds=1), live, found.tally, tally.content]
-        arguments += [len(record_keys), *record_keys, *tombstones]
+        arguments += [self._nonce, found.held_versions, len(record_keys), *record_keys, *tombstones]
         with translated(self._client):
             answer: Any = await self._client.eval(_ERASE_RECORD, len(names), *names, *arguments)
+        if answer == _SUPERSEDED:
+            raise ErasureSuperseded(_superseded_text(self._keys.feed))
         if answer == _CHANGED:
             return None
         place, number, held = answer
-        tally.place, tally.held_versions = place.decode(), tally.held_versions + held
-        self.tally, self._tally_name = tally, _tally_name(delivery_key)
-        if held:
-            await self._store_tally()
+        tally.place = place.decode()
+        self.tally, self._tally_key = tally, delivery_key
         return BegunErasure(place.decode(), int(number), erased, held, revision)
 
     async def unaware(self, pairs: Iterable[ConsumerKeys], number: int) -> list[ConsumerKeys]:
@@ -368,7 +427,7 @@ class FeedErasure:
             found = await dead_letters.letters(self._client, [(pair, entry) for entry in some])
             gone = [entry for entry, letter in zip(some, found, strict=True) if letter and is_of_record(letter)]
             if gone:
-                self.tally.dead_letters += len(gone)
+                self.tally.dead_letters += self._uncounted(pair.letters, (str(entry) for entry in gone))
                 await self._store_tally()
                 erased += await dead_letters.drop_events(self._client, pair, gone)
         return erased
@@ -386,7 +445,7 @@ class FeedErasure:
                 found: Any = await self._client.hmget(pair.parked, some)
             gone = [entry for entry, value in zip(some, found, strict=True) if value and is_of_record(value)]
             if gone:
-                self.tally.retries += len(gone)
+                self.tally.retries += self._uncounted(pair.parked, gone)
                 await self._store_tally()
                 with translated(self._client):
                     erased += await self._client.hdel(pair.parked, *gone)
@@ -396,8 +455,8 @@ class FeedErasure:
         """Delete the quarantined copies that are chosen by their bytes and the reason; their number."""
         return await dead_letters.drop_where(self._client, self._keys, is_of_record, self._note_quarantined)
 
-    async def _note_quarantined(self, count: int) -> None:
-        self.tally.quarantined += count
+    async def _note_quarantined(self, entries: Sequence[bytes]) -> None:
+        self.tally.quarantined += self._uncounted("quarantine", entries)
         await self._store_tally()
 
     async def erase_events(
@@ -434,7 +493,7 @@ class FeedErasure:
         if gone:
             numbers = {int(one) for _, one in gone if one}
             self.tally.sequences = sorted(numbers.union(self.tally.sequences))
-            self.tally.unnumbered += sum(not one for _, one in gone)
+            self.tally.unnumbered += self._uncounted("events", (name for name, one in gone if not one))
             await self._store_tally()
         for at in range(0, len(gone), _DELETED):
             some: list[Any] = list(chain.from_iterable(gone[at : at + _DELETED]))
@@ -445,8 +504,11 @@ class FeedErasure:
         return ErasedEvents(looked_at, events, acknowledged, tuple(int(one) for _, one in gone if one))
 
 
-def _tally_name(delivery_key: str) -> str:
-    return f"{_UNANNOUNCED}{delivery_key}"
+def _superseded_text(feed: str) -> str:
+    return (
+        f"another erasure of this record of {feed} has begun, and goes on with what this one has counted; this one has "
+        "ended, and announces nothing. Wait for the other one; if it has failed, erase the record again"
+    )
 
 
 def _tombstone(key: str, head: SnapshotHead, sequence: int, now_ms: int) -> bytes:
@@ -454,30 +516,45 @@ def _tombstone(key: str, head: SnapshotHead, sequence: int, now_ms: int) -> byte
     return codec.encode(key, Snapshot(head.revision, sequence, b"", removed=True, changed_at=now_ms // 1000))
 
 
-async def complete_tallies(client: Redis, keys: FeedKeys, *, before_ms: int) -> dict[str, ErasureTally]:
-    """The tallies of erasures that are complete and not announced, by their field; of those that began before then.
+class CompleteTally(NamedTuple):
+    """The tally of a complete erasure that was not announced.
+
+    Attributes:
+        tally: what was found.
+        field: where it is stored.
+        stored: its bytes there.
+    """
+
+    tally: ErasureTally
+    field: bytes
+    stored: bytes
+
+
+async def complete_tallies(client: Redis, keys: FeedKeys, *, before_ms: int) -> list[CompleteTally]:
+    """The tallies of erasures that are complete and not announced; of those that began before then.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     with translated(client):
         found = cast("dict[bytes, bytes]", await client.hgetall(keys.erased))
-    tallies = {
-        name.decode(): ErasureTally.parse(value)
-        for name, value in found.items()
-        if name.startswith(_UNANNOUNCED.encode())
-    }
-    return {name: one for name, one in tallies.items() if one and one.is_complete and one.at_ms < before_ms}
+    parsed = ((name, ErasureTally.parse(value), value) for name, value in found.items() if name.startswith(_FIELD))
+    return [
+        CompleteTally(one, name, value)
+        for name, one, value in parsed
+        if one and one.is_complete and one.at_ms < before_ms
+    ]
 
 
-async def forget_tally(client: Redis, keys: FeedKeys, name: str) -> None:
-    """Forget the tally in this field; its operational event is published.
+async def forget_tally(client: Redis, keys: FeedKeys, complete: CompleteTally) -> None:
+    """Forget this tally, unless another one stands there by now; its operational event is published.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
+    arguments: list[Any] = [complete.field, complete.stored]
     with translated(client):
-        await client.hdel(keys.erased, name)
+        await client.eval(_FORGET_TALLY, 1, keys.erased, *arguments)
 
 
 async def is_number_of_erasure(client: Redis, keys: FeedKeys, sequence: int) -> bool:

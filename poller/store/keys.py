@@ -20,7 +20,8 @@ key ends in        type    holds
 ``page_digests``   STRING  digests of the pages of the last full reading (:mod:`poller.changes.full_readings`)
 ``erased``         HASH    ``number``: of the last erasure; ``record:KEY``: the place in the stream and the time
                            (milliseconds) of a record's erasure (:mod:`poller.store.erasure`); ``unannounced:KEY``: what
-                           it has found, until its operational event is published
+                           it has found, until its operational event is published; ``erasing:KEY``: the nonce of the
+                           erasure under way that may change this, and when it began (milliseconds)
 ``erased_events``  ZSET    sequence numbers that were erased, by themselves
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.retention`)
 ``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.commands`); absent while it is polled

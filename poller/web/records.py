@@ -35,7 +35,7 @@ from poller.control.erasure import RecordErasure, RecordStillThere
 from poller.control.record_history import RecordEvent, RecordHistory
 from poller.control.records import FeedRecords, RecordLine, RecordUnknown, line_of, on_one_line, rfc3339_seconds
 from poller.delivery.backfill import BackfillSource, EventIdentity
-from poller.errors import Converting, StoreError, StoreUnavailable
+from poller.errors import Converting, ErasureSuperseded, StoreError, StoreUnavailable
 from poller.http.server import ResponseAborted
 from poller.lifecycle import ended
 from poller.store.records import AsOf, RecordChunk, ScanPosition, StoredRecord
@@ -307,6 +307,8 @@ async def _erase(request: Request, backing: AppContext, subject: str) -> Respons
         raise RequestRefused(404, str(error)) from None
     except RecordStillThere as error:
         raise RequestRefused(409, f"{error} (force=true)") from None
+    except ErasureSuperseded as error:
+        raise RequestRefused(409, str(error)) from None
     return as_json(result)
 
 

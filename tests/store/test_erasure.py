@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -17,15 +19,19 @@ from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, PublishRules, plan
 from poller.clock import Clock
-from poller.control.erasure import RecordMatch, ranges_of
-from poller.errors import ErasureUnknown, Stale
+from poller.config.load import load
+from poller.control.erasure import RecordErasure, RecordMatch, ranges_of
+from poller.errors import ErasureSuperseded, ErasureUnknown, Stale
+from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
-from poller.store.erasure import BegunErasure, FeedErasure, erased_between
+from poller.store.erasure import BegunErasure, FeedErasure, complete_tallies, erased_between, forget_tally
 from poller.store.feed import FeedStore
 from poller.store.feed_state import HELD_VERSIONS, TOMBSTONES
 from poller.store.keys import ConsumerKeys
 from poller.store.snapshots import SnapshotCodec, name_of
 from poller.store.stream import EntryId
+from tests.harness.waiting import patience
+from tests.proxy import proxied
 from tests.store.records import unavailability
 from tests.store.test_feed import FRAME, KEYS, Open, begun, events, opened_by, read, write
 from tests.store.test_snapshot_forms import Permission
@@ -183,6 +189,9 @@ async def test_a_feed_that_changed_since_it_was_read_is_read_again(store_client:
         await write(store, [changed.replace(b"2026-12-24", b"2026-12-25")])
         assert await one._begun(found, MATCH.keys, MATCH.delivery_key) is None
         assert not await store_client.exists(KEYS.erased)
+    found = await one._found(MATCH.keys, MATCH.delivery_key)
+    await store_client.hset(KEYS.held_versions, ID, "d")
+    assert await one._begun(found, MATCH.keys, MATCH.delivery_key) is None
     assert (await begin(store_client)).revision == 2
 
 
@@ -322,6 +331,7 @@ async def test_a_record_that_came_back_is_erased_anew(store_client: Redis, opene
 
 
 async def opened_tally(client: Redis) -> FeedErasure:
+    """One that goes on with what was counted; a complete one before it counts as announced."""
     one = erasure(client)
     await one.open_tally(ID, record=ID, by="an operator", reason="")
     return one
@@ -348,9 +358,10 @@ async def test_an_erasure_that_was_broken_off_has_counted_what_it_found(store_cl
     assert await third.complete_tally()
     fourth = await opened_tally(store_client)
     assert (await fourth.place_tombstone(MATCH.keys, MATCH.delivery_key)).place == place
-    assert fourth.tally == third.tally
+    assert (fourth.former, fourth.tally.total) == (third.tally, 0)
+    assert (fourth.found.sequences, fourth.found.snapshots, fourth.found.acknowledged) == ([1, 3], 2, 0)
     await fourth.close_tally()
-    assert (await opened_tally(store_client)).tally.total == 0
+    assert (await opened_tally(store_client)).found.total == 0
 
 
 async def test_an_erasure_of_which_nothing_was_found_leaves_no_tally(store_client: Redis) -> None:
@@ -358,6 +369,7 @@ async def test_an_erasure_of_which_nothing_was_found_leaves_no_tally(store_clien
     one = await opened_tally(store_client)
     await one.place_tombstone(MATCH.keys, MATCH.delivery_key)
     assert not await one.complete_tally()
+    assert [name async for name, _ in store_client.hscan_iter(KEYS.erased, f"*ing:{ID}")] == []
     assert not await store_client.hexists(KEYS.erased, f"unannounced:{ID}")
 
 
@@ -374,7 +386,91 @@ async def test_what_is_found_of_a_record_without_a_snapshot_is_counted_before_it
     assert await second.complete_tally()
     third = await opened_tally(store_client)
     assert (await third.place_tombstone(MATCH.keys, MATCH.delivery_key)).place == begun_second.place
-    assert third.tally == second.tally
+    assert (third.former, third.tally.total) == (second.tally, 0)
+
+
+async def test_a_tally_that_was_announced_is_forgotten_alone(store_client: Redis, opened: Open) -> None:
+    """Law: not the one of an erasure that has begun meanwhile."""
+    await write(opened("a"), [RAW])
+    first = await opened_tally(store_client)
+    await first.place_tombstone(MATCH.keys, MATCH.delivery_key)
+    assert await complete_tallies(store_client, KEYS, before_ms=2**60) == []
+    assert await first.complete_tally()
+    (complete,) = await complete_tallies(store_client, KEYS, before_ms=2**60)
+    second = await opened_tally(store_client)
+    await write(opened("a"), [RAW])
+    await second.place_tombstone(MATCH.keys, MATCH.delivery_key)
+    await forget_tally(store_client, KEYS, complete)
+    assert (await opened_tally(store_client)).tally.snapshots == 1
+    assert second.found.snapshots == 2
+    await store_client.hset(KEYS.erased, cast("Any", complete.field), cast("Any", complete.stored))
+    await forget_tally(store_client, KEYS, complete)
+    assert not await store_client.hexists(KEYS.erased, f"unannounced:{ID}")
+
+
+async def test_an_erasure_that_another_one_has_superseded_writes_nothing(store_client: Redis, opened: Open) -> None:
+    """Law: from the opening of the other one on; that one has counted what the first one was about to delete, once."""
+    await write(opened("a"), [RAW])
+    event = {"subject": ID, "sequence": "x"}
+    await store_client.xadd(KEYS.events, {"data": json.dumps(event, separators=(",", ":"))})
+    kept: Any = {"1-0": json.dumps(event, separators=(",", ":"))}
+    await store_client.hset(PAIR.letters, mapping=kept)
+    await store_client.hset(PAIR.parked, mapping=kept)
+    await store_client.xadd(KEYS.quarantine, {"raw": RAW, "reason": "x"})
+    first = await opened_tally(store_client)
+    place = (await first.place_tombstone(MATCH.keys, MATCH.delivery_key)).place
+    counted: Any = await store_client.hget(KEYS.erased, f"unannounced:{ID}")
+    second = await opened_tally(store_client)
+    assert second.tally.snapshots == 1
+
+    async def events_of(one: FeedErasure) -> int:
+        async with aclosing(one.erase_events(place, MATCH.sequence)) as parts:
+            return sum([part.events async for part in parts])
+
+    def writes(one: FeedErasure) -> list[Callable[[], Awaitable[object]]]:
+        return [
+            lambda: one.erase_letters(PAIR, MATCH.letter),
+            lambda: one.erase_retries(PAIR, place, MATCH.delivery),
+            lambda: one.erase_quarantined(MATCH.quarantined),
+            lambda: events_of(one),
+            one.complete_tally,
+        ]
+
+    tombstone = await store_client.hgetall(KEYS.snapshots)
+    await store_client.hdel(KEYS.erased, f"record:{ID}")  # as if the record were to be erased anew
+    attempts: list[Callable[[], Awaitable[object]]] = [
+        *writes(first),
+        lambda: first.place_tombstone(MATCH.keys, MATCH.delivery_key),
+    ]
+    for refused in attempts:
+        with pytest.raises(ErasureSuperseded, match="another erasure of this record"):
+            await refused()
+    await first.close_tally()  # its end is no error: it is called when all is announced
+    assert await store_client.hget(KEYS.erased, f"unannounced:{ID}") == counted
+    assert await store_client.hgetall(KEYS.snapshots) == tombstone
+    for key, left in ((PAIR.letters, 1), (PAIR.parked, 1)):
+        assert await store_client.hlen(key) == left
+    assert (await store_client.xlen(KEYS.events), await store_client.xlen(KEYS.quarantine)) == (2, 1)
+    assert [int(cast("Any", await write_())) for write_ in writes(second)] == [1, 1, 1, 2, 1]
+    with pytest.raises(ErasureSuperseded):
+        await first.complete_tally()
+    assert (second.tally.events, second.tally.total) == (2, 6)
+
+
+async def test_what_was_counted_and_not_deleted_counts_once(store_client: Redis) -> None:
+    """Law: the next erasure knows what the one before it was about to delete, also if that one deletes it meanwhile."""
+    event = json.dumps({"subject": ID, "sequence": "x"}, separators=(",", ":"))
+    kept: Any = {"1-0": event, "2-0": event}
+    await store_client.hset(PAIR.letters, mapping=kept)
+    first = await opened_tally(store_client)
+    assert await first.erase_letters(PAIR, MATCH.letter) == 2
+    await store_client.hset(PAIR.letters, mapping={**kept, "3-0": event})  # as if it had died before they went
+    second = await opened_tally(store_client)
+    assert await second.erase_letters(PAIR, MATCH.letter) == 3
+    third = await opened_tally(store_client)
+    await store_client.hset(PAIR.letters, mapping={**kept, "3-0": event})
+    assert await third.erase_letters(PAIR, MATCH.letter) == 3
+    assert third.tally.dead_letters == 3
 
 
 async def test_a_tally_is_no_mark_of_an_erasure(store_client: Redis, opened: Open) -> None:
@@ -482,6 +578,11 @@ SPELLINGS = [
     (ID, b'{"id":"urn:uuid:%b"}' % ID.encode()),
     (ID, b'{"id":"%b"}' % ID.replace("-", "").encode()),
     (ID.replace("-", ""), b'{"id":"%b"}' % ID.encode()),
+    ("kl34", b'{"id":["KL34"],"x"'),
+    ("mn56", b'{"id" : {"v":{"w":[0, "mn56'),
+    ("ab", b'{"id":[],"id":{"id":[7]},"id":["ab"]}'),
+    ("ab", b'{"id":["odd, "x"],"id":"ab"}'),
+    ("77", b'{"id":[1, 77.0]}'),
 ]
 
 
@@ -493,9 +594,47 @@ def test_a_quarantined_copy_is_known_however_its_id_is_spelled(record: str, raw:
 
 
 @pytest.mark.parametrize(
+    ("record", "raw"),
+    [
+        ("j\u00fcrgen1", '{"name":"J\u00dcRGEN1"}'.encode()),
+        ("j\u00fcrgen1", '{"name":"J\u00dcRGEN1"}'.encode("latin-1")),
+        ("j\u00fcrgen1", '{"name":"JU\u0308RGEN1","cut":"\u00fc'.encode()[:-1]),
+        ("j\u00fcrgen1", b'{"name":"J\\u00DCRGEN1"}'),
+        ("stra\u00dfe1", b'{"name":"STRASSE1"}'),
+        ("z/w-44", b'{"note":"z\\/W-44"}'),
+        ("smile\U0001f600", b'["\\nSmile\\uD83D\\ude00"'),
+        ("nurgen22", b'{"path":"C:\\users\\nurgen22"}'),
+        ('quote"6', b'{"note":"quote\\"6"}'),
+    ],
+)
+def test_an_id_of_six_characters_is_known_anywhere(record: str, raw: bytes) -> None:
+    """Law: in any case, with or without escapes, in either encoding; not as part of a longer word."""
+    match = RecordMatch(record, "id")
+    assert match.quarantined(raw, b"unusable")
+    assert not match.quarantined(b'{"note":"%b1"}' % record.encode(), b"unusable")
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"id":', b'"id":[', b'"id":{"', b"\\u00fc\\n", b'\\"', b'"id":"', b"[" * 6, b"\xfc"]
+)
+def test_a_quarantined_copy_is_looked_through_in_a_short_time(text: bytes) -> None:
+    """Law: the time grows with its size alone, whatever its bytes are."""
+
+    def seconds(raw: bytes) -> float:
+        match, began = RecordMatch("quite-long", "id"), time.process_time()
+        assert not match.quarantined(raw, b"unusable")
+        return time.process_time() - began
+
+    half, whole = (min(seconds(text * (size // len(text))) for _ in range(3)) for size in (2**15, 2**16))
+    assert whole < max(5 * half, 0.1), (half, whole)
+
+
+@pytest.mark.parametrize(
     "raw",
     [
         b'{"id":"abc"}',
+        b'{"id":{"ab":0,"7":[]}}',
+        b'{"id":["abc"],"x":["ab",7]}',
         b'{"id":"a b"}',
         b'{"id":"07"}',
         b'{"id":"","x":"ab"}',
@@ -529,3 +668,77 @@ async def test_a_feed_that_is_reset_gives_no_number_twice(store_client: Redis, o
     await store_client.hset(KEYS.state, "anew", "1")
     await write(store, [OTHERS[0]])
     assert [number for _, number, _ in kinds(await events(store_client))] == [1, 4]
+
+
+EVENT = json.dumps({"subject": ID, "sequence": "x"}, separators=(",", ":"))
+FOUND = {"snapshots": 1, "events": 3, "retries": 1, "dead_letters": 2, "quarantined": 1, "held_versions": 1}
+
+
+async def planted(client: Redis) -> None:
+    """Something of the record everywhere; one of its events has no sequence number."""
+    await client.flushdb()
+    store = opened_by(client)("a")
+    await write(store, [RAW, OTHERS[0]])
+    await write(store, [unavailability(1, reason="second")])
+    state = await begun(store)
+    held_versions = {ID: HeldVersion(b"d")}
+    await store.commit(Commit(state.generation, state.sequence, held=held_versions, marks={HELD_VERSIONS: "1"}))
+    await client.xadd(KEYS.events, {"data": EVENT})
+    await client.xgroup_create(KEYS.events, "sub:s", "0")
+    await client.hset(PAIR.letters, mapping=cast("Any", {"1-0": EVENT, "2-0": EVENT}))
+    await client.hset(PAIR.parked, mapping=cast("Any", {"3-0": EVENT}))
+    await client.xadd(KEYS.quarantine, {"raw": RAW, "reason": "x"})
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_two_erasures_at_a_time_are_announced_as_one(server: str, tmp_path: Path, *, dies: bool) -> None:
+    """Law: wherever one of them is held while another one runs, or dies, all is deleted, and all of it is announced.
+
+    There is one announcement, or repeated ones with one id, and nothing is counted twice. One that was superseded ends
+    with an error.
+    """
+    file = tmp_path / "poller.toml"
+    lines = [f'[redis]\nurl = "{server}"', '[[sources]]\nname = "acme"\nbase_url = "https://api.example.org"']
+    lines += ["auth = { none = true }", f'[[sources.feeds]]\nresource = "{KEYS.feed.partition("/")[2]}"']
+    file.write_text("\n".join(lines), "utf-8")
+    settings, clock = load(file, {}), Clock()
+    ends = list[str]()
+    async with proxied(server) as proxy, commands(server) as client, commands(proxy.url) as through:
+        await through.ping()
+        while True:
+            await planted(client)
+            hold = proxy.hold_reply(to=b"", skip=len(ends))
+            first = RecordErasure(through, settings, KEYS.feed, ID, clock=clock)
+            second = RecordErasure(client, settings, KEYS.feed, ID, clock=clock)
+            running = asyncio.create_task(first.erase(by="first"))
+            async with patience("the first one to be held, or to end"):
+                struck = asyncio.create_task(hold.struck.wait())
+                await asyncio.wait([running, struck], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                struck.cancel()
+                break
+            if dies:
+                running.cancel()
+                await asyncio.wait([running])
+            await second.erase(by="second")
+            hold.freed.set()
+            async with patience("the first one to end"):
+                await asyncio.wait([running])
+            error = None if running.cancelled() else running.exception()
+            ends.append("died" if running.cancelled() else type(error).__name__)
+            assert dies or error is None or isinstance(error, ErasureSuperseded), error
+            stored: Any = await client.xrange("poller:{operations}:events")
+            announced = {fields[b"data"] for _, fields in stored}
+            assert len(announced) == 1, (ends, announced)
+            data = json.loads(announced.pop())["data"]
+            assert {**data, **FOUND, "sequences": "1,3"} == data, (ends, data)
+            assert [json.loads(fields[b"data"])["subject"] for _, fields in await entries_of(client)] == [OTHER]
+            assert not await client.exists(PAIR.letters, PAIR.parked) + await client.xlen(KEYS.quarantine)
+            assert not await client.hexists(KEYS.erased, f"unannounced:{ID}")
+    assert len(ends) > 25, ends
+    if not dies:
+        assert {"NoneType", "ErasureSuperseded"} == set(ends), ends
+
+
+async def entries_of(client: Redis) -> list[Any]:
+    return cast("list[Any]", await client.xrange(KEYS.events))

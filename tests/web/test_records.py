@@ -21,6 +21,8 @@ from yarl import URL
 from poller.changes.diff import Snapshot
 from poller.clock import Clock
 from poller.http.server import listening
+from poller.redis.client import commands
+from poller.store.erasure import FeedErasure
 from poller.store.feed import FeedStore
 from poller.store.feed_state import FORMS
 from poller.store.keys import FeedKeys
@@ -30,6 +32,7 @@ from poller.store.stream import EntryId
 from poller.web.app import application
 from poller.web.records import NDJSON, record_routes
 from tests.harness.waiting import patience, until
+from tests.proxy import proxied
 from tests.store.test_feed import write
 from tests.store.test_records import opened, remove
 from tests.web.served import TOKEN, Served, configured, served
@@ -465,6 +468,22 @@ async def test_a_record_is_erased(given: Served) -> None:
     announced: Any = await given.store.xrange("poller:{operations}:events")
     data = json.loads(announced[0][1][b"data"])["data"]
     assert (data["by"], data["reason"], data["sequences"]) == ("an operator, by HTTP", "a request", "1")
+
+
+async def test_an_erasure_that_another_one_supersedes_is_a_conflict(server: str, tmp_path: Path) -> None:
+    """Law: 409, which says that the other one goes on; nothing is announced by the first one."""
+    async with proxied(server) as proxy, served(configured(tmp_path, proxy.url)) as given, commands(server) as store:
+        await write(opened(store, KEYS), [raw(ID, 1)])
+        hold = proxy.hold_reply(to=b"HSET', KEYS[1], 'erasing:'")
+        asked = asyncio.create_task(erase(given, f"{RECORDS}/{ID}?force=true"))
+        async with patience("the first one to begin"):
+            await hold.struck.wait()
+        other = FeedErasure(store, KEYS, clock=Clock())
+        await other.open_tally(ID.lower(), record=ID, by="another", reason="")
+        hold.freed.set()
+        status, problem = await asked
+        assert (status, problem["detail"].startswith("another erasure of this record of acme/")) == (409, True)
+        assert not await store.exists("poller:{operations}:events")
 
 
 async def test_an_erasure_is_refused(given: Served) -> None:
