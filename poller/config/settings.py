@@ -204,6 +204,7 @@ def source_relations(source: SourceSettings) -> dict[str, Any]:
             "type_name": feed.type_name,
             "path": feed.path,
             "id_field": feed.id_field,
+            "fields": feed.fields,
         }
         for feed in source.feeds
     ]
@@ -283,6 +284,12 @@ class Settings(Table):
     def id_fields(self) -> Mapping[str, str]:
         """The key of a record that identifies it, by feed (``SOURCE/NAME``)."""
         return {source.feed_id(feed): feed.id_field for source in self.sources for feed in source.feeds}
+
+    def named_fields(self, feeds: Collection[str] | None = None) -> frozenset[str]:
+        """The names that ``fields`` of these feeds (``SOURCE/NAME``) list; None: of all feeds."""
+        pairs = [(source, feed) for source in self.sources for feed in source.feeds]
+        chosen = [feed for source, feed in pairs if feeds is None or source.feed_id(feed) in feeds]
+        return frozenset(name for feed in chosen for name in feed.fields or ())
 
     @property
     def feed_ids(self) -> tuple[str, ...]:
@@ -399,7 +406,7 @@ def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
         for key, table in choosing:
             found = [*_unmatched_values(key, table, types, of_feeds), *_unknown_attributes(key, table)]
             problems += found or _impossible(key, table, types, of_feeds)
-            problems += [*_dropped_ids(key, table, ids), *_outer_pointers(key, table)]
+            problems += [*_dropped_ids(key, table, ids), *_outer_pointers(key, table, _named_fields(sources))]
     return problems
 
 
@@ -472,6 +479,17 @@ def _id_fields(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[
     }
 
 
+def _named_fields(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
+    """The names in ``fields`` of each feed."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key, source in sources:
+        for _, feed in _feeds(key, source):
+            names = feed["table"].get("fields")
+            names = names if isinstance(names, list | tuple) else ()
+            found[f"{source['name']}/{feed['name']}"] = tuple(name for name in names if isinstance(name, str))
+    return found
+
+
 def _prefix(source: Mapping[str, Any]) -> str | None:
     prefix, url = source.get("type_prefix"), source.get("base_url")
     if prefix is None and isinstance(url, str):
@@ -520,8 +538,8 @@ def _impossible(
         yield ConfigProblem((*key, named), NOTHING_BACKFILLED)
 
 
-def _outer_pointers(key: Key, subscription: Mapping[str, Any]) -> Iterator[ConfigProblem]:
-    for place, pointer in islice(outer_pointers(subscription), MOST_REPORTED):
+def _outer_pointers(key: Key, subscription: Mapping[str, Any], named: _OfFeeds) -> Iterator[ConfigProblem]:
+    for place, pointer in islice(outer_pointers(subscription, _of_chosen(subscription, named)), MOST_REPORTED):
         yield ConfigProblem((*key, *place), within_record(pointer), pointer)
 
 

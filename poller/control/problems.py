@@ -209,7 +209,7 @@ def unmatched_choices(settings: Settings, subscription: SubscriptionSettings) ->
     ids = settings.id_fields
     for _, pointer in dropped_ids(choices.get("fields"), {ids[one] for one in subscription.feeds or ids if one in ids}):
         yield f'fields drops "{pointer}": {DROPPED_ID}'
-    for place, pointer in outer_pointers(choices):
+    for place, pointer in outer_pointers(choices, settings.named_fields(subscription.feeds)):
         yield f'{place[0]}.{place[1]} has "{pointer}": {within_record(pointer)}'
 
 

@@ -129,6 +129,11 @@ KNOWN: Final = f"expected an attribute that events have: {', '.join(EVENT_ATTRIB
             'when = { changed = ["/data/previous/a"] }',
             f'when.changed[0] = "/data/previous/a": {within_record("/data/previous/a")}',
         ),
+        *(
+            (f'fields = {{ drop = ["{one}"] }}', f'fields.drop[0] = "{one}": {within_record(one)}')
+            for one in ("/record", "/previous", "/data", "/data/record", "/data/changed", "/data/a")
+        ),
+        ('when = { changed = ["/record"] }', f'when.changed[0] = "/record": {within_record("/record")}'),
         ('start = "snapshot"\ntypes = ["removed"]', f"types: {NOTHING_BACKFILLED}"),
         ('start = "snapshot"\nwhen = { not_cause = ["backfill"] }', f"when: {NOTHING_BACKFILLED}"),
         ('start = "snapshot"\nfilters = [{ exact = { cause = "delta" } }]', f"filters: {NOTHING_BACKFILLED}"),
@@ -192,7 +197,7 @@ def test_choices_that_no_event_can_meet_are_refused(tmp_path: Path, settings: Se
         'filters = [{ any = [{ prefix = { type = "com." } }, { exact = { subject = "1" } }] }]',
         'fields = { drop = ["/code~1x", "/a/id"] }\nfeeds = ["acme/contractTypes"]',
         'fields = { pick = ["/id"] }\nthin = true',
-        'fields = { pick = ["/record", "/recorded/at", "/data/a", "/a/record/b"] }',
+        'fields = { pick = ["/recorded/at", "/database", "/a/record/b", "/a/data"] }',
         'start = "snapshot"\nwhen = { not_cause = ["baseline"] }\ntypes = ["created", "removed"]',
     ],
 )
@@ -206,11 +211,35 @@ def test_choices_that_an_event_may_meet_are_taken(tmp_path: Path, line: str) -> 
 
 @pytest.mark.parametrize(
     ("pointer", "within"),
-    [("/record/reason", "/reason"), ("/data/previous/a/b", "/a/b"), ("/previous/record/a", "/record/a")],
+    [
+        ("/record/reason", "/reason"),
+        ("/data/previous/a/b", "/a/b"),
+        ("/previous/record/a", "/record/a"),
+        ("/data/a", "/a"),
+        ("/record", "/reason"),
+        ("/data/changed", "/reason"),
+    ],
 )
 def test_a_pointer_around_the_record_is_told_the_one_within(pointer: str, within: str) -> None:
     """The message names the pointer that was meant."""
     assert f'"{within}"' in within_record(pointer)
+
+
+@pytest.mark.parametrize("pointer", ["/record", "/data/a", "/data/record/b"])
+def test_a_field_that_a_feed_names_can_be_chosen(tmp_path: Path, pointer: str) -> None:
+    """If ``fields`` of a feed lists record or data, pointers may begin with it in subscriptions to that feed alone."""
+    feed = '[[sources]]\nname = "own"\nbase_url = "https://own.example.org"\n[[sources.feeds]]\nresource = "things"\n'
+    more = f'fields = {{ drop = ["{pointer}"] }}\n{feed}path = "/things"\nfields = ["id", "record", "data"]\n'
+    settings = loaded(tmp_path, f'feeds = ["own/things"]\n{more}')
+    assert not list(unmatched_choices(settings, settings.subscriptions[0]))
+    with pytest.raises(ConfigurationError, match=r"fields.drop\[0\]"):
+        loaded(tmp_path, f'feeds = ["acme/positions"]\n{more}')
+
+
+def test_a_stored_pointer_around_the_record_is_named(settings: Settings) -> None:
+    """A stored drop of the whole record, which drops nothing, is read, and named in status."""
+    stored = decode_subscription(json.dumps({**BASE, "fields": {"drop": ["/record"]}}).encode())
+    assert list(unmatched_choices(settings, stored)) == [f'fields.drop has "/record": {within_record("/record")}']
 
 
 def test_what_an_earlier_version_has_taken_is_read_on(settings: Settings) -> None:
