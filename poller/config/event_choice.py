@@ -45,6 +45,9 @@ EVENT_ATTRIBUTES: Final = (
 
 _NAME: Final = re.compile("[a-z0-9]+")
 _CONSTANT: Final = {"specversion": "1.0", "datacontenttype": "application/json"}
+NOT_BASELINE: Final = tuple(cause for cause in CAUSES if cause != "baseline")
+"""Of the events that a subscription with the start "now" gets."""
+
 _OF_CREATED: Final = "backfill"
 """The cause of created events alone."""
 

@@ -26,9 +26,12 @@ from pydantic_core import PydanticCustomError
 
 from poller.config.errors import ConfigProblem, Key, shown_key
 from poller.config.event_choice import (
+    CAUSES,
     DROPPED_ID,
     IMPOSSIBLE,
+    NOT_BASELINE,
     NOTHING_BACKFILLED,
+    NOTHING_BUT_BASELINES,
     dropped_ids,
     is_possible,
     outer_pointers,
@@ -375,7 +378,7 @@ def _as_toml(schema: Any) -> Any:
 CHOICES: Final = ("types", "filters", "when", "fields")
 """The keys of a subscription that are compared with what its feeds publish."""
 
-_BACKFILLED: Final = ("backfill",)
+_OF_START: Final = {"now": (NOT_BASELINE, NOTHING_BUT_BASELINES), "snapshot": (("backfill",), NOTHING_BACKFILLED)}
 
 NO_SOURCE: Final = (
     "no source: give a file with [[sources]] (--config FILE, $POLLER_CONFIG or ./poller.toml), "
@@ -532,10 +535,11 @@ def _impossible(
     chosen = [feed for feed in (feeds if isinstance(feeds, list | tuple) else types) if feed in types]
     pairs = [(one, source) for feed in chosen for source in of_feeds[feed] for one in types[feed]]
     named = next(name for name in ("when", "filters", "types", "fields") if subscription.get(name))
+    among, nothing = _OF_START.get(str(subscription.get("start", "now")), (CAUSES, IMPOSSIBLE))
     if chosen and not is_possible(subscription, pairs):
         yield ConfigProblem((*key, named), IMPOSSIBLE)
-    elif chosen and subscription.get("start") == "snapshot" and not is_possible(subscription, pairs, among=_BACKFILLED):
-        yield ConfigProblem((*key, named), NOTHING_BACKFILLED)
+    elif chosen and not is_possible(subscription, pairs, among=among):
+        yield ConfigProblem((*key, named), nothing)
 
 
 def _outer_pointers(key: Key, subscription: Mapping[str, Any], named: _OfFeeds) -> Iterator[ConfigProblem]:

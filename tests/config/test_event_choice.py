@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.diff import ChangeKind
+from poller.changes.diff import ChangeKind, Snapshot, compare
 from poller.changes.events import Cause, event_schema
+from poller.changes.records import Record, record_reader
 from poller.config.event_choice import (
     CAUSES,
     DROPPED_ID,
     EVENT_ATTRIBUTES,
     NOTHING_BACKFILLED,
+    NOTHING_BUT_BASELINES,
     dropped_ids,
     is_possible,
     outer_pointers,
@@ -32,6 +34,7 @@ from poller.config.validation import decode_subscription, encode_subscription, s
 from poller.control.problems import unmatched_choices
 from poller.delivery.cloudevent import ATTRIBUTES, envelope_of
 from poller.delivery.filters import compile_filters
+from poller.delivery.projection import touches
 from poller.errors import ConfigurationError
 from tests.changes.samples import MANY
 
@@ -137,6 +140,9 @@ KNOWN: Final = f"expected an attribute that events have: {', '.join(EVENT_ATTRIB
         ('start = "snapshot"\ntypes = ["removed"]', f"types: {NOTHING_BACKFILLED}"),
         ('start = "snapshot"\nwhen = { not_cause = ["backfill"] }', f"when: {NOTHING_BACKFILLED}"),
         ('start = "snapshot"\nfilters = [{ exact = { cause = "delta" } }]', f"filters: {NOTHING_BACKFILLED}"),
+        ('when = { cause = ["baseline"] }', f"when: {NOTHING_BUT_BASELINES}"),
+        ('start = "now"\nwhen = { cause = ["baseline"] }', f"when: {NOTHING_BUT_BASELINES}"),
+        ('filters = [{ exact = { cause = "baseline" } }]', f"filters: {NOTHING_BUT_BASELINES}"),
         ("thin = 1", "thin = 1: expected true or false"),
     ],
 )
@@ -189,7 +195,11 @@ def test_choices_that_no_event_can_meet_are_refused(tmp_path: Path, settings: Se
         'when = { changed = ["/interval"], cause = [], not_cause = ["baseline"] }',
         "when = { }",
         'types = ["removed"]\nwhen = { changed = ["/a"] }',
-        'when = { cause = ["baseline"] }',
+        'start = "earliest"\nwhen = { cause = ["baseline"] }',
+        'start = "snapshot"\nwhen = { cause = ["baseline", "backfill"] }',
+        'when = { cause = ["baseline", "full"] }',
+        'types = ["modified"]\nwhen = { changed = ["/id"] }',
+        'types = ["modified"]\nfields = { pick = ["/id"] }',
         'types = ["created"]\nwhen = { cause = ["backfill"] }',
         'filters = [{ not = { exact = { cause = "baseline" } } }]',
         'filters = [{ exact = { subject = "1", traceparent = "x" } }, { not = { exact = { subject = "2" } } }]',
@@ -234,6 +244,26 @@ def test_a_field_that_a_feed_names_can_be_chosen(tmp_path: Path, pointer: str) -
     assert not list(unmatched_choices(settings, settings.subscriptions[0]))
     with pytest.raises(ConfigurationError, match=r"fields.drop\[0\]"):
         loaded(tmp_path, f'feeds = ["acme/positions"]\n{more}')
+
+
+def test_a_stored_choice_of_first_readings_alone_is_named(settings: Settings) -> None:
+    """A stored subscription that starts with new events and wants first readings alone is read, and named in status."""
+    stored = decode_subscription(json.dumps({**BASE, "when": {"cause": ["baseline"]}}).encode())
+    (text,) = unmatched_choices(settings, stored)
+    assert text == f"types, filters and when choose first readings alone: {NOTHING_BUT_BASELINES}"
+
+
+@pytest.mark.parametrize("before", [b'{"id":"0190A0DE-0000-7000-8000-000000000001","n":1}', b"{"])
+def test_the_id_of_a_modified_record_may_differ(before: bytes) -> None:
+    """A modified record may have another case of its id, or nothing known before it: then its id counts as changed.
+
+    So choices of the id alone may be met, and are taken.
+    """
+    record = record_reader("id")(b'{"id":"0190a0de-0000-7000-8000-000000000001","n":2}')
+    assert isinstance(record, Record)
+    change = compare(record, Snapshot(1, 1, before))
+    assert change is not None
+    assert any(touches(pointer, ["/id"]) for pointer in change.changed)
 
 
 def test_a_stored_pointer_around_the_record_is_named(settings: Settings) -> None:
