@@ -45,6 +45,9 @@ EVENT_ATTRIBUTES: Final = (
 
 _NAME: Final = re.compile("[a-z0-9]+")
 _CONSTANT: Final = {"specversion": "1.0", "datacontenttype": "application/json"}
+NOT_BASELINE: Final = tuple(cause for cause in CAUSES if cause != "baseline")
+"""Of the events that a subscription with the start "now" gets."""
+
 _OF_CREATED: Final = "backfill"
 """The cause of created events alone."""
 
@@ -57,7 +60,14 @@ NOTHING_BACKFILLED: Final = (
     '"snapshot" the subscription begins with such events'
 )
 
-_AROUND_RECORDS: Final = re.compile(r"(?:/data)?/(?:record|previous)(?=/)|/data(?=/(?:record|previous)$)")
+NOTHING_BUT_BASELINES: Final = (
+    "expected choices that let another cause than baseline through, or another start: with start = "
+    '"now" the subscription does not get the events of first readings'
+)
+
+_AROUND_RECORDS: Final = re.compile(r"(?:/data)?/(?:record|previous)(?=/|$)|/data(?=/|$)")
+_OF_DATA: Final = frozenset({"changed", "revision", "cause", "omitted"})
+"""The members of ``data`` beside ``record`` and ``previous``."""
 
 _COMPARISONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "exact": str.__eq__,
@@ -108,8 +118,13 @@ DROPPED_ID: Final = (
 )
 
 
-def outer_pointers(subscription: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
-    """The pointers of ``fields`` and ``when`` that begin at the event and not at the record, with their places."""
+def outer_pointers(subscription: Mapping[str, Any], own: Collection[str] = ()) -> Iterator[tuple[Key, str]]:
+    """The pointers of ``fields`` and ``when`` that begin at the event and not at the record, with their places.
+
+    Args:
+        subscription: its settings.
+        own: names that records of its feeds are known to have: a pointer that begins with one begins at the record.
+    """
     for table, names in (("fields", ("pick", "drop")), ("when", ("changed",))):
         chosen = subscription.get(table)
         if not isinstance(chosen, Mapping):
@@ -117,13 +132,18 @@ def outer_pointers(subscription: Mapping[str, Any]) -> Iterator[tuple[Key, str]]
         for name in names:
             pointers = chosen.get(name)
             for place, pointer in enumerate(pointers if isinstance(pointers, list | tuple) else ()):
-                if isinstance(pointer, str) and _AROUND_RECORDS.match(pointer):
+                if isinstance(pointer, str) and _AROUND_RECORDS.match(pointer) and pointer.split("/")[1] not in own:
                     yield (table, name, place), pointer
 
 
 def within_record(pointer: str) -> str:
     """What is expected in place of a pointer that begins at the event."""
     within = _AROUND_RECORDS.sub("", pointer, count=1)
+    if not within or within[1:] in _OF_DATA:
+        return (
+            'expected a pointer that begins at the record, such as "/reason": it holds for record, previous and '
+            "changed; thin = true sends no values at all"
+        )
     return f'expected a pointer that begins at the record, such as "{within}": it holds for record and previous'
 
 

@@ -26,9 +26,12 @@ from pydantic_core import PydanticCustomError
 
 from poller.config.errors import ConfigProblem, Key, shown_key
 from poller.config.event_choice import (
+    CAUSES,
     DROPPED_ID,
     IMPOSSIBLE,
+    NOT_BASELINE,
     NOTHING_BACKFILLED,
+    NOTHING_BUT_BASELINES,
     dropped_ids,
     is_possible,
     outer_pointers,
@@ -204,6 +207,7 @@ def source_relations(source: SourceSettings) -> dict[str, Any]:
             "type_name": feed.type_name,
             "path": feed.path,
             "id_field": feed.id_field,
+            "fields": feed.fields,
         }
         for feed in source.feeds
     ]
@@ -283,6 +287,12 @@ class Settings(Table):
     def id_fields(self) -> Mapping[str, str]:
         """The key of a record that identifies it, by feed (``SOURCE/NAME``)."""
         return {source.feed_id(feed): feed.id_field for source in self.sources for feed in source.feeds}
+
+    def named_fields(self, feeds: Collection[str] | None = None) -> frozenset[str]:
+        """The names that ``fields`` of these feeds (``SOURCE/NAME``) list; None: of all feeds."""
+        pairs = [(source, feed) for source in self.sources for feed in source.feeds]
+        chosen = [feed for source, feed in pairs if feeds is None or source.feed_id(feed) in feeds]
+        return frozenset(name for feed in chosen for name in feed.fields or ())
 
     @property
     def feed_ids(self) -> tuple[str, ...]:
@@ -368,7 +378,7 @@ def _as_toml(schema: Any) -> Any:
 CHOICES: Final = ("types", "filters", "when", "fields")
 """The keys of a subscription that are compared with what its feeds publish."""
 
-_BACKFILLED: Final = ("backfill",)
+_OF_START: Final = {"now": (NOT_BASELINE, NOTHING_BUT_BASELINES), "snapshot": (("backfill",), NOTHING_BACKFILLED)}
 
 NO_SOURCE: Final = (
     "no source: give a file with [[sources]] (--config FILE, $POLLER_CONFIG or ./poller.toml), "
@@ -399,7 +409,7 @@ def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
         for key, table in choosing:
             found = [*_unmatched_values(key, table, types, of_feeds), *_unknown_attributes(key, table)]
             problems += found or _impossible(key, table, types, of_feeds)
-            problems += [*_dropped_ids(key, table, ids), *_outer_pointers(key, table)]
+            problems += [*_dropped_ids(key, table, ids), *_outer_pointers(key, table, _named_fields(sources))]
     return problems
 
 
@@ -472,6 +482,17 @@ def _id_fields(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[
     }
 
 
+def _named_fields(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
+    """The names in ``fields`` of each feed."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key, source in sources:
+        for _, feed in _feeds(key, source):
+            names = feed["table"].get("fields")
+            names = names if isinstance(names, list | tuple) else ()
+            found[f"{source['name']}/{feed['name']}"] = tuple(name for name in names if isinstance(name, str))
+    return found
+
+
 def _prefix(source: Mapping[str, Any]) -> str | None:
     prefix, url = source.get("type_prefix"), source.get("base_url")
     if prefix is None and isinstance(url, str):
@@ -514,14 +535,15 @@ def _impossible(
     chosen = [feed for feed in (feeds if isinstance(feeds, list | tuple) else types) if feed in types]
     pairs = [(one, source) for feed in chosen for source in of_feeds[feed] for one in types[feed]]
     named = next(name for name in ("when", "filters", "types", "fields") if subscription.get(name))
+    among, nothing = _OF_START.get(str(subscription.get("start", "now")), (CAUSES, IMPOSSIBLE))
     if chosen and not is_possible(subscription, pairs):
         yield ConfigProblem((*key, named), IMPOSSIBLE)
-    elif chosen and subscription.get("start") == "snapshot" and not is_possible(subscription, pairs, among=_BACKFILLED):
-        yield ConfigProblem((*key, named), NOTHING_BACKFILLED)
+    elif chosen and not is_possible(subscription, pairs, among=among):
+        yield ConfigProblem((*key, named), nothing)
 
 
-def _outer_pointers(key: Key, subscription: Mapping[str, Any]) -> Iterator[ConfigProblem]:
-    for place, pointer in islice(outer_pointers(subscription), MOST_REPORTED):
+def _outer_pointers(key: Key, subscription: Mapping[str, Any], named: _OfFeeds) -> Iterator[ConfigProblem]:
+    for place, pointer in islice(outer_pointers(subscription, _of_chosen(subscription, named)), MOST_REPORTED):
         yield ConfigProblem((*key, *place), within_record(pointer), pointer)
 
 

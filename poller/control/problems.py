@@ -9,13 +9,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 from poller.config.event_choice import (
     DROPPED_ID,
+    NOT_BASELINE,
+    NOTHING_BUT_BASELINES,
     dropped_ids,
     is_possible,
     outer_pointers,
@@ -204,13 +206,21 @@ def unmatched_choices(settings: Settings, subscription: SubscriptionSettings) ->
     types, sources = settings.types_of(subscription.feeds), settings.event_sources_of(subscription.feeds)
     unmatched = [*_unmatched_types(subscription, types), *_unmatched_filters(choices.get("filters"), types, sources)]
     yield from unmatched
-    if types and not unmatched and not is_possible(choices, settings.events_of(subscription.feeds)):
-        yield "types, filters and when cannot be met together by any event of its feeds"
+    if types and not unmatched:
+        yield from _impossible(settings, subscription, choices)
     ids = settings.id_fields
     for _, pointer in dropped_ids(choices.get("fields"), {ids[one] for one in subscription.feeds or ids if one in ids}):
         yield f'fields drops "{pointer}": {DROPPED_ID}'
-    for place, pointer in outer_pointers(choices):
+    for place, pointer in outer_pointers(choices, settings.named_fields(subscription.feeds)):
         yield f'{place[0]}.{place[1]} has "{pointer}": {within_record(pointer)}'
+
+
+def _impossible(settings: Settings, subscription: SubscriptionSettings, choices: Mapping[str, Any]) -> Iterator[str]:
+    published = list(settings.events_of(subscription.feeds))
+    if not is_possible(choices, published):
+        yield "types, filters and when cannot be met together by any event of its feeds"
+    elif subscription.start == "now" and not is_possible(choices, published, among=NOT_BASELINE):
+        yield f"types, filters and when choose first readings alone: {NOTHING_BUT_BASELINES}"
 
 
 def _unmatched_types(subscription: SubscriptionSettings, types: Collection[str]) -> Iterator[str]:

@@ -274,7 +274,12 @@ def _paths(named: Sequence[Schema]) -> Schema:
                 body="BackfillRequest",
             ),
             "delete": _change(
-                "Cancel the backfills under way.", _answer(200, "CancelledBackfills"), 404, has=_SUBSCRIPTION
+                "Cancel the backfills under way, of all or of the named feeds.",
+                _answer(200, "CancelledBackfills"),
+                404,
+                *_BODY,
+                has=_SUBSCRIPTION,
+                body="BackfillRequest",
             ),
         },
         "/events": {

@@ -51,6 +51,7 @@ from poller.web.http import (
     body_of,
     decoded,
     reason_of,
+    require_known_parameters,
     span_of,
     unusable,
     usable,
@@ -104,7 +105,7 @@ def subscription_routes(backing: AppContext, admission: Authorizer) -> list[Rout
 
 
 class BackfillRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request for a backfill.
+    """The body of a request that begins or cancels backfills.
 
     Attributes:
         feeds: ``SOURCE/NAME``, at least one; None: all of the subscription's.
@@ -192,14 +193,13 @@ class _Subscriptions:
 
     async def backfilled(self, request: Request) -> Response:
         """POST: deliver every live record, once."""
-        body = await body_of(request)
-        wanted = usable(body, lambda one: decoded(one, BackfillRequest)).feeds if body else None
-        control = await self._backfill_of(request, wanted or ())
+        control = await self._backfill_of(request, await _wanted_feeds(request))
         return as_json(await control.start(name=self._draw(_ID_BYTES).hex()), 202)
 
     async def not_backfilled(self, request: Request) -> Response:
-        """DELETE: cancel the backfills under way."""
-        return as_json(await (await self._backfill_of(request, is_begun=False)).cancel())
+        """DELETE: cancel the backfills under way, all or those of the named feeds."""
+        control = await self._backfill_of(request, await _wanted_feeds(request), is_begun=False)
+        return as_json(await control.cancel())
 
     async def _backfill_of(
         self, request: Request, feeds: tuple[str, ...] = (), *, is_begun: bool = True
@@ -255,6 +255,25 @@ def _name(request: Request) -> str:
 
 async def _wanted(request: Request) -> SubscriptionRequest:
     return usable(await body_of(request), read)
+
+
+async def _wanted_feeds(request: Request) -> tuple[str, ...]:
+    """The feeds that the body of a request names; none: all of the subscription's."""
+    require_known_parameters(request)
+    body = await body_of(request)
+    feeds = usable(body, _backfill_request).feeds if body else None
+    return feeds or ()
+
+
+def _backfill_request(body: bytes) -> BackfillRequest | list[InvalidParameter]:
+    made = decoded(body, BackfillRequest)
+    if isinstance(made, list):
+        return made
+    return [
+        InvalidParameter(f"feeds[{place}]", "expected a feed of the subscription, SOURCE/NAME", feed)
+        for place, feed in enumerate(made.feeds or ())
+        if not feed
+    ] or made
 
 
 def _with_secret(endpoint: Endpoint) -> Endpoint:

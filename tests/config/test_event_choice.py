@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.diff import ChangeKind
+from poller.changes.diff import ChangeKind, Snapshot, compare
 from poller.changes.events import Cause, event_schema
+from poller.changes.records import Record, record_reader
 from poller.config.event_choice import (
     CAUSES,
     DROPPED_ID,
     EVENT_ATTRIBUTES,
     NOTHING_BACKFILLED,
+    NOTHING_BUT_BASELINES,
     dropped_ids,
     is_possible,
     outer_pointers,
@@ -32,6 +34,7 @@ from poller.config.validation import decode_subscription, encode_subscription, s
 from poller.control.problems import unmatched_choices
 from poller.delivery.cloudevent import ATTRIBUTES, envelope_of
 from poller.delivery.filters import compile_filters
+from poller.delivery.projection import touches
 from poller.errors import ConfigurationError
 from tests.changes.samples import MANY
 
@@ -129,9 +132,17 @@ KNOWN: Final = f"expected an attribute that events have: {', '.join(EVENT_ATTRIB
             'when = { changed = ["/data/previous/a"] }',
             f'when.changed[0] = "/data/previous/a": {within_record("/data/previous/a")}',
         ),
+        *(
+            (f'fields = {{ drop = ["{one}"] }}', f'fields.drop[0] = "{one}": {within_record(one)}')
+            for one in ("/record", "/previous", "/data", "/data/record", "/data/changed", "/data/a")
+        ),
+        ('when = { changed = ["/record"] }', f'when.changed[0] = "/record": {within_record("/record")}'),
         ('start = "snapshot"\ntypes = ["removed"]', f"types: {NOTHING_BACKFILLED}"),
         ('start = "snapshot"\nwhen = { not_cause = ["backfill"] }', f"when: {NOTHING_BACKFILLED}"),
         ('start = "snapshot"\nfilters = [{ exact = { cause = "delta" } }]', f"filters: {NOTHING_BACKFILLED}"),
+        ('when = { cause = ["baseline"] }', f"when: {NOTHING_BUT_BASELINES}"),
+        ('start = "now"\nwhen = { cause = ["baseline"] }', f"when: {NOTHING_BUT_BASELINES}"),
+        ('filters = [{ exact = { cause = "baseline" } }]', f"filters: {NOTHING_BUT_BASELINES}"),
         ("thin = 1", "thin = 1: expected true or false"),
     ],
 )
@@ -184,7 +195,11 @@ def test_choices_that_no_event_can_meet_are_refused(tmp_path: Path, settings: Se
         'when = { changed = ["/interval"], cause = [], not_cause = ["baseline"] }',
         "when = { }",
         'types = ["removed"]\nwhen = { changed = ["/a"] }',
-        'when = { cause = ["baseline"] }',
+        'start = "earliest"\nwhen = { cause = ["baseline"] }',
+        'start = "snapshot"\nwhen = { cause = ["baseline", "backfill"] }',
+        'when = { cause = ["baseline", "full"] }',
+        'types = ["modified"]\nwhen = { changed = ["/id"] }',
+        'types = ["modified"]\nfields = { pick = ["/id"] }',
         'types = ["created"]\nwhen = { cause = ["backfill"] }',
         'filters = [{ not = { exact = { cause = "baseline" } } }]',
         'filters = [{ exact = { subject = "1", traceparent = "x" } }, { not = { exact = { subject = "2" } } }]',
@@ -192,7 +207,7 @@ def test_choices_that_no_event_can_meet_are_refused(tmp_path: Path, settings: Se
         'filters = [{ any = [{ prefix = { type = "com." } }, { exact = { subject = "1" } }] }]',
         'fields = { drop = ["/code~1x", "/a/id"] }\nfeeds = ["acme/contractTypes"]',
         'fields = { pick = ["/id"] }\nthin = true',
-        'fields = { pick = ["/record", "/recorded/at", "/data/a", "/a/record/b"] }',
+        'fields = { pick = ["/recorded/at", "/database", "/a/record/b", "/a/data"] }',
         'start = "snapshot"\nwhen = { not_cause = ["baseline"] }\ntypes = ["created", "removed"]',
     ],
 )
@@ -206,11 +221,55 @@ def test_choices_that_an_event_may_meet_are_taken(tmp_path: Path, line: str) -> 
 
 @pytest.mark.parametrize(
     ("pointer", "within"),
-    [("/record/reason", "/reason"), ("/data/previous/a/b", "/a/b"), ("/previous/record/a", "/record/a")],
+    [
+        ("/record/reason", "/reason"),
+        ("/data/previous/a/b", "/a/b"),
+        ("/previous/record/a", "/record/a"),
+        ("/data/a", "/a"),
+        ("/record", "/reason"),
+        ("/data/changed", "/reason"),
+    ],
 )
 def test_a_pointer_around_the_record_is_told_the_one_within(pointer: str, within: str) -> None:
     """The message names the pointer that was meant."""
     assert f'"{within}"' in within_record(pointer)
+
+
+@pytest.mark.parametrize("pointer", ["/record", "/data/a", "/data/record/b"])
+def test_a_field_that_a_feed_names_can_be_chosen(tmp_path: Path, pointer: str) -> None:
+    """If ``fields`` of a feed lists record or data, pointers may begin with it in subscriptions to that feed alone."""
+    feed = '[[sources]]\nname = "own"\nbase_url = "https://own.example.org"\n[[sources.feeds]]\nresource = "things"\n'
+    more = f'fields = {{ drop = ["{pointer}"] }}\n{feed}path = "/things"\nfields = ["id", "record", "data"]\n'
+    settings = loaded(tmp_path, f'feeds = ["own/things"]\n{more}')
+    assert not list(unmatched_choices(settings, settings.subscriptions[0]))
+    with pytest.raises(ConfigurationError, match=r"fields.drop\[0\]"):
+        loaded(tmp_path, f'feeds = ["acme/positions"]\n{more}')
+
+
+def test_a_stored_choice_of_first_readings_alone_is_named(settings: Settings) -> None:
+    """A stored subscription that starts with new events and wants first readings alone is read, and named in status."""
+    stored = decode_subscription(json.dumps({**BASE, "when": {"cause": ["baseline"]}}).encode())
+    (text,) = unmatched_choices(settings, stored)
+    assert text == f"types, filters and when choose first readings alone: {NOTHING_BUT_BASELINES}"
+
+
+@pytest.mark.parametrize("before", [b'{"id":"0190A0DE-0000-7000-8000-000000000001","n":1}', b"{"])
+def test_the_id_of_a_modified_record_may_differ(before: bytes) -> None:
+    """A modified record may have another case of its id, or nothing known before it: then its id counts as changed.
+
+    So choices of the id alone may be met, and are taken.
+    """
+    record = record_reader("id")(b'{"id":"0190a0de-0000-7000-8000-000000000001","n":2}')
+    assert isinstance(record, Record)
+    change = compare(record, Snapshot(1, 1, before))
+    assert change is not None
+    assert any(touches(pointer, ["/id"]) for pointer in change.changed)
+
+
+def test_a_stored_pointer_around_the_record_is_named(settings: Settings) -> None:
+    """A stored drop of the whole record, which drops nothing, is read, and named in status."""
+    stored = decode_subscription(json.dumps({**BASE, "fields": {"drop": ["/record"]}}).encode())
+    assert list(unmatched_choices(settings, stored)) == [f'fields.drop has "/record": {within_record("/record")}']
 
 
 def test_what_an_earlier_version_has_taken_is_read_on(settings: Settings) -> None:

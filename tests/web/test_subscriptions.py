@@ -512,3 +512,28 @@ async def test_a_backfill_over_http(given: Served) -> None:
     assert (await given.ask(path, "POST", json={"feeds": ["acme/none"]}))[0] == 422
     assert (await given.ask(path, "POST", json={"feed": 1}))[0] == 422
     assert (await given.ask(path, "POST", json={"feeds": []}))[0] == 422
+
+
+async def test_a_backfill_of_one_feed_is_cancelled_alone(given: Served) -> None:
+    """Law: DELETE cancels the backfills of the feeds that its body names, and what it cannot use cancels none."""
+    await created(given, source=None, types=None, filters=[], config={})
+    path = f"{ONE}/backfill"
+    for feed in FEEDS:
+        keys = FeedKeys.of("poller", feed)
+        await given.store.xgroup_create(keys.events, "sub:rostering", id="0", mkstream=True)
+        await given.store.hset(keys.state, mapping={"generation": "g", "sequence": 1})
+        await given.store.hset(keys.snapshots, "k", "x")
+    assert [one["feed"] for one in (await given.ask(path, "POST"))[2]] == list(FEEDS)
+    for method in ("POST", "DELETE"):
+        status, _, told = await given.ask(f"{path}?feeds={FEEDS[0]}", method)
+        assert (status, told["errors"][0]["key"]) == (400, "feeds")
+        for body, key in (({"feed": [FEEDS[0]]}, "feed"), ({"feeds": []}, "feeds"), ({"feeds": ["", 1]}, "feeds[1]")):
+            status, _, told = await given.ask(path, method, json=body)
+            assert (status, told["errors"][0]["key"]) == (422, key)
+        status, _, told = await given.ask(path, method, json={"feeds": [FEEDS[0], ""]})
+        assert (status, told["detail"]) == (422, "feeds[1]: expected a feed of the subscription, SOURCE/NAME")
+        assert (await given.ask(path, method, json={"feeds": ["acme/none"]}))[0] == 422
+        assert (await given.ask(path, method, data=b"{", headers={"content-type": "application/json"}))[0] == 400
+    assert (await given.ask(path, "DELETE", json={"feeds": [FEEDS[1]]}))[2] == {"cancelled": [FEEDS[1]]}
+    assert [one["feed"] for one in (await given.ask(path))[2]] == [FEEDS[0]]
+    assert (await given.ask(path, "DELETE"))[2] == {"cancelled": [FEEDS[0]]}
