@@ -264,7 +264,7 @@ class BackfillControl:
             )
 
     def _not_begun(self, feed: str) -> NotBegun:
-        return NotBegun(f"{feed} has not begun for {self._subscription} yet: a daemon begins it within seconds; try again")
+        return NotBegun(f"{feed} has not begun for {self._subscription} yet: a daemon does that soon; try again")
 
     def _keys(self, feed: str) -> FeedKeys:
         return FeedKeys.of(self._prefix, feed)

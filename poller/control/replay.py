@@ -104,7 +104,7 @@ class ReplayControl:
         events = FeedKeys.of(self._prefix, feed).events
         read = await replays.last_read(self._client, events, self._subscription)
         if read is None:
-            raise PollerError(f"{feed} has not begun for {self._subscription} yet: a daemon begins it within seconds; try again")
+            raise PollerError(f"{feed} has not begun for {self._subscription} yet: a daemon does that soon; try again")
         oldest = await replays.first(self._client, events)
         if oldest and start != EARLIEST and _sequence(oldest) > 1 and EntryId.parse(start) < EntryId.parse(oldest[0]):
             raise PollerError(

@@ -121,7 +121,7 @@ async def test_progress_pause_and_cancellation(poller: Poller, tmp_path: Path, s
         ('types = ["*.removed.v1"]', ("a",), (2, "types of a do not choose")),
         ('filters = [{ not = { suffix = { type = ".created.v1" } } }]', ("a",), (2, "filters of a let no")),
         ('when = { not_cause = ["backfill"] }', ("a",), (2, "when of a leaves out events with the cause backfill")),
-        ("", ("a",), (1, "has not begun for a yet: a daemon begins it within seconds; try again")),
+        ("", ("a",), (1, "has not begun for a yet: a daemon does that soon; try again")),
     ],
 )
 async def test_refusals(
