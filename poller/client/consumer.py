@@ -260,7 +260,7 @@ class Consumer:
         if reader is None:
             await self._choose()
             return None
-        if not reader.batch:
+        if not reader.batch or reader.is_full:
             self._current = None
             await reader.settle()
         elif not reader.is_held:
@@ -289,7 +289,7 @@ class Consumer:
             reader = self._readers.pop(0)
             self._readers.append(reader)
             await reader.fill()
-            if reader.batch:
+            if reader.batch and not reader.is_full:
                 self._current = reader
                 return
         await self._wait()

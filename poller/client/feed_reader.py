@@ -20,6 +20,7 @@ to time what others have left.
 - A page of a bootstrap is handed out directly after the last entry that it contains. It is fetched by a task of its
   own, one at a time, which is over when the reader is closed. A lost lease cancels it, but not the caller: that stands
   by.
+- A full reader hands out nothing until something is acknowledged, also of a page that has more records than permitted.
 - A bootstrap is of one generation of the feed. After a reset, whether it was complete or not, it begins again; and so
   does one during which the store went back.
 - An event that comes again, from another entry, is a repeat only if this process has handled nothing later of its
@@ -183,6 +184,8 @@ class FeedReader(ABC):
     async def fill(self) -> None:
         """Fill the batch, if there is something now."""
         self.tail = ""
+        if self.is_full:
+            await self.settle()
         while not self.batch and not self.is_full:
             try:
                 if not await self._step():

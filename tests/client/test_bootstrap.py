@@ -21,7 +21,7 @@ from poller.redis.client import commands
 from tests.client.published import FEED, STATE, STEM, STREAM, event_of
 from tests.client.records_api import RECORDS, SEQUENCE, RecordsApi, serving
 from tests.client.test_consumer import lease, waiting
-from tests.harness.waiting import until, within
+from tests.harness.waiting import turns, until, within
 
 REVISIONS: Final = STATE.replace(":state:", ":revisions:")
 
@@ -297,6 +297,26 @@ async def test_a_lease_lost_during_a_page_cancels_no_caller(
             found.append(seen(await within(anext(consumer)))[0])
     assert set(found) == {f"K{number:03}" for number in range(25)}
     assert not _fetches()
+
+
+async def test_a_page_gives_no_more_than_may_be_unacknowledged(server: str, source: Source) -> None:
+    """With ``ack=False`` the limit holds within a page, which may have more records, and over the end of one."""
+    await source.fill(25)
+    async with (
+        serving(RecordsApi(source.store)) as url,
+        Consumer(server, FEED, "g", "a", bootstrap=True, api=url, ack=False, most_unacknowledged=4) as consumer,
+    ):
+        found = [await within(anext(consumer)) for _ in range(4)]
+        while len(found) < 25:
+            async with waiting(consumer) as event:
+                await turns(20)
+                assert not event.done()
+                await consumer.ack(found[-3])
+                found.append(await within(event))
+            found += [await within(anext(consumer)) for _ in range(len(found) < 25)]
+        await consumer.ack(found[-1])
+        assert await _is_done(source.store)
+    assert sorted(seen(event)[0] for event in found) == [f"K{number:03}" for number in range(25)]
 
 
 def _fetches() -> list[asyncio.Task[Any]]:

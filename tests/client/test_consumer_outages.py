@@ -97,6 +97,26 @@ async def test_a_store_that_is_away_is_waited_for(
 
 
 @MODES
+async def test_a_full_consumer_goes_on_after_an_outage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, exclusive: bool
+) -> None:
+    """A member that may have one event unacknowledged goes on, although the store was away for that acknowledgement."""
+    port = str(free_port())
+    options: dict[str, str | tuple[str, ...]] = {"port": port, "bind": "127.0.0.1", "unixsocket": str(tmp_path / "s")}
+    url = f"redis://127.0.0.1:{port}"
+    consumer = Consumer(url, FEED, "g", "a", exclusive=exclusive, batch=1, most_unacknowledged=1, block=SHORT)
+    with running("valkey", tmp_path, options=options), Redis.from_url(url) as store:
+        publish(store, 1, 2)
+        await consumer.__aenter__()
+        assert await read(consumer, 1) == [1]
+    async with waiting(consumer) as second:
+        await until(lambda: "redis unavailable" in caplog.text or None, "the warning")
+        with running("valkey", tmp_path, options=options):
+            assert number_of(await within(second)) == 2
+            await consumer.__aexit__()
+
+
+@MODES
 async def test_lost_replies_lose_no_event(server: str, store: Any, *, exclusive: bool) -> None:
     """Connections that break within an answer, whichever it is, cost no event and no order."""
     total, chance = 150, Random(7)
