@@ -492,7 +492,10 @@ async def test_a_backfill_over_http(given: Served) -> None:
     await created(given, source=None, types=None, filters=[])
     path, keys = f"{ONE}/backfill", FeedKeys.of("poller", FEEDS[0])
     status, _, told = await given.ask(path, "POST")
-    assert (status, told["detail"]) == (409, f"{FEEDS[0]} has not begun for rostering yet: a daemon does that soon; try again")
+    assert (status, told["detail"]) == (
+        409,
+        f"{FEEDS[0]} has not begun for rostering yet: a daemon does that soon; try again",
+    )
     await given.store.xgroup_create(keys.events, "sub:rostering", id="0", mkstream=True)
     assert (await given.ask(path, "POST"))[2] == [
         {"feed": FEEDS[0], "state": "not read yet", "id": None, "done": 0, "total": 0}
