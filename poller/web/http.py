@@ -124,6 +124,7 @@ MOST: Final = 1000
 _USUAL: Final = 100
 _DIGITS: Final = len(str(MOST))
 _UNKNOWN_NAMED: Final = 16
+_ONCE: Final = "expected once: this parameter occurs twice"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -171,11 +172,12 @@ class PageRange(msgspec.Struct, frozen=True):
 
 
 def require_known_parameters(request: Request, *known: str) -> None:
-    """Check that the query names no other parameters than these: one with a typing error would be passed over.
+    """Check that the query names no other parameters than these, and each once: others would be passed over.
 
     Raises:
         RequestRefused: it does; the refusal names them.
     """
+    require_single_parameters(request, *known)
     unknown = sorted({name[:64] for name in request.query_params} - set(known))
     if unknown:
         expected = f"unknown parameter; known are {', '.join(known)}" if known else "unknown parameter; there are none"
@@ -183,17 +185,45 @@ def require_known_parameters(request: Request, *known: str) -> None:
         raise RequestRefused(400, f"{errors[0].key}: {expected}", errors=errors)
 
 
+def require_single_parameters(request: Request, *names: str) -> None:
+    """Check that the query has none of these parameters twice: only one would count.
+
+    Raises:
+        RequestRefused: it does; the refusal names them.
+    """
+    twice = [name for name in names if len(request.query_params.getlist(name)) > 1]
+    if twice:
+        errors = [InvalidParameter(name, _ONCE) for name in twice]
+        raise RequestRefused(400, f"{twice[0]}: {_ONCE}", errors=errors)
+
+
 def span_of(request: Request) -> PageRange:
     """The range from ``limit`` and ``after`` of a request.
 
     Raises:
-        RequestRefused: the limit is invalid.
+        RequestRefused: the limit is invalid, or one of them occurs twice.
     """
+    require_single_parameters(request, "limit", "after")
     limit = request.query_params.get("limit", str(_USUAL))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= _DIGITS and 1 <= int(limit) <= MOST):
         expected = f"expected 1 to {MOST}"
         raise RequestRefused(400, f"limit: {expected}", errors=[InvalidParameter("limit", expected, limit[:20])])
     return PageRange(int(limit), request.query_params.get("after", ""))
+
+
+_WEIGHT: Final = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
+
+
+def weight_of(request: Request, kind: str) -> float:
+    """How much a client wants a media type, by ``Accept``: 0 (not at all) to 1. The most specific range counts."""
+    ranges = {kind: 2, f"{kind.partition('/')[0]}/*": 1, "*/*": 0}
+    found = [(0, 0.0)]
+    for one in request.headers.get("accept", "").lower().split(","):
+        wanted, *parameters = (part.strip() for part in one.split(";"))
+        weights = [float(weight[1]) for part in parameters if (weight := _WEIGHT.fullmatch(part))]
+        if wanted in ranges:
+            found.append((ranges[wanted], weights[0] if weights else 1.0))
+    return max(found)[1]
 
 
 # Bodies of requests: JSON of a known shape, or a refusal that names its errors.

@@ -52,6 +52,7 @@ from poller.web.http import (
     at,
     require_known_parameters,
     span_of,
+    weight_of,
 )
 
 NDJSON: Final = "application/x-ndjson"
@@ -169,8 +170,8 @@ def record_routes(
         pages: the greatest number of pages that are sent at a time.
         histories: the greatest number of histories that are looked for at a time.
     """
-    sent, paged, searched = Seats(streams, "lists"), Seats(pages, "pages"), Seats(histories, "histories")
-    erasing = Seats(ERASURES, "erasures")
+    sent, paged = Seats(streams, "lists of records are sent"), Seats(pages, "pages of records are sent")
+    searched, erasing = Seats(histories, "histories are read"), Seats(ERASURES, "record is erased")
 
     async def listed(request: Request) -> Any:
         """GET: a page, or with ``Accept: application/x-ndjson`` all records."""
@@ -391,11 +392,11 @@ async def _list(request: Request, backing: AppContext, seats: Seats, may_read: C
 
 
 def _wants_all(request: Request) -> bool:
-    for one in request.headers.get("accept", "").lower().split(","):
-        kind, *parameters = (part.strip() for part in one.split(";"))
-        if kind == NDJSON and not any(part in {"q=0", "q=0.0", "q=0.00", "q=0.000"} for part in parameters):
-            return True
-    return False
+    """Whether the client names the type of a complete list, and wants that of a page no more."""
+    ranges = request.headers.get("accept", "").lower().split(",")
+    is_named = any(one.partition(";")[0].strip() == NDJSON for one in ranges)
+    weight = weight_of(request, NDJSON)
+    return is_named and weight > 0 and weight >= weight_of(request, JSON)
 
 
 async def _page(request: Request, records: FeedRecords) -> ListContent:
@@ -426,8 +427,8 @@ async def _page(request: Request, records: FeedRecords) -> ListContent:
 
 
 def _position(request: Request) -> ScanPosition | None:
-    text = request.query_params.get("cursor", "")
-    if not text:
+    text = request.query_params.get("cursor")
+    if text is None:
         return None
     try:
         return ScanPosition.parse(text)
@@ -524,7 +525,7 @@ class Seats:
     """A bounded number of things that are done at a time."""
 
     def __init__(self, most: int, what: str) -> None:
-        """Begin with none; ``what`` names them in a refusal."""
+        """Begin with none; ``what`` says in a refusal what is done with them."""
         self._most = most
         self._what = what
         self._taken = 0
@@ -536,7 +537,7 @@ class Seats:
             RequestRefused: there is none.
         """
         if self._taken >= self._most:
-            detail = f"{self._most} {self._what} of records are being read already"
+            detail = f"at most {self._most} {self._what} at a time; try again later"
             raise RequestRefused(503, detail, headers={"retry-after": _FULL_AGAIN})
 
     @contextmanager

@@ -28,7 +28,8 @@ from poller.store.records import ScanPosition
 from poller.store.snapshots import SnapshotCodec, name_of
 from poller.store.stream import EntryId
 from poller.web.app import application
-from poller.web.records import NDJSON, record_routes
+from poller.web.http import JSON, RequestRefused
+from poller.web.records import NDJSON, Seats, record_routes
 from tests.harness.waiting import patience, until
 from tests.store.test_feed import write
 from tests.store.test_records import opened, remove
@@ -144,6 +145,47 @@ async def test_a_client_that_has_a_page_is_not_sent_it_again(given: Served) -> N
         assert (status, changed["etag"] != headers["etag"]) == (200, True)
     status, headers, _ = await given.ask(RECORDS, "HEAD", headers=LINES)
     assert (status, headers["content-type"]) == (200, NDJSON)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (f"{NDJSON};q=0.5, application/json", JSON),
+        (f"{NDJSON};q=0.5, */*", JSON),
+        (f"{NDJSON}, application/*;q=0.9", NDJSON),
+        (f"application/json;q=0.5, {NDJSON.upper()};q=0.7", NDJSON),
+        (f"{NDJSON}, application/json", NDJSON),
+        (f"{NDJSON};q=0", JSON),
+        (f"{NDJSON};q=0.000, */*", JSON),
+        (f"{NDJSON};q=0.1, application/json;q=0", NDJSON),
+        ("*/*", JSON),
+        (f"{NDJSON}-other, */*", JSON),
+    ],
+)
+async def test_a_list_has_the_type_that_its_client_wants_most(given: Served, accept: str, kind: str) -> None:
+    """Law: a complete list is sent to a client that names its type and wants it no less than that of a page."""
+    await write(opened(given.store, KEYS), [raw(ID)])
+    status, headers, _ = await given.ask(RECORDS, "HEAD", headers={"accept": accept})
+    assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "key"),
+    [
+        (f"{RECORDS}?cursor=", "GET", "cursor"),
+        (f"{RECORDS}?limit=1&limit=2", "GET", "limit"),
+        (f"{RECORDS}?cursor=a&cursor=b", "GET", "cursor"),
+        (f"{RECORDS}/{ID}?force=false&force=true", "DELETE", "force"),
+        (f"{RECORDS}/{ID}/history?before=1-0&before=2-0", "GET", "before"),
+        ("/feeds?limit=1&limit=2", "GET", "limit"),
+        ("/subscriptions?after=a&after=b", "GET", "after"),
+    ],
+)
+async def test_an_empty_or_repeated_parameter_is_refused(given: Served, path: str, method: str, key: str) -> None:
+    """Law: of a parameter that occurs twice none is chosen, and an empty cursor is not the first page."""
+    await write(opened(given.store, KEYS), [raw(ID)])
+    status, _, told = await given.ask(path, method)
+    assert (status, [one["key"] for one in told["errors"]]) == (400, [key])
 
 
 ODD: Final = ("a/b", "x/history", "history", "..", "a b%2F", "ü?&#", "+", "a;b", ".", "%")
@@ -452,6 +494,15 @@ async def test_the_service_ends_with_a_stream_that_nobody_reads(tmp_path: Path, 
 async def erase(given: Served, path: str, token: str = TOKEN) -> tuple[int, Any]:
     status, _, body = await given.ask(path, "DELETE", token=token)
     return status, body
+
+
+def test_a_refusal_for_want_of_room_reads_as_a_sentence() -> None:
+    """Law: who finds no room is told how many are served at a time, and when to try again."""
+    seats = Seats(1, "record is erased")
+    with seats.taken(), pytest.raises(RequestRefused) as refused:
+        seats.check()
+    assert refused.value.detail == "at most 1 record is erased at a time; try again later"
+    assert refused.value.headers == {"retry-after": "10"}
 
 
 async def test_a_record_is_erased(given: Served) -> None:
