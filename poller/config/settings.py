@@ -535,7 +535,7 @@ def _impossible(
     chosen = [feed for feed in (feeds if isinstance(feeds, list | tuple) else types) if feed in types]
     pairs = [(one, source) for feed in chosen for source in of_feeds[feed] for one in types[feed]]
     named = next(name for name in ("when", "filters", "types", "fields") if subscription.get(name))
-    among, nothing = _OF_START.get(str(subscription.get("start", "now")), (CAUSES, IMPOSSIBLE))
+    among, nothing = _OF_START.get(str(subscription.get("start") or "now"), (CAUSES, IMPOSSIBLE))
     if chosen and not is_possible(subscription, pairs):
         yield ConfigProblem((*key, named), IMPOSSIBLE)
     elif chosen and not is_possible(subscription, pairs, among=among):

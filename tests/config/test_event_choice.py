@@ -247,7 +247,13 @@ def test_a_field_that_a_feed_names_can_be_chosen(tmp_path: Path, pointer: str) -
 
 
 def test_a_stored_choice_of_first_readings_alone_is_named(settings: Settings) -> None:
-    """A stored subscription that starts with new events and wants first readings alone is read, and named in status."""
+    """A stored subscription that starts with new events and wants first readings alone is named in status.
+
+    A new one is refused, also where it does not come from the file.
+    """
+    with pytest.raises(ConfigurationError) as refused:
+        subscription_of({**BASE, "when": {"cause": ["baseline"]}}, settings, where="x")
+    assert str(refused.value) == f"x: when: {NOTHING_BUT_BASELINES}"
     stored = decode_subscription(json.dumps({**BASE, "when": {"cause": ["baseline"]}}).encode())
     (text,) = unmatched_choices(settings, stored)
     assert text == f"types, filters and when choose first readings alone: {NOTHING_BUT_BASELINES}"
