@@ -177,8 +177,11 @@ class Consumer:
             for reader in self._readers:
                 await reader.aclose()
             self._readers, self._current, self._at_hand = [], None, None
-            await self._client.aclose()
-            await self._waiting.aclose()
+            await self._close_clients()
+
+    async def _close_clients(self) -> None:
+        await self._client.aclose()
+        await self._waiting.aclose()
 
     def __aiter__(self) -> Self:
         return self
@@ -196,7 +199,9 @@ class Consumer:
         if handed is not None and self._acknowledges:
             handed.reader.finish(handed)
         while True:
-            self._check_open()  # another task may have left the block
+            if self._keeping is None:  # another task has left the block, before this one has connected again
+                await self._close_clients()
+            self._check_open()
             try:
                 event = await self._next()
             except (RedisError, OSError) as error:
