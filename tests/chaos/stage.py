@@ -226,6 +226,11 @@ class Stage:
         missing = partial(self.consumers.missing, GROUP, streams)
         await self._getting_less(missing, patience, is_over=partial(answered, self._all_is_consumed))
         remarks = [f"{GROUP} has not handled {event_id}" for event_id in missing()]
+        if remarks:  # what tells a slow group from one that has passed events over
+            client = self.scene.played.client
+            for feed in self.scene.feeds:
+                state = await client.hgetall(f"poller:{{acme/{feed}}}:group:state:{GROUP}")
+                remarks.append(f"{feed}: {await client.xinfo_groups(stream(feed))}, {state}")
         return remarks + self.consumers.wrong(streams, after_loss=after_loss)
 
     async def _getting_less(
