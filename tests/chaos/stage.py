@@ -214,7 +214,7 @@ class Stage:
             return []
         streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
         missing = partial(self.receiver.missing, RECEIVED, streams, begun_anew=self.begun_anew)
-        await self._getting_less(missing, patience)
+        await self._wait_while_progressing(missing, patience)
         remarks = [f"{RECEIVED} has not handled {event_id}" for event_id in missing()]
         return remarks + self.receiver.remarks(RECEIVED, streams, in_order=in_order)
 
@@ -224,7 +224,7 @@ class Stage:
             return []
         streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
         missing = partial(self.consumers.missing, GROUP, streams)
-        await self._getting_less(missing, patience, is_over=partial(answered, self._all_is_consumed))
+        await self._wait_while_progressing(missing, patience, is_over=partial(answered, self._all_is_consumed))
         remarks = [f"{GROUP} has not handled {event_id}" for event_id in missing()]
         if remarks:  # what tells a slow group from one that has passed events over
             client = self.scene.played.client
@@ -233,7 +233,7 @@ class Stage:
                 remarks.append(f"{feed}: {await client.xinfo_groups(stream(feed))}, {state}")
         return remarks + self.consumers.wrong(streams, after_loss=after_loss)
 
-    async def _getting_less(
+    async def _wait_while_progressing(
         self, missing: Callable[[], set[str]], patience: float, *, is_over: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
         """Wait until nothing is missing, or it has not become less for this many seconds.
