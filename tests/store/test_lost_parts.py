@@ -211,6 +211,28 @@ async def test_after_any_loss_ids_are_later_though_the_clock_was_set_back(
     assert len(await entries_of(store_client)) == len(ids) + 1
 
 
+@pytest.mark.parametrize("lost", ["everything", "the last events"])
+async def test_after_two_losses_ids_are_later_than_after_the_first(store_client: Redis, lost: str) -> None:
+    """Law: what comes after a second loss has later ids, too, though another process found the first one."""
+    one, two = Process(store_client, "a", now_ms=_AHEAD), Process(store_client, "b", now_ms=_AHEAD)
+    await one.round(1)
+    dump = await dumped(store_client)
+    one.seconds += NOTE_EVERY
+    await one.round(2)
+    two.store.memory.overheard((await high_water_marks(store_client, NOTES))[FEED])  # so both know the same
+    await one.store.release()
+    published = list[bytes]()
+    for process in (one, two):
+        await flushed(store_client)
+        if lost == "the last events":
+            await restored(store_client, dump)
+            await store_client.delete(KEYS.lease)
+        assert await process.round(2, 3, 4) is not None
+        published += [entry for entry, _ in (await entries_of(store_client))[-3:]]
+    ids = [EntryId.parse(entry) for entry in published]
+    assert ids == sorted(set(ids))
+
+
 async def test_ids_are_not_raised_without_a_loss(store_client: Redis) -> None:
     """Law: as long as nothing is lost, and in the data of another installation, entries have the server's time."""
     other = Process(store_client, "e")

@@ -10,7 +10,8 @@
 --   the feed starts with nothing left of what was known, and never with a half of it.
 -- What comes after any loss has later ids than what was in the stream, whatever the clock: readers that are past
 --   that would not see it. The state knows that of a loss of the stream alone; where the state went back or is gone,
---   the caller does.
+--   the caller does. Two callers that know the same may each find a loss, the second one with what was published after
+--   the first, so the number in such an id is the server's clock, in us.
 -- A feed of which nothing was published yet is like a new one where an operator wants it to begin again: what comes
 --   repeats nothing.
 -- The state keeps the latest resets, each with the entry that it came after, the newest first: a consumer that was
@@ -46,6 +47,10 @@ local function lift(to)
   end
   return behind, last
 end
+local function lift_beyond_known()
+  local ms = place(ARGV[6])
+  if ms then lift(string.format('%.0f-%s%06d', ms, time[1], tonumber(time[2]))) end
+end
 local found = 'state'
 if have[1] and have[2] then
   found = have[6] and 'order' or lost(counted(KEYS[3], KEYS[4], KEYS[5]), have[3], have[2]) or ''
@@ -60,7 +65,7 @@ if found == '' then
     end
   end
   local is_known = string.find(' ' .. ARGV[4] .. ' ', ' ' .. have[1] .. ' ', 1, true)
-  if is_known and (tonumber(have[2]) or 0) < tonumber(ARGV[5]) then lift(ARGV[6]) end
+  if is_known and (tonumber(have[2]) or 0) < tonumber(ARGV[5]) then lift_beyond_known() end
   return {redis.call('HGETALL', KEYS[2]), found, now}
 end
 local formers, sequence = ARGV[4], ARGV[5]
@@ -69,7 +74,7 @@ if tonumber(have[2] or 0) and tonumber(have[2] or 0) > tonumber(sequence) then s
 local newest = streams and redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
 local last = newest and string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"')
 if last and (not have[2] or tonumber(last) > tonumber(sequence)) then sequence = last end
-if found ~= 'order' then lift(ARGV[6]) end
+if found ~= 'order' then lift_beyond_known() end
 local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if not have[1] and left == 0 and not newest then found = 'all' end
 local after = newest and newest[1] or '0-0'
