@@ -175,13 +175,16 @@ async def _erasable(settings: Settings, feed: str, record: str, *, force: bool) 
     """The feed, once the API has said that the record is gone."""
     import os
 
-    from poller.control.erasure import RecordErasure
+    from poller.control.erasure import RecordErasure, RecordStillThere
     from poller.store.session import ready_store
 
     async with ready_store(settings) as store:
         erasure = RecordErasure(store.client, settings, feed, record, clock=store.clock)
         if not force:
-            await erasure.require_gone(os.environ)
+            try:
+                await erasure.require_gone(os.environ)
+            except RecordStillThere as error:
+                raise RecordStillThere(f"{error} (--force)") from None
     return erasure.records.feed.id
 
 
@@ -212,6 +215,8 @@ class _ErasureProgress:
 def _erasure_lines(result: ErasureResult, name: str) -> Iterator[str]:
     yield f"{name}: erased; a record that comes back is created with revision {result.revision + 1}"
     places = ("snapshots", "events", "retries", "dead_letters", "quarantined", "held_versions")
+    if not any(getattr(result, place) for place in places):
+        yield "  nothing of it was stored any more"
     for place in places:
         yield f"  {place.replace('_', ' '):<14}{getattr(result, place)}"
     if result.events:
@@ -342,6 +347,7 @@ def _answer_lines(answer: SourceAnswer) -> Sequence[str]:
     known = {
         "live": f"known, revision {answer.revision}",
         "removed": f"known as removed, revision {answer.revision}",
+        "erased": f"erased here, revision {answer.revision}",
         "unknown": "unknown here",
     }[answer.known]
     name = f"{answer.feed} {escaped(answer.id)}"
@@ -349,6 +355,7 @@ def _answer_lines(answer: SourceAnswer) -> Sequence[str]:
         follows = {
             "live": "; a full reading and a second answer confirm that before it is published as removed",
             "removed": "",
+            "erased": "",
             "unknown": "",
         }[answer.known]
         return [f"{name}: the API has no such record (status {answer.status}); {known}{follows}"]

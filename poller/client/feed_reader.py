@@ -453,7 +453,12 @@ class ExclusiveReader(FeedReader):
         if self._held_until:
             self.lose()
         if self._reported != holder.name:
-            _log.info("%s: %s reads; this member stands by", self.feed, holder.name)
+            if holder.name == self.store.member:
+                _log.info(
+                    "%s: an earlier %s has the lease; this one stands by until it expires", self.feed, holder.name
+                )
+            else:
+                _log.info("%s: %s reads; this member stands by", self.feed, holder.name)
             self._reported = holder.name
         wait = min(_STANDBY_SECONDS, self.settings.lease.total_seconds() / 3, holder.left.total_seconds() + 0.01)
         self.due = clock() + wait * random.uniform(0.5, 1)  # noqa: S311 -- so that members do not ask in step

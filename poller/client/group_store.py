@@ -164,7 +164,7 @@ class GroupStore:
         self.erased = ErasedNumbers(client, self.events)
         self._client = client
         self._group = group
-        self._name = name
+        self.member = name
         self._token = token
         self._lease_ms = _milliseconds(lease)
 
@@ -175,7 +175,7 @@ class GroupStore:
             start: the id after which a new group begins; empty: none is created.
             known: the last entry that this member knows to be acknowledged; empty: none.
         """
-        given = [self._token, self._lease_ms, self._name, self._group, _milliseconds(LONGEST_LEASE), start, known]
+        given = [self._token, self._lease_ms, self.member, self._group, _milliseconds(LONGEST_LEASE), start, known]
         answer = await self._run(_ACQUIRE, [self._state, self.events], given)
         if answer[0] == b"HELD":
             return LeaseHolder((answer[2] or b"").decode("utf-8", "replace"), timedelta(milliseconds=int(answer[1])))
@@ -201,7 +201,7 @@ class GroupStore:
             GroupMissing: likewise.
             ReadBehind: likewise; the group has not read ``known`` last.
         """
-        given = [self._token, self._group, self._name, after, most, known]
+        given = [self._token, self._group, self.member, after, most, known]
         answer = await self._checked(_READ, given)
         return NewEntries(answer[1].decode(), _entries(answer[2]))
 
@@ -212,7 +212,7 @@ class GroupStore:
             LeaseLost: nothing was claimed.
             GroupMissing: likewise.
         """
-        given = [self._token, self._group, self._name, _milliseconds(idle), begin, most]
+        given = [self._token, self._group, self.member, _milliseconds(idle), begin, most]
         answer = await self._checked(_CLAIM, given)
         entries = _entries(answer[2])
         gone = [entry for entry, event in entries if event is None]  # of servers before 7.0; later ones list them
@@ -253,7 +253,7 @@ class GroupStore:
 
     async def keep_claimed(self, most: int) -> None:
         """Keep the entries that this member works on from being claimed by others."""
-        await self._run(_KEEP_CLAIMED, [self.events], [self._group, self._name, most])
+        await self._run(_KEEP_CLAIMED, [self.events], [self._group, self.member, most])
 
     async def first_entry(self) -> str:
         """The id of the stream's oldest entry; empty: it has none."""

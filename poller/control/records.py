@@ -108,7 +108,7 @@ class SourceAnswer(msgspec.Struct, frozen=True):
         feed: ``SOURCE/NAME``.
         answer: ``there``: the API has it; ``gone``: it has answered that there is no such record.
         status: of the answer.
-        known: ``live``, ``removed``, or ``unknown``, in the store.
+        known: ``live``, ``removed``, ``erased``, or ``unknown``, in the store.
         revision: of its last event; None: it is unknown.
         record: as the API has it now, on one line; None: it is gone.
         changes: from what is known to what the API has now; empty: nothing that counts differs, or nothing is known.
@@ -119,7 +119,7 @@ class SourceAnswer(msgspec.Struct, frozen=True):
     feed: str
     answer: Literal["there", "gone"]
     status: int
-    known: Literal["live", "removed", "unknown"]
+    known: Literal["live", "removed", "erased", "unknown"]
     revision: int | None
     record: msgspec.Raw | None
     changes: tuple[ValueChange, ...]
@@ -288,9 +288,10 @@ class FeedRecords:
                 raise SourceNonsense(
                     f"GET {path} was answered with something else than the record, so the answer says nothing of it"
                 )
-        known: Literal["live", "removed", "unknown"] = "unknown"
+        known: Literal["live", "removed", "erased", "unknown"] = "unknown"
         if record is not None:
-            known = "removed" if record.removed else "live"
+            is_erased = await self.is_erased(record)
+            known = "erased" if is_erased else "removed" if record.removed else "live"
         before = record.raw if record is not None and known == "live" and not record.unreadable else None
         return SourceAnswer(
             id=answered.subject if answered else subject,

@@ -232,7 +232,7 @@ async def test_a_record_is_erased_only_when_the_api_has_it_no_more(scene: Scene)
     await write(opened(scene.store), [raw(ID, "private"), raw("other", "x")])
     scene.history.put("employmentUnavailabilities", a_record(ID, "private"), SEEDED_AT)
     refused = await scene.run("erase", FEED, ID, "--yes")
-    assert (refused.code, "is still there" in refused.err) == (1, True), refused
+    assert (refused.code, "is still there" in refused.err, "(--force)" in refused.err) == (1, True, True), refused
     assert len(await scene.rows("history", FEED, ID)) == 1
     (result,) = await scene.rows("erase", FEED, ID, "--yes", "--force", "--reason", "why")
     assert (result["snapshots"], result["events"], result["sequences"], result["is_rewriting"]) == (1, 1, "1", None)
@@ -243,6 +243,9 @@ async def test_a_record_is_erased_only_when_the_api_has_it_no_more(scene: Scene)
     assert (await scene.run("history", FEED, ID)).out == ""
     again = await scene.run("erase", FEED, ID, "--yes", "--force")
     assert (again.code, "revision 2" in again.out, "BGREWRITEAOF" in again.out) == (0, True, True), again
+    assert "nothing of it was stored any more" in again.out
+    assert (await scene.rows("ask", FEED, ID))[0]["known"] == "erased"
+    assert "erased here, revision 1" in (await scene.run("ask", FEED, ID)).out
     assert [row["id"] for row in await scene.rows("list", FEED)] == ["other"]
 
 

@@ -175,16 +175,23 @@ async def test_what_others_left_comes_first_in_the_order_of_the_stream(server: s
     assert pending(store) == 1
 
 
-async def test_one_member_reads_and_others_stand_by(server: str, store: Any) -> None:
+@pytest.mark.parametrize(
+    ("names", "said"), [("ba", "a reads; this member stands by"), ("aa", "an earlier a has the lease")]
+)
+async def test_one_member_reads_and_others_stand_by(
+    server: str, store: Any, caplog: pytest.LogCaptureFixture, names: str, said: str
+) -> None:
     """A second member gets nothing while the first one reads, and goes on where that has left."""
+    caplog.set_level(logging.INFO)
     publish(store, 1, 2, 3)
-    second, first = (Consumer(server, FEED, "g", name, lease=lease(0.5)) for name in "ba")
+    second, first = (Consumer(server, FEED, "g", name, lease=lease(0.5)) for name in names)
     async with second, first:
         assert await read(first, 2) == [1, 2]
         async with waiting(second) as other:
             began = clock()
             await until(lambda: clock() > began + lease(0.5).total_seconds() * 1.5, "more than a lease", seconds=60)
             assert not other.done()
+            assert said in caplog.text
             assert await read(first, 1) == [3]
             await first.__aexit__()
             assert number_of(await within(other)) == 3
