@@ -214,6 +214,7 @@ class FeedLease:
 
     async def broken_off(self) -> bool:
         """End the round that is under way in order. False: there is none."""
+        self._polled.store.forget_idle_start()
         under_way = self._round_now
         if under_way is None:
             return False
@@ -222,6 +223,7 @@ class FeedLease:
 
     def poll_soon(self) -> None:
         """Start a round after this moment, as soon as possible."""
+        self._polled.store.forget_idle_start()
         self._again = self.busy
         if not self.busy:
             self._trigger = _ASKED

@@ -77,6 +77,7 @@ from poller.source.feed import (
     recheck_wait,
     withheld_origin_reason,
 )
+from poller.source.idle_round import IdleAttempt
 from poller.source.paging import DetectedCapabilities, Get, capabilities_of
 from poller.source.substreams import Named, SubstreamReader
 from poller.source.writer import RoundStore, RoundWriter
@@ -139,11 +140,16 @@ async def run_round(
         next_at: returns when the next round is due, if that is known at the end of this one.
         began: called when the store has answered.
     """
-    started = clock.monotonic()
+    attempt = IdleAttempt(feed, store, get, clock, answers=unchanged, next_at=next_at)
+    idle = await attempt.from_memory()
+    if idle is not None:
+        if not idle.away:
+            began()
+        return idle
     try:
         state = await store.open_round()
     except StoreError as error:
-        away, seconds = isinstance(error, StoreUnavailable), round(clock.monotonic() - started, 3)
+        away, seconds = isinstance(error, StoreUnavailable), attempt.seconds
         return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=False, seconds=seconds, error=str(error), away=away)
     began()
     if isinstance(state, HeldElsewhere):
@@ -151,9 +157,21 @@ async def run_round(
     if isinstance(state, FeedPause):
         return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=True, paused=state.text)
     reach("lease.taken")
-    reading = _RoundRun(feed, store, get, state, clock, unchanged=unchanged)
-    failure = await reading.run(qualifications)
-    result = reading.result(failure, seconds=clock.monotonic() - started)
+    idle = await attempt.from_state(state)
+    if idle is not None:
+        return idle
+    if attempt.has_answer(state):
+        reading = _RoundRun(feed, store, attempt.get, state, clock, now=attempt.began_at, unchanged=unchanged)
+    else:
+        reading = _RoundRun(feed, store, get, state, clock, now=clock.now(), unchanged=unchanged)
+    return await _result(reading, await reading.run(qualifications), attempt, next_at)
+
+
+async def _result(
+    reading: _RoundRun, failure: PollerError | None, attempt: IdleAttempt, next_at: Callable[[], datetime | None]
+) -> RoundResult:
+    """The result of a round that was read, once its marks are committed, unless that cannot be."""
+    result = reading.result(failure, seconds=attempt.seconds)
     if isinstance(failure, StoreUnavailable | Fenced | Stale):
         return result  # any write now would fail in the same way
     try:
@@ -178,6 +196,7 @@ class _RoundRun:
         state: FeedState,
         clock: Clock,
         *,
+        now: datetime,
         unchanged: ConditionalReader | None,
     ) -> None:
         self._feed = feed
@@ -185,7 +204,7 @@ class _RoundRun:
         self._get = get
         self._clock = clock
         self._state = state
-        self._start = round_start(feed, state, clock.now())
+        self._start = round_start(feed, state, now)
         answers = self._answers = unchanged or ConditionalReader(unconditional(get))
         answers.age = timedelta()
         self._age = lambda: answers.age

@@ -90,6 +90,7 @@ from poller.store.feed_state import (
     TOKEN_SEQUENCE,
     TOMBSTONES,
     FeedState,
+    IdleStart,
 )
 from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import PackedSnapshots
@@ -123,6 +124,20 @@ class RoundStore(Protocol):
 
     deltas: DeltaMemory
     keeps_removed: bool
+
+    @property
+    def state_digest(self) -> bytes:
+        """The digest of the state as the round found it; empty: something was amiss, or was written since."""
+        ...
+
+    @property
+    def idle_start(self) -> IdleStart | None:
+        """Where the next delta starts if the store need not be asked first."""
+        ...
+
+    async def end_idle_round(self, start: IdleStart, commit: Commit) -> bool:
+        """Write the marks of a round without news, if the feed is as it is known."""
+        ...
 
     async def open_round(self) -> FeedState | HeldElsewhere | FeedPause:
         """Acquire the lease and read the state, unless the feed is paused."""
@@ -236,7 +251,8 @@ class RoundWriter:
         self._generation = state.generation
         self._sequence = self._delta_start = self._round_start = state.sequence
         self._read = records_reader(feed.id_field)
-        self._token, self._token_sequence = state.delta_token, _sequence_of(state.token_sequence, state.delta_token)
+        self._token = state.delta_token
+        self._token_sequence = sequence_of_token(state.token_sequence, state.delta_token)
         self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
         self._has_ended = False  # a delta, and that is not committed yet
         self._fields_before = state.fields
@@ -819,11 +835,12 @@ class RoundWriter:
         is_broken_off = self._open_token is not None and token == self._open_token
         if is_broken_off or not (self._has_ended or DELTA_TOKEN in marks):
             return {}
-        before, self._token, self._has_ended = self._token_sequence, token, False
+        before = self._token, self._token_sequence
+        self._token, self._has_ended = token, False
         self._token_sequence = None if token is None else self._sequence
-        if self._token_sequence == before:
+        if (token, self._token_sequence) == before:
             return {}
-        return {TOKEN_SEQUENCE: None if token is None else _token_sequence(self._sequence, token)}
+        return {TOKEN_SEQUENCE: None if token is None else token_mark(self._sequence, token)}
 
     def _store_ms(self) -> int:
         """The server's clock: its time at the lease plus the time since."""
@@ -943,15 +960,15 @@ def _differs(record: Record, snapshot: Snapshot | None, rules: PublishRules) -> 
         return True
 
 
-def _token_sequence(sequence: int, token: str) -> str:
+def token_mark(sequence: int, token: str) -> str:
     """The mark of a token: up to which event all deltas before it have been read to their ends."""
     return f"{sequence} {blake2b(token.encode(), digest_size=8).hexdigest()}"
 
 
-def _sequence_of(mark: str | None, token: str | None) -> int | None:
+def sequence_of_token(mark: str | None, token: str | None) -> int | None:
     """The number in a mark; None: it is not of this token, for another version has taken that."""
     number = (mark or "").partition(" ")[0]
-    if token is None or not number.isdecimal() or mark != _token_sequence(int(number), token):
+    if token is None or not number.isdecimal() or mark != token_mark(int(number), token):
         return None
     return int(number)
 

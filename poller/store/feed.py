@@ -37,11 +37,11 @@ from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store import snapshots as held_versions
 from poller.store.commands import FeedPause, pause_of
-from poller.store.feed_state import FORMS, TOMBSTONES, FeedState, Forms, marked, state_of
+from poller.store.feed_state import FORMS, TOMBSTONES, FeedState, Forms, IdleStart, marked, state_of
 from poller.store.keys import FeedKeys
 from poller.store.lease import RELEASE_SECONDS, HeldElsewhere, Lease, LeaseScripts
 from poller.store.recovery import FeedMemory, loss_marks
-from poller.store.scripts import COMMIT, lua
+from poller.store.scripts import COMMIT, END_IDLE_ROUND, lua
 from poller.store.snapshots import (
     FORM,
     SAMPLES,
@@ -92,6 +92,7 @@ class FeedScripts(LeaseScripts):
         self.begin: AsyncScript = client.register_script(shebang + lua("begin_round"))
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
         self.convert: AsyncScript = client.register_script(shebang + lua("convert_snapshots"))
+        self.end_idle: AsyncScript = client.register_script(shebang + END_IDLE_ROUND)
 
 
 LISTED: Final = 8
@@ -181,6 +182,7 @@ class FeedStore:
         keeps_removed: whether the content of removed records is kept for a while.
         wants_dictionary: whether the next round is to replace a dictionary that holds values of records.
         deltas: what they have brought here; another process does not know of it.
+        state_digest: of the state as the round found it; empty: something was amiss, or was written since.
     """
 
     def __init__(  # noqa: D417 -- see below
@@ -213,6 +215,8 @@ class FeedStore:
         self.appended = 0
         self.keeps_removed = keeps_removed
         self.wants_dictionary = False
+        self.state_digest = b""
+        self._idle_start: IdleStart | None = None
         self._pause_back: FeedPause | None = None
         self._pause: FeedPause | None = None  # the last one that was found here
         self._polled_ms = 0  # when a round last began here since, by the server's clock
@@ -240,6 +244,7 @@ class FeedStore:
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`. What was lost is found again the next time.
         """
+        self.state_digest, self._idle_start = b"", None
         await self.memory.recall()
         before = self.lease.claimed
         if not before or self._asked != self.lease.asked:
@@ -257,6 +262,7 @@ class FeedStore:
             self.lease.lose()
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
         state, found = self._state(answer[0], now_ms=int(answer[2])), answer[1].decode()
+        self.state_digest = b"" if found else answer[3]
         if state.generation != self._generation:
             self._forget_codec()  # the dictionaries are gone with their state
             self._counts_fit = False
@@ -276,6 +282,61 @@ class FeedStore:
         self.memory.begun(state, found)
         self._polled_ms = state.now_ms
         return state
+
+    @property
+    def idle_start(self) -> IdleStart | None:
+        """Where the next delta starts if the round before has brought nothing new and the lease was kept since.
+
+        None also where this process has overheard that another one knows more of the feed, and where snapshots or a
+        dictionary are to be replaced at the beginning of a round.
+        """
+        start, known = self._idle_start, self.memory.known
+        if start is None or known is None or not self.lease.claimed or self._asked != self.lease.asked:
+            return None
+        if self.wants_dictionary or self._stored_forms in {"1", "1 2"}:
+            return None
+        return start if (known.generation, known.sequence) == (start.generation, start.sequence) else None
+
+    def forget_idle_start(self) -> None:
+        """Let the next round begin with a look at the store: an operator has changed something."""
+        self._idle_start = None
+
+    async def end_idle_round(self, start: IdleStart, commit: Commit) -> bool:
+        """Write the marks of a round that has brought nothing new, if the feed is as this process knows it.
+
+        Args:
+            start: of the round; its token is that for the next one.
+            commit: the marks.
+
+        Returns:
+            False: the feed may be another's, paused, ordered to be read, or may have lost something. Nothing was
+            written, and :meth:`open_round` says what it is.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`; the marks may or may not be written.
+        """
+        self.state_digest, self._idle_start = b"", None
+        keys = self.keys
+        names = [keys.lease, keys.state, keys.snapshots, keys.dictionaries, keys.qualifications]
+        names += [keys.events, keys.pause]
+        marks = chain.from_iterable((name, value or "") for name, value in commit.marks.items())
+        arguments: list[Argument] = [self.lease.token, self.lease.milliseconds, start.digest, *marks]
+        reach("commit.planned")
+        answer = list[bytes]()
+
+        async def send() -> bytes:
+            answer[:] = await self._scripts.end_idle(names, arguments)
+            return answer[0]
+
+        sent = until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
+        outcome = await span_of_commit(commit, counted(sent, self._clock))
+        reach("commit.sent")
+        if outcome == b"STALE":
+            return False
+        self._polled_ms = int(answer[2])
+        self._idle_start = msgspec.structs.replace(start, digest=answer[1])
+        reach("commit.done")
+        return True
 
     async def _take_forms(self, state: FeedState) -> None:
         """Decide on the form to write in: the second one if it stands in this feed, or all others read it."""
@@ -725,6 +786,7 @@ class FeedStore:
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
         names += [keys.qualifications, keys.dictionaries, keys.listings, keys.held_versions, keys.page_digests]
         reach("commit.planned")
+        self.state_digest = b""
         answer = until_answered(
             self._client, lambda: self._scripts.commit(names, arguments), within=self.lease.ttl, clock=self._clock
         )

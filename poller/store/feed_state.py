@@ -207,6 +207,30 @@ class FeedState(msgspec.Struct, frozen=True, gc=False):
     loss: Loss | None = None
 
 
+class IdleStart(msgspec.Struct, frozen=True, gc=False):
+    """Where the next delta starts, as long as the feed in the store is as this process knows it.
+
+    Attributes:
+        feed: the definition that this was decided by; it says nothing to another one.
+        digest: of the state in the store; see ``lua/state_digest.lua``.
+        generation: of the feed.
+        sequence: of its last event.
+        delta_token: that the delta starts from.
+        read_at: when the last full reading began.
+        recheck_at: see :attr:`FeedState.recheck_at`.
+        params: of the request for the delta, without the token.
+    """
+
+    feed: object
+    digest: bytes
+    generation: str
+    sequence: int
+    delta_token: str
+    read_at: datetime
+    recheck_at: datetime | None
+    params: tuple[tuple[str, str], ...]
+
+
 def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
     """The state from the hash as Redis answers it.
 

@@ -61,6 +61,8 @@ DROP: Final = lua("drop_quarantined")
 
 COMMIT: Final = lua("commit")
 
+END_IDLE_ROUND: Final = lua("end_idle_round")
+
 
 def in_any_case(shebang: str) -> str:
     """The first line of a script that a server runs although it is out of memory.

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -38,6 +39,7 @@ class Rounds:
     """The feeds of one source; logs rounds and releases in order, and holds each round until the test sets ``on``."""
 
     log: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     rested: list[str] = field(default_factory=list)
     ok: bool = True
     second_look: timedelta | None = None
@@ -63,7 +65,8 @@ class Rounds:
             self.say(f"{name} let go")
 
         lease = SimpleNamespace(key=FeedKeys.of("p", feed.id).lease, token="me/1")  # noqa: S106 -- of a test
-        store = SimpleNamespace(lease=lease, held=True, release=release)
+        forget = partial(self.forgotten.append, name)
+        store = SimpleNamespace(lease=lease, held=True, release=release, forget_idle_start=forget)
         api: Any = SimpleNamespace(share=lambda part: self.log.append(str(part)))
         return cast("PolledFeed", SimpleNamespace(feed=feed, store=store, api=api, timing=SELDOM, round=round_))
 
@@ -204,6 +207,15 @@ async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule
     rounds.on.set()
     one.poll_soon()
     await rounds.said("one begins", "one begins", "one ends")
+
+
+async def test_what_an_operator_wants_is_looked_for(rounds: Rounds, schedule: Schedule) -> None:
+    """After a command the next round asks the store how it starts: the feed may be paused."""
+    _, one = lots(rounds, schedule)
+    await one.broken_off()
+    assert rounds.forgotten == ["one"]
+    one.poll_soon()
+    assert rounds.forgotten == ["one", "one"]
 
 
 async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Schedule) -> None:

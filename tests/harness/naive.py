@@ -28,7 +28,7 @@ from poller.control.factories import client_of, feed_of, keys_of
 from poller.failpoints import arm, reach
 from poller.source.round import run_round
 from poller.store.feed import MissingRecords, PublishedVersion, named_qualifications
-from poller.store.feed_state import FeedState, state_of
+from poller.store.feed_state import FeedState, IdleStart, state_of
 from poller.store.snapshots import SnapshotCodec
 from tests.harness.waiting import unless
 
@@ -61,6 +61,11 @@ class NaiveStore:
         self._codec = SnapshotCodec(form=1)
         self.deltas = DeltaMemory(Clock())
         self.keeps_removed = False
+        self.state_digest = b""  # no round of it is idle
+        self.idle_start = None
+
+    async def end_idle_round(self, start: IdleStart, commit: Commit) -> bool:
+        raise NotImplementedError
 
     async def open_round(self) -> FeedState:
         found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.state))

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from poller.store.scripts import COMMIT, SHEBANG
+from poller.store.scripts import COMMIT, END_IDLE_ROUND, SHEBANG
 from poller.telemetry.metrics import AttemptSeries, CommitResult, ProcessMetrics
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
     from tests.simulation.store import Executed
 
-_COMMIT: Final = hashlib.sha1((SHEBANG + COMMIT).encode(), usedforsecurity=False).hexdigest().encode()
+_COMMITS: Final = frozenset(
+    hashlib.sha1((SHEBANG + script).encode(), usedforsecurity=False).hexdigest().encode()
+    for script in (COMMIT, END_IDLE_ROUND)
+)
 _ANSWERS: Final[Mapping[bytes, CommitResult]] = {
     b"OK": "written",
     b"ALREADY": "repeated",
@@ -99,10 +102,10 @@ class Counters:
     def executed(self, done: Executed) -> None:
         """The store has carried out a command. A commit names its process."""
         words = done.words
-        if len(words) < 3 or words[1] != _COMMIT or words[0].upper() != b"EVALSHA":
+        if len(words) < 3 or words[1] not in _COMMITS or words[0].upper() != b"EVALSHA":
             return
         name = words[3 + int(words[2])].decode().partition("/")[0].rpartition("-")[0]
-        result = _ANSWERS.get(done.answer.partition(b"\r\n")[2].removesuffix(b"\r\n"))
+        result = next((_ANSWERS[word] for word in done.answer.split(b"\r\n") if word in _ANSWERS), None)
         if result is not None and name in self._processes:
             process, sent = self._processes[name], [bytes(word) for word in words]
             process.commits[result] += 1

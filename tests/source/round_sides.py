@@ -23,7 +23,7 @@ from poller.source.feed import Feed, RoundResult
 from poller.source.paging import ListQuery, Params
 from poller.source.round import run_round
 from poller.store.feed import LISTED, MissingRecords, PackedCommit, PublishedVersion
-from poller.store.feed_state import FeedState, state_of
+from poller.store.feed_state import FeedState, IdleStart, state_of
 from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import SnapshotCodec
 
@@ -97,6 +97,9 @@ class MemoryStore:
         self.unreadable: StoreError | None = None
         self.now_ms = 1_000_000_000_000  # the server's clock; only the test moves it
         self.before_commit: Callable[[Commit], Any] | None = None
+        self.permits_idle = True
+        self.idle_start: IdleStart | None = None
+        self.idle_rounds = 0
 
     @property
     def state(self) -> FeedState:
@@ -111,9 +114,25 @@ class MemoryStore:
         self.fields.pop(name.encode(), None)
 
     async def open_round(self) -> FeedState | HeldElsewhere:
+        self.idle_start = None
         if self.unreachable:
             raise self.unreachable
         return self.held_elsewhere or self.state
+
+    @property
+    def state_digest(self) -> bytes:
+        return repr(sorted(self.fields.items())).encode() if self.permits_idle else b""
+
+    async def end_idle_round(self, start: IdleStart, commit: Commit) -> bool:
+        self.idle_start = None
+        if self.unreachable:
+            raise self.unreachable
+        if self.held_elsewhere or self.state_digest != start.digest:
+            return False
+        await self.commit(commit)
+        self.idle_start = msgspec.structs.replace(start, digest=self.state_digest)
+        self.idle_rounds += 1
+        return True
 
     async def known(self, record_keys: list[str]) -> Mapping[str, Snapshot]:
         if self.unreadable:

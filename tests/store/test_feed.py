@@ -813,12 +813,12 @@ async def test_what_an_earlier_version_has_not_counted_is_counted_once(opened: O
 # Spans of commits.
 
 
-async def test_a_commit_tells_what_it_writes_and_what_became_of_it(fake: Redis) -> None:
+async def test_a_commit_tells_what_it_writes_and_what_became_of_it(store_client: Redis) -> None:
     """Law: the span of a commit has its sizes and its result: written, repeated, stale or fenced.
 
     Records that an earlier version did not count are counted first, in a commit of their own.
     """
-    ours = opened_by(fake)("ours")
+    ours = opened_by(store_client)("ours")
     with recorded() as spans, tracing.root("round") as span:
         state = await begun(ours)
         commit = await write(ours, [unavailability(1), unavailability(2)], state)
@@ -826,7 +826,7 @@ async def test_a_commit_tells_what_it_writes_and_what_became_of_it(fake: Redis) 
         with pytest.raises(Stale):
             await write(ours, [unavailability(3)], state)
         await ours.release()
-        await begun(opened_by(fake)("theirs"))
+        await begun(opened_by(store_client)("theirs"))
         with pytest.raises(Fenced):
             await ours.commit(commit)
     said = [told(one) for one in spans.named("commit")]

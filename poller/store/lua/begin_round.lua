@@ -2,8 +2,8 @@
 -- KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events, pause, held versions.
 -- ARGV: nonce, ttl of the lease in ms, a fresh generation, the generations of this feed that the caller knows
 --   (the newest first, '' for none), the sequence it knows, and an id that no entry it knows of is after ('' for none).
--- Answers, where this process has the lease now, the state as a flat list, a word on what was found, and its clock in
---   ms; else the ms that the other's lease still has; and where the feed is paused, as text, what is kept of
+-- Answers, where this process has the lease now, the state as a flat list, a word on what was found, its clock in
+--   ms, and, where nothing was amiss, the digest of the state; else the ms that the other's lease still has; and where the feed is paused, as text, what is kept of
 --   that.
 -- The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream lacks the last
 --   event that was published, and else what was missing ('all'; or 'order', where an operator wants it): then
@@ -23,6 +23,7 @@
 -- include counts
 -- include entry_ids
 -- include lease_left
+-- include state_digest
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return left(KEYS[1], ARGV[2]) end
 local pause = redis.call('GET', KEYS[8])
@@ -66,7 +67,8 @@ if found == '' then
   end
   local is_known = string.find(' ' .. ARGV[4] .. ' ', ' ' .. have[1] .. ' ', 1, true)
   if is_known and (tonumber(have[2]) or 0) < tonumber(ARGV[5]) then lift_beyond_known() end
-  return {redis.call('HGETALL', KEYS[2]), found, now}
+  local state = redis.call('HGETALL', KEYS[2])
+  return {state, found, now, found == '' and digest_of(state) or nil}
 end
 local formers, sequence = ARGV[4], ARGV[5]
 if have[1] then formers = have[1] .. ' ' .. (have[7] or '') end
