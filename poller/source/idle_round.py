@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 An ordinary round asks the store twice: where it starts, and at its end with the marks. Where the round before has
 brought nothing new, this process knows what the first answer would be, for only the owner of the lease changes a feed,
-and operators by commands that it hears of. So the delta is requested at once, and the script that writes the marks
+and operators by commands that it hears of. So the delta is requested immediately, and the script that writes the marks
 checks, in the same step, that the feed is exactly as it is known: the lease, the whole of its state, what is stored,
 and the stream. If it is not, or the delta has records, or anything fails, an ordinary round follows. That uses the
 answer at hand if the feed is at the same event and token as when it was requested.
@@ -142,7 +142,7 @@ class IdleAttempt:
         if self._store.idle_start is not start:  # the lease was lost meanwhile, or an operator wants something
             self._at_hand.clear()
             return None
-        return None if page is None else await self._end(start, page)
+        return None if page is None else await self._commit_marks(start, page)
 
     async def from_state(self, state: FeedState) -> RoundResult | None:
         """The round, from the state that the store has just given; None: an ordinary one has to follow."""
@@ -150,7 +150,7 @@ class IdleAttempt:
             return None
         start = idle_start(self._feed, state, self._store.state_digest, self.began_at)
         page = None if start is None else await self._page(start)
-        return None if start is None or page is None else await self._end(start, page)
+        return None if start is None or page is None else await self._commit_marks(start, page)
 
     def has_answer(self, state: FeedState) -> bool:
         """Whether an ordinary round from this state has its first answer at hand; :meth:`get` gives it."""
@@ -196,7 +196,7 @@ class IdleAttempt:
             return None
         return page if not page.records and page.page_token is None else None
 
-    async def _end(self, start: IdleStart, page: Page) -> RoundResult | None:
+    async def _commit_marks(self, start: IdleStart, page: Page) -> RoundResult | None:
         reach("round.read")
         token = page.delta_token or start.delta_token
         result = RoundResult(

@@ -127,7 +127,7 @@ class RoundStore(Protocol):
 
     @property
     def state_digest(self) -> bytes:
-        """The digest of the state as the round found it; empty: something was amiss, or was written since."""
+        """The digest of the state as the round found it; empty: something was wrong, or was written since."""
         ...
 
     @property

@@ -182,7 +182,7 @@ class FeedStore:
         keeps_removed: whether the content of removed records is kept for a while.
         wants_dictionary: whether the next round is to replace a dictionary that holds values of records.
         deltas: what they have brought here; another process does not know of it.
-        state_digest: of the state as the round found it; empty: something was amiss, or was written since.
+        state_digest: of the state as the round found it; empty: something was wrong, or was written since.
     """
 
     def __init__(  # noqa: D417 -- see below

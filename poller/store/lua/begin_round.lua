@@ -3,7 +3,7 @@
 -- ARGV: nonce, ttl of the lease in ms, a fresh generation, the generations of this feed that the caller knows
 --   (the newest first, '' for none), the sequence it knows, and an id that no entry it knows of is after ('' for none).
 -- Answers, where this process has the lease now, the state as a flat list, a word on what was found, its clock in
---   ms, and, where nothing was amiss, the digest of the state; else the ms that the other's lease still has; and where the feed is paused, as text, what is kept of
+--   ms, and, where nothing was wrong, the digest of the state; else the ms that the other's lease still has; and where the feed is paused, as text, what is kept of
 --   that.
 -- The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream lacks the last
 --   event that was published, and else what was missing ('all'; or 'order', where an operator wants it): then
