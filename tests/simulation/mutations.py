@@ -102,6 +102,12 @@ MUTATIONS: Final = (
         ("freeze", "slow", "busy"),
     ),
     Mutation(
+        "idle-unfenced",
+        "a round without news ends under a lease that another process has",
+        {"store/lua/end_idle_round.lua": (("redis.call('GET', KEYS[1]) ~= ARGV[1] or ", ""),)},
+        ("freeze", "slow", "busy"),
+    ),
+    Mutation(
         "lease-of-others-renewed",
         "a lease is renewed and released although another process has it",
         {"store/lua/renew_lease.lua": ((_FENCED.format("0"), ""),)},
