@@ -16,7 +16,8 @@ to time what others have left.
 - Nothing of a batch is handed out after the lease may have expired by this process's clock, which is before it expires
   at the server.
 - Exclusive: entries are handed out and acknowledged in the order of the stream, so per record no revision falls.
-- Each event that is missing in the sequence is reported once it is known to be missing, before the next event.
+- Each event that is missing in the sequence is reported once it is known to be missing, before the next event. So
+  nothing is acknowledged while a question is on its way to which the answer is what is not acknowledged.
 - A page of a bootstrap is handed out directly after the last entry that it contains. It is fetched by a task of its
   own, one at a time, which is over when the reader is closed. A lost lease cancels it, but not the caller: that stands
   by.
@@ -420,15 +421,16 @@ class ExclusiveReader(FeedReader):
             return False
         before = clock()
         start = "" if self.pages is not None else self.settings.start
-        found = await self.store.acquire(start=start, known=self._place)
-        if isinstance(found, LeaseHolder):
-            self._stand_by(found)
-            return False
-        if not found.was_held:
-            self._forget_others()
-        found = await self._restarted(found)
-        self.due, self._held_until = 0.0, before + self.settings.lease.total_seconds()
-        self._enter(found)
+        async with self._lock:
+            found = await self.store.acquire(start=start, known=self._place)
+            if isinstance(found, LeaseHolder):
+                self._stand_by(found)
+                return False
+            if not found.was_held:
+                self._forget_others()
+            found = await self._restarted(found)
+            self.due, self._held_until = 0.0, before + self.settings.lease.total_seconds()
+            self._enter(found)
         if not found.exists and not await self._create_group():
             return False
         self._go_on(Phase.CLAIMING)
@@ -484,11 +486,12 @@ class ExclusiveReader(FeedReader):
         return True
 
     async def _claim(self) -> bool:
-        found = await self.store.claim(begin=self._cursor, idle=timedelta(), most=self._room())
-        if found.gone:
-            await self.store.acknowledge(found.gone)
-        self._measure(found.entries)
-        items = await self._admitted(found.entries, found.gone)
+        async with self._lock:
+            found = await self.store.claim(begin=self._cursor, idle=timedelta(), most=self._room())
+            if found.gone:
+                await self.store.acknowledge(found.gone)
+            self._measure(found.entries)
+            items = await self._admitted(found.entries, found.gone)
         self._cursor = found.following
         self.batch.extend(items)
         self._go_on(Phase.READING if self._cursor == _FIRST else Phase.CLAIMING)
@@ -706,8 +709,11 @@ class ExclusiveReader(FeedReader):
         entries = [one for one in done if one.entry]
         if entries:
             place = entries[-1].entry
-            await self.store.acknowledge([one.entry for one in entries], place=place, sequence=entries[-1].sequence)
+            sequence = entries[-1].sequence
+            await self.store.acknowledge([one.entry for one in entries], place=place, sequence=sequence)
             self._place = place
+            if self._sequence is not None and sequence is not None:  # what comes is what is not acknowledged
+                self._sequence = max(self._sequence, sequence)
         turn = max((at for at, one in enumerate(done) if one.turns_to is not None), default=-1)
         if turn >= 0:
             await self._store_turn(cast("Turn", done[turn].turns_to))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 
 from poller.client import Consumer
-from poller.client.feed_reader import ExclusiveReader, FeedReader, Phase, ReaderSettings, SharedReader
-from poller.client.group_store import ClaimedEntries, GroupStore, NewEntries
+from poller.client.feed_reader import ExclusiveReader, FeedReader, HandedEvent, Phase, ReaderSettings, SharedReader
+from poller.client.group_store import ClaimedEntries, GroupState, GroupStore, LeaseHolder, NewEntries
 from poller.redis.client import commands
 from tests.client.published import FEED, STATE, STREAM, event_of, number_of, publish
 from tests.client.test_bootstrap_resets import RestoredServer
 from tests.client.test_consumer import pending, read, waiting
-from tests.harness.waiting import until, within
+from tests.harness.waiting import turns, until, within
 from tests.harness.wire import wired
 from tests.servers import free_port, running
 from tests.stores import Stores, looking
@@ -254,6 +254,64 @@ async def test_a_reader_that_waits_for_an_answer_has_no_place(
             reader.hand_out()
     assert len(group.phases) > 2
     assert set(group.phases) == {Phase.STANDBY}
+
+
+class _Slow(GroupStore):
+    """A group of which some questions wait: ``claim`` is sent late, the answers to the others are late."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.slow: frozenset[str] = frozenset()
+        self.waits, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def acquire(self, *, start: str, known: str) -> GroupState | LeaseHolder:
+        found = await super().acquire(start=start, known=known)
+        await self._wait("acquire")
+        return found
+
+    async def claim(self, *, begin: str, idle: timedelta, most: int) -> ClaimedEntries:
+        await self._wait("claim")
+        return await super().claim(begin=begin, idle=idle, most=most)
+
+    async def acknowledge(self, entries: Iterable[str], *, place: str = "", sequence: int | None = None) -> None:
+        await super().acknowledge(entries, place=place, sequence=sequence)
+        await self._wait("acknowledge")
+
+    async def _wait(self, where: str) -> None:
+        if where in self.slow:
+            self.waits.set()
+            await self.go_on.wait()
+            self.go_on.clear()
+
+
+@pytest.mark.parametrize("slow", [("acquire",), ("claim",), ("acquire", "acknowledge")], ids=" and ".join)
+async def test_what_is_acknowledged_while_the_rest_is_asked_for_is_not_missing(
+    server: str, store: Any, slow: tuple[str, ...]
+) -> None:
+    """An acknowledgement that waits for others may be sent while a reader finds out where it is: no gap comes of it."""
+    publish(store, 1, 2, 3)
+    settings = ReaderSettings(lease=timedelta(minutes=1), batch=9, most_unsettled=9, start="0-0")
+    async with commands(server) as client:
+        group = _Slow(client, prefix="poller", feed=FEED, group="g", name="a", token="t", lease=settings.lease)  # noqa: S106 -- of a test
+        reader = ExclusiveReader(FEED, group, settings)
+        await reader.fill()
+        reader.finish(reader.hand_out())
+        await reader.settle()
+        reader.finish(reader.hand_out())  # which is not acknowledged yet
+        reader.doubt()
+        group.slow = frozenset(slow)
+        asking = asyncio.create_task(reader.fill())
+        await within(group.waits.wait())
+        settling = asyncio.create_task(reader.settle())
+        for _ in slow:
+            for _ in range(20):  # enough for what does not wait
+                await turns(5)
+                store.ping()
+            group.go_on.set()
+        await within(asking)
+        assert await within(settling)
+        assert [number_of(cast("HandedEvent", one).event) for one in reader.batch] == [3]
+    assert pending(store) == 1
 
 
 async def test_a_refusal_is_raised(tmp_path: Path) -> None:
