@@ -167,6 +167,20 @@ def test_a_module_that_was_absent_can_be_imported_afterwards() -> None:
     assert "rich" in found
 
 
+def test_the_http_library_loads_no_authorities() -> None:
+    """Law: aiohttp's own contexts, which nothing uses, trust no server, and the environment is as it was."""
+    found = _imported(
+        "import os\n"
+        "os.environ['SSL_CERT_DIR'] = '/mine'\n"
+        "os.environ.pop('SSL_CERT_FILE', None)\n"
+        "import poller.app, aiohttp.connector as connector\n"
+        "assert not connector._SSL_CONTEXT_VERIFIED.get_ca_certs()\n"
+        "assert connector._SSL_CONTEXT_VERIFIED.cert_store_stats()['x509'] == 0\n"
+        "assert os.environ['SSL_CERT_DIR'] == '/mine' and 'SSL_CERT_FILE' not in os.environ\n"
+    )
+    assert "aiohttp" in found
+
+
 def test_authorities_are_loaded_for_tls_alone() -> None:
     """Law: a source without TLS needs none, and one with TLS loads them at its first request, not at the start."""
     found = _imported(

@@ -24,19 +24,39 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, Final, cast
 
-import aiohttp
 import httpx
 import msgspec
 import structlog
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http_exceptions import HttpProcessingError
-from httpx_aiohttp import AiohttpTransport
 
 from poller import __version__
 from poller.errors import ConfigurationError, SourceNonsense
 from poller.http.ssrf import Lookup, system_lookup
 from poller.text import hidden, shown_path
+
+
+@contextmanager
+def _no_authorities() -> Iterator[None]:
+    """Keep OpenSSL from loading the system's certificate authorities."""
+    before = {name: os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")}
+    os.environ.update(dict.fromkeys(before, os.devnull))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+# When it is imported, aiohttp makes two contexts with all authorities: a tenth of a start, and two megabytes. Here each
+# connection has a context of its own, see `tls_of`; aiohttp's trust no server.
+with _no_authorities():
+    import aiohttp
+    from aiohttp.abc import AbstractResolver, ResolveResult
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.http_exceptions import HttpProcessingError
+    from httpx_aiohttp import AiohttpTransport
 
 _NOT_PEM = "expected PEM: certificates, and for a client its key too"
 _MISMATCH = "the key is not that of the certificate"
@@ -189,6 +209,11 @@ def _no_passphrase() -> str:
     raise ValueError(_ENCRYPTED)
 
 
+def shared_tls(*, uses_tls: bool) -> ssl.SSLContext:
+    """The TLS context without certificate files; one without authorities where there is no TLS. Do not change it."""
+    return _system_tls() if uses_tls else _no_tls()
+
+
 @cache
 def _system_tls() -> ssl.SSLContext:
     """The system's authorities, shared: loading them takes 20 ms and almost a megabyte."""
@@ -277,7 +302,7 @@ class SharedConnections:
         """The transport through this proxy, or without one. It is not closed by its users."""
         found = self._transports.get((proxy, uses_tls))
         if found is None:
-            tls = _system_tls() if uses_tls else _no_tls()
+            tls = shared_tls(uses_tls=uses_tls)
             found = self._transports[proxy, uses_tls] = transport_of(tls, proxy=proxy, connections=0)
         return found
 

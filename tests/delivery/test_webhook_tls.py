@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ import trustme
 import uvloop
 
 from poller.delivery.sinks.base import Failure
-from poller.http.transport import CertificateFiles, Transport
+from poller.http.transport import CertificateFiles, Transport, _system_tls
 from tests.delivery.sinks import TYPE, loopback, posted, sink_of
 from tests.receiver import PATIENCE, Raw, receiving
 
@@ -90,10 +91,24 @@ async def test_a_certificate_file_that_changes_counts_from_the_next_request_on(
         assert (await sink.post((TYPE,), b"{}")).is_delivered
 
 
+@pytest.fixture
+def systems(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The system's authorities are this one."""
+    file = tmp_path / "authorities.pem"
+    authority.cert_pem.write_to_path(file)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    _system_tls.cache_clear()
+    yield
+    _system_tls.cache_clear()
+
+
+@pytest.mark.usefixtures("systems")
 async def test_by_default_the_systems_authorities_are_trusted_and_no_other(authority: trustme.CA) -> None:
     """By default only the system's certificate authorities are trusted."""
-    async with receiving(tls=presenting(authority.issue_cert("127.0.0.1"))) as receiver:
-        assert (await posted(receiver.url)).failure is Failure.TLS
+    for issuer, accepted in ((authority, True), (trustme.CA(), False)):
+        async with receiving(tls=presenting(issuer.issue_cert("127.0.0.1"))) as receiver:
+            outcome = await posted(receiver.url)
+            assert (outcome.is_delivered, outcome.failure is Failure.TLS) == (accepted, not accepted)
 
 
 async def test_old_tls_is_not_spoken(authority: trustme.CA, trusting: ssl.SSLContext) -> None:

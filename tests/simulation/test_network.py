@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from poller.delivery.sinks.connection import GuardedResolver, SinkConnector
 from poller.http.ssrf import AddressPolicy
-from poller.http.transport import Transport, http_client
+from poller.http.transport import Transport, http_client, shared_tls
 from poller.lifecycle import abandon
 from tests.receiver import RESET, Flood, Receiver, Reply, receiving
 from tests.simulation.asgi import serve
@@ -562,7 +562,9 @@ async def _sink(loop: SimulatedLoop) -> AsyncIterator[tuple[Receiver, aiohttp.Cl
 
     async def session() -> aiohttp.ClientSession:
         resolver = GuardedResolver(AddressPolicy(private=True))
-        return aiohttp.ClientSession(connector=SinkConnector(limit=4, tls=None, resolver=resolver))
+        return aiohttp.ClientSession(
+            connector=SinkConnector(limit=4, tls=shared_tls(uses_tls=False), resolver=resolver)
+        )
 
     posting = await client.start(session())
     try:

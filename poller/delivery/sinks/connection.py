@@ -203,8 +203,8 @@ class SinkProtocol(OneAnswerProtocol):
 class SinkConnector(OneAnswerConnector):
     """Makes connections with :class:`SinkProtocol`."""
 
-    def __init__(self, *, limit: int, tls: ssl.SSLContext | None, resolver: GuardedResolver) -> None:
-        super().__init__(protocol=SinkProtocol, limit=limit, ssl=tls or True, resolver=resolver, ttl_dns_cache=60)
+    def __init__(self, *, limit: int, tls: ssl.SSLContext, resolver: GuardedResolver) -> None:
+        super().__init__(protocol=SinkProtocol, limit=limit, ssl=tls, resolver=resolver, ttl_dns_cache=60)
 
     async def _create_connection(self, *args: Any, **options: Any) -> ResponseHandler:
         """A new connection, if the request may still be sent. aiohttp has no public interface for this."""

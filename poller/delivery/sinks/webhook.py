@@ -81,7 +81,7 @@ from poller.delivery.sinks.connection import (
 )
 from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable
 from poller.http.ssrf import AddressPolicy, Lookup, forbidden
-from poller.http.transport import CertificateFiles
+from poller.http.transport import CertificateFiles, shared_tls
 from poller.lifecycle import TimeLimit
 from poller.limits import pause_requested
 from poller.telemetry import tracing
@@ -337,7 +337,8 @@ class WebhookSink(Sink):
     def _opened(self) -> SinkClient:
         if self._closed:
             raise RuntimeError("the sink is closed")
-        connector = SinkConnector(limit=self._concurrency, tls=self._tls, resolver=self._guard)
+        tls = self._tls or shared_tls(uses_tls=self._url.scheme == "https")
+        connector = SinkConnector(limit=self._concurrency, tls=tls, resolver=self._guard)
         return SinkClient(self._url, connector, _FIXED)
 
     def _too_late(self, exchange: Exchange) -> tuple[Failure, str]:
