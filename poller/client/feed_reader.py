@@ -343,6 +343,7 @@ class ExclusiveReader(FeedReader):
     _place: str = ""
     _cursor: str = _FIRST
     _sequence: int | None = None
+    _handled: int | None = None
     _bootstrap: bool = False
     _link: str = ""
     _generation: str = ""
@@ -352,6 +353,7 @@ class ExclusiveReader(FeedReader):
     _fetching: asyncio.Task[SnapshotPage] | None = None
     _fetched_link: str = ""
     _later: list[HandedEvent | Gap] = field(default_factory=list)
+    _holder: str = ""
     _reported: str = ""
     _reported_to: int | None = None
 
@@ -370,6 +372,8 @@ class ExclusiveReader(FeedReader):
     def finish(self, handed: HandedEvent) -> None:
         """Note that an event was handled, the latest one of its record."""
         super().finish(handed)
+        if handed.entry and handed.sequence is not None:
+            self._handled = handed.sequence
         if handed.tenure == self.tenure:
             _remember(self._latest, _record_of(handed), handed.event.get_id())
 
@@ -431,6 +435,9 @@ class ExclusiveReader(FeedReader):
             found = await self._restarted(found)
             self.due, self._held_until = 0.0, before + self.settings.lease.total_seconds()
             self._enter(found)
+            if self._holder:
+                _log.info("%s: this member reads now", self.feed)
+                self._holder = ""
         if not found.exists and not await self._create_group():
             return False
         self._go_on(Phase.CLAIMING)
@@ -454,19 +461,21 @@ class ExclusiveReader(FeedReader):
     def _stand_by(self, holder: LeaseHolder) -> None:
         if self._held_until:
             self.lose()
-        if self._reported != holder.name:
+        if self._holder != holder.name:
             if holder.name == self.store.member:
                 _log.info(
                     "%s: an earlier %s has the lease; this one stands by until it expires", self.feed, holder.name
                 )
             else:
                 _log.info("%s: %s reads; this member stands by", self.feed, holder.name)
-            self._reported = holder.name
+            self._holder = holder.name
         wait = min(_STANDBY_SECONDS, self.settings.lease.total_seconds() / 3, holder.left.total_seconds() + 0.01)
         self.due = clock() + wait * random.uniform(0.5, 1)  # noqa: S311 -- so that members do not ask in step
 
     def _enter(self, state: GroupState) -> None:
-        self._known, self._sequence, self._cursor = state.read, state.sequence, _FIRST
+        self._known, self._cursor = state.read, _FIRST
+        # What the store knew of it may be lost, with events that nobody has read: this process knows it still.
+        self._sequence = self._handled if state.sequence is None else state.sequence
         self._page, self._later = None, []
         self._bootstrap = self.pages is not None and state.bootstrap != "done"
         self._link, self._generation, self._run_id = state.page, state.generation, state.run_id

@@ -193,8 +193,10 @@ async def test_one_member_reads_and_others_stand_by(
             assert not other.done()
             assert said in caplog.text
             assert await read(first, 1) == [3]
+            assert "this member reads now" not in caplog.text
             await first.__aexit__()
             assert number_of(await within(other)) == 3
+            assert caplog.text.count("this member reads now") == 1
             await first.__aenter__()
 
 

@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 
-from poller.client import Consumer
+from poller.client import Consumer, Gap
 from poller.client.feed_reader import ExclusiveReader, FeedReader, HandedEvent, Phase, ReaderSettings, SharedReader
 from poller.client.group_store import ClaimedEntries, GroupState, GroupStore, LeaseHolder, NewEntries
 from poller.redis.client import commands
@@ -71,6 +71,19 @@ async def test_an_emptied_store_is_read_from_its_beginning(server: str, store: A
         store.delete(STREAM)
         store.xadd(STREAM, {"data": event_of(1, event_id="third")}, id="3-1")
         assert (await within(anext(consumer))).get_id() == "third"
+
+
+async def test_what_an_emptied_store_has_lost_is_reported(server: str, store: Any) -> None:
+    """Events that nobody has read, and that the store has lost with the group, are a gap for who knows the last one."""
+    publish(store, 1, 2, 3)
+    async with Consumer(server, FEED, "g", "a", block=SHORT) as consumer:
+        assert await read(consumer, 3) == [1, 2, 3]
+        store.flushall()
+        publish(store, 6, 7)
+        with pytest.raises(Gap, match="2 events after sequence 3 were") as lost:
+            await within(anext(consumer))
+        assert (lost.value.after, lost.value.before) == (3, 6)
+        assert await read(consumer, 2) == [6, 7]
 
 
 @MODES
