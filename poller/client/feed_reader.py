@@ -474,7 +474,7 @@ class ExclusiveReader(FeedReader):
 
     def _enter(self, state: GroupState) -> None:
         self._known, self._cursor = state.read, _FIRST
-        # What the store knew of it may be lost, with events that nobody has read: this process knows it still.
+        # The store may have lost this together with events that were not read; this process still knows it.
         self._sequence = self._handled if state.sequence is None else state.sequence
         self._page, self._later = None, []
         self._bootstrap = self.pages is not None and state.bootstrap != "done"

@@ -74,7 +74,7 @@ async def test_an_emptied_store_is_read_from_its_beginning(server: str, store: A
 
 
 async def test_what_an_emptied_store_has_lost_is_reported(server: str, store: Any) -> None:
-    """Events that nobody has read, and that the store has lost with the group, are a gap for who knows the last one."""
+    """Events that were not read, and that the store has lost with the group, are a gap after the last known one."""
     publish(store, 1, 2, 3)
     async with Consumer(server, FEED, "g", "a", block=SHORT) as consumer:
         assert await read(consumer, 3) == [1, 2, 3]
