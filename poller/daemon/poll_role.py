@@ -151,6 +151,7 @@ class FeedLease:
         self._trigger = _FIRST
         self._round_now: asyncio.Task[RoundResult] | None = None
         self._again = False
+        self._was_ordered = False  # an operator's command came since the last round began
         self._awaited: list[asyncio.Future[RoundResult]] = []
         self._refused = "", -math.inf
 
@@ -214,7 +215,7 @@ class FeedLease:
 
     async def broken_off(self) -> bool:
         """End the round that is under way in order. False: there is none."""
-        self._polled.store.forget_idle_start()
+        self._was_ordered = True
         under_way = self._round_now
         if under_way is None:
             return False
@@ -223,7 +224,7 @@ class FeedLease:
 
     def poll_soon(self) -> None:
         """Start a round after this moment, as soon as possible."""
-        self._polled.store.forget_idle_start()
+        self._was_ordered = True
         self._again = self.busy
         if not self.busy:
             self._trigger = _ASKED
@@ -263,6 +264,9 @@ class FeedLease:
     async def _unless_broken_off(self) -> RoundResult | None:
         due = partial(self._schedule.next_round, self.name)
         began = partial(self._after.began, self.name)
+        if self._was_ordered:
+            self._was_ordered = False
+            self._polled.store.forget_idle_start()
         self._round_now = asyncio.create_task(self._polled.round(due=due, began=began), name=f"round of {self.name}")
         try:
             return await self._round_now

@@ -212,9 +212,16 @@ async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule
 async def test_what_an_operator_wants_is_looked_for(rounds: Rounds, schedule: Schedule) -> None:
     """After a command the next round asks the store how it starts: the feed may be paused."""
     _, one = lots(rounds, schedule)
+    rounds.on.set()
+    one.start()
+    await rounds.said("one begins", "one ends")
+    assert not rounds.forgotten
     await one.broken_off()
+    one.poll_soon()
+    await rounds.said("one begins", "one ends", "one begins", "one ends")
     assert rounds.forgotten == ["one"]
     one.poll_soon()
+    await rounds.said(*["one begins", "one ends"] * 3)
     assert rounds.forgotten == ["one", "one"]
 
 

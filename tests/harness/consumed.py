@@ -57,18 +57,25 @@ class ConsumerGroup(Ledger):
         return found + self.remarks(GROUP, streams, in_order=not after_loss)
 
     def fallen(self) -> list[Handled]:
-        """What was handled after a later revision of its record."""
-        highest, found = dict[str, int](), []
-        for line in self.handled(GROUP):
-            if line.revision < highest.get(line.subject, 0):
-                found.append(line)
-            highest[line.subject] = max(highest.get(line.subject, 0), line.revision)
-        return found
+        """What was handled after a later revision of its record, but for what is late."""
+        return [line for line, highest in self._with_highest() if line.revision < highest and not line.late]
 
     def state(self) -> dict[str, tuple[int, bytes]]:
         """Revision and content of each record, as the events say; without those that are removed."""
-        last = {line.subject: line for line in self.handled(GROUP)}
+        last = {line.subject: line for line, highest in self._with_highest() if line.revision >= highest}
         return {one: (line.revision, bytes(line.record)) for one, line in last.items() if bytes(line.record) != b"null"}
+
+    def _with_highest(self) -> Iterator[tuple[Handled, int]]:
+        """Each line, and the highest revision of its record before it.
+
+        No lease ends a body that is running. A member that was stopped with an event at hand handles that although
+        others have read on: the same entry, so the ledger has it already, or a record of a page that is older than
+        theirs. Programs keep the higher revision then.
+        """
+        highest = dict[str, int]()
+        for line in self.handled(GROUP):
+            yield line, highest.get(line.subject, 0)
+            highest[line.subject] = max(highest.get(line.subject, 0), line.revision)
 
 
 @contextmanager
@@ -128,29 +135,30 @@ class _Member:
                     batch=20,
                 ) as consumer:
                     async for event in consumer:
-                        await self._suffer()
-                        self._handle(event)
+                        is_late = await self._suffer()
+                        self._handle(event, is_late=is_late)
             except _Trouble:
                 pass
 
-    async def _suffer(self) -> None:
+    async def _suffer(self) -> bool:
+        """Now and then, end or raise; True: this process was stopped for longer than a lease."""
         drawn, share = self._rng.random(), self._given.trouble
         if drawn >= 3 * share:
-            return
+            return False
         await asyncio.sleep(_BEFORE_TROUBLE)
         if drawn < share:
             os.kill(os.getpid(), signal.SIGKILL)
         if drawn < 2 * share:
             os.kill(os.getpid(), signal.SIGSTOP)  # until the parent lets it go on
-        else:
-            raise _Trouble
+            return True
+        raise _Trouble
 
-    def _handle(self, event: CloudEvent) -> None:
+    def _handle(self, event: CloudEvent, *, is_late: bool) -> None:
         data = event.get_data()
         assert isinstance(data, dict)
         record = msgspec.Raw(msgspec.json.encode(data.get("record")))
         subject = (event.get_subject() or "").lower()
-        self._append(Handled(GROUP, event.get_id(), subject, data["revision"], record))
+        self._append(Handled(GROUP, event.get_id(), subject, data["revision"], record, is_late))
 
     def _note_gap(self, gap: Gap) -> None:
         self._append(Handled(_GAP, str(gap), str(gap)))

@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 
 
 class Handled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the ledger: the path of the sink or the name of the group, and the event that was handled."""
+    """A line of the ledger: the path of the sink or the name of the group, and the event that was handled.
+
+    Attributes:
+        late: whether the member had been stopped for longer than its lease with this event at hand.
+    """
 
     sink: str
     id: str
     subject: str
     revision: int = 0
     record: msgspec.Raw = msgspec.Raw(b"null")
+    late: bool = False
 
 
 class Ledger:
@@ -46,7 +51,8 @@ class Ledger:
 
     def handled(self, sink: str) -> list[Handled]:
         """What was handled at a sink, in order."""
-        lines = [msgspec.json.decode(line, type=Handled) for line in self._ledger.read_bytes().splitlines()]
+        whole, _, _ = self._ledger.read_bytes().rpartition(b"\n")  # the last line may just be written
+        lines = [msgspec.json.decode(line, type=Handled) for line in whole.splitlines()]
         return [line for line in lines if line.sink == sink]
 
     def missing(
