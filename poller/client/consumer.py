@@ -207,6 +207,10 @@ class Consumer:
             except (RedisError, OSError) as error:
                 await self._away(error)
                 continue
+            except TypeError:  # what asyncio raises for a connection that is closed while it is made
+                if self._keeping is not None:
+                    raise
+                continue
             if event is not None:
                 self._pause = 0.0
                 return event
