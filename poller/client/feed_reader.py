@@ -17,7 +17,7 @@ to time what others have left.
   at the server.
 - Exclusive: entries are handed out and acknowledged in the order of the stream, so per record no revision falls.
 - Each event that is missing in the sequence is reported once it is known to be missing, before the next event. So
-  nothing is acknowledged while a question is on its way to which the answer is what is not acknowledged.
+  nothing is acknowledged while the reader asks the store what is not acknowledged.
 - A page of a bootstrap is handed out directly after the last entry that it contains. It is fetched by a task of its
   own, one at a time, which is over when the reader is closed. A lost lease cancels it, but not the caller: that stands
   by.
