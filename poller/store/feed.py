@@ -37,13 +37,23 @@ from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store import snapshots as held_versions
 from poller.store.commands import FeedPause, pause_of
-from poller.store.feed_state import FORMS, TOMBSTONES, FeedState, Forms, IdleStart, marked, state_of
+from poller.store.feed_state import (
+    FORMS,
+    TOMBSTONES,
+    FeedState,
+    Forms,
+    IdleStart,
+    has_former,
+    later_forms,
+    marked,
+    state_of,
+    written_form,
+)
 from poller.store.keys import FeedKeys
 from poller.store.lease import RELEASE_SECONDS, HeldElsewhere, Lease, LeaseScripts
 from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, END_IDLE_ROUND, lua
 from poller.store.snapshots import (
-    FORM,
     SAMPLES,
     UNPACKED,
     PackedSnapshots,
@@ -293,7 +303,7 @@ class FeedStore:
         start, known = self._idle_start, self.memory.known
         if start is None or known is None or not self.lease.claimed or self._asked != self.lease.asked:
             return None
-        if self.wants_dictionary or self._stored_forms in {"1", "1 2"}:
+        if self.wants_dictionary or self._stored_forms != self._forms or self._stored_forms in {"1", "1 2"}:
             return None
         return start if (known.generation, known.sequence) == (start.generation, start.sequence) else None
 
@@ -339,10 +349,11 @@ class FeedStore:
         return True
 
     async def _take_forms(self, state: FeedState) -> None:
-        """Decide on the form to write in: the second one if it stands in this feed, or all others read it."""
+        """Decide on the form to write in: the one that stands in this feed, or a later one if all others read it."""
         forms = self._stored_forms = state.forms
-        if forms == "1" and await self._may_convert():
-            forms = "2" if state.kept_records == 0 else "1 2"
+        later = later_forms(forms, is_empty=state.kept_records == 0)
+        if later != forms and await self._may_convert():
+            forms = later
         if forms != self._forms:
             self._forms = forms
             self._forget_codec()
@@ -396,9 +407,9 @@ class FeedStore:
         self._forms = self._stored_forms = forms
 
     async def _replace_dictionary(self, state: FeedState) -> None:
-        """Add a dictionary of the records' structure after one that holds values of theirs."""
+        """Add a dictionary after one that holds values of records, or no layouts."""
         codec = await self._loaded()
-        if not codec.is_structural:
+        if not codec.is_current:
             sample = await self._sample()
             commit = Commit(state.generation, state.sequence)
             await self._write(commit, None, codec, codec.successor(sample))
@@ -507,7 +518,7 @@ class FeedStore:
         if self._forms == "1":
             return await self._read(record_keys, record_keys)
         found = await self._read(record_keys, names_of(record_keys))
-        if self._forms != "2" and len(found) < len(record_keys):
+        if has_former(self._forms) and len(found) < len(record_keys):
             former = {key: name for key in record_keys if key not in found and (name := former_name(key))}
             found |= await self._read(list(former), list(former.values()))
         return found
@@ -804,8 +815,8 @@ class FeedStore:
             with translated(self._client):
                 kept = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.dictionaries))
             try:
-                form = 1 if self._forms == "1" else FORM
-                codec = SnapshotCodec({int(number): dictionary for number, dictionary in kept.items()}, form=form)
+                numbered = {int(number): dictionary for number, dictionary in kept.items()}
+                codec = SnapshotCodec(numbered, form=written_form(self._forms))
             except ValueError as error:
                 raise StoreError(f"{self.keys.dictionaries} holds what this version cannot read: {error}") from None
             if commits != self._commits:  # what was read may be from before the end of a commit
@@ -994,7 +1005,7 @@ def commit_arguments(
         stored_forms: of those before.
     """
     keys = list(commit.snapshots)
-    may_be_former = forms != "1" and stored_forms != "2"
+    may_be_former = forms != "1" and has_former(stored_forms)
     names: Sequence[str | bytes] = keys if forms == "1" else names_of(keys)
     forms_mark: list[Argument] = [] if forms == stored_forms else [FORMS, forms]
     sections: list[list[Argument]] = [

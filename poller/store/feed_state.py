@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -69,11 +69,29 @@ UPKEEP_AT: Final = "upkeep_at"
 FORMS: Final = b"\xffforms"
 """The forms of the feed's snapshots. Its name is no text, so that earlier versions, which know one form, refuse it."""
 
-Forms = Literal["1", "1 2", "2 after 1", "2"]
-"""See :mod:`poller.store.snapshots`. In the first three, records may stand in the first form."""
+Forms = Literal["1", "1 2", "2 after 1", "2", "3 after 1", "3"]
+"""See :mod:`poller.store.snapshots`. Where the first form is named, records may stand in it."""
 
 
-_FORMS: Final = frozenset(get_args(Forms))
+_WRITTEN: Final[Mapping[str, int]] = {"1": 1, "1 2": 2, "2 after 1": 2, "2": 2, "3 after 1": 3, "3": 3}
+_LATEST: Final[Mapping[Forms, Forms]] = {"2 after 1": "3 after 1", "2": "3"}
+
+
+def written_form(forms: str) -> int:
+    """The form in which snapshots are written where a feed has these."""
+    return _WRITTEN[forms]
+
+
+def has_former(forms: Forms) -> bool:
+    """Whether records may stand in the first form."""
+    return "1" in forms
+
+
+def later_forms(forms: Forms, *, is_empty: bool) -> Forms:
+    """What a feed has once each process reads all forms; ``is_empty``: it has no snapshots."""
+    if forms == "1":
+        return "3" if is_empty else "1 2"
+    return _LATEST.get(forms, forms)
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -260,7 +278,7 @@ def marked(state: FeedState, marks: Mapping[str, str | None]) -> FeedState:
 
 def _forms(value: bytes) -> Forms:
     text = value.decode("utf-8", "replace")
-    if text not in _FORMS:
+    if text not in _WRITTEN:
         raise ValueError(f"snapshots of the forms {text!r}, which a later version has written")
     return cast("Forms", text)
 

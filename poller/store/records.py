@@ -10,7 +10,7 @@ later has greater entries. So a consumer that reads records and then the stream 
   one. It may come twice.
 - A scan begins again where its cursor has lost its meaning: with another process of the server, another generation,
   other forms of snapshots, or a store that went back.
-- While snapshots are converted to the second form, a scan raises :class:`~poller.errors.Converting`: records move to
+- While snapshots are converted from the first form, a scan raises :class:`~poller.errors.Converting`: records move to
   other fields then, and would be missed.
 - About :data:`PACKED_BYTES` are read at a time, and one record is unpacked at a time.
 - Nothing is written.
@@ -257,7 +257,7 @@ class RecordReader:
         formers = [name for key in record_keys if (name := former_name(key))]
         read = await self._read("", *map(name_of, record_keys), *formers)
         found: dict[str, StoredRecord] = {}
-        for name, stored in reversed(read.stored):  # the second form comes first, and counts
+        for name, stored in reversed(read.stored):  # later forms come first, and count
             key = key_of(name)
             found[key] = read.record(key, stored)
         return FoundRecords(found, read.as_of, read.generation)

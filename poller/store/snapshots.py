@@ -1,16 +1,16 @@
 """The stored form of snapshots, compressed because each record of the API has one.
 
-Records of one feed look alike, so a dictionary of their structure (zstd, 2 KiB) brings a record of 280 bytes to about
-100. It is trained on skeletons (:mod:`poller.store.skeletons`) and holds no value of a record. The dictionary is kept
-in Redis beside the snapshots and written in the same commit as the first snapshots that need it; snapshots written
-before it existed stay readable. Training is deterministic and done once for a feed, as soon as :data:`SAMPLES` records
-went by.
+Records of one feed look alike, so a snapshot leaves out what a dictionary of the feed says of all. The dictionary holds
+no value of a record: it has the layouts of the records, and for those without one a dictionary of zstd that is trained
+on skeletons (:mod:`poller.store.structure`). Of a record of 265 bytes 50 are stored. The dictionary is kept in Redis
+beside the snapshots and written in the same commit as the first snapshots that need it; snapshots written before it
+existed stay readable. It is made once for a feed, as soon as :data:`SAMPLES` records went by.
 
-A dictionary is known by its number. Number 1 is an earlier version's, trained on records, and holds values of theirs;
-all others hold structure alone (:data:`STRUCTURAL`). Empty bytes stand for a dictionary that is used no more: the count
-of dictionaries never falls, so a process that knows only that one can write nothing.
+A dictionary is known by its number. Those of earlier versions have no layouts; number 1 is trained on records and holds
+values of theirs, all others hold structure alone (:data:`STRUCTURAL`). Empty bytes stand for a dictionary that is used
+no more: the count of dictionaries never falls, so a process that knows only that one can write nothing.
 
-There are two forms; the flags of a snapshot say which one it has.
+There are three forms; the flags of a snapshot say which one it has.
 
 ======  ============================================================================================================
 first   one byte of flags, two varints (revision, sequence), one byte with the number of the compression dictionary
@@ -18,18 +18,19 @@ first   one byte of flags, two varints (revision, sequence), one byte with the n
 second  the same with four bytes more before the number (the time of the last change, seconds), one varint behind it
         where the record is stored without its id (its place), and a seal of 12 bytes at the end; the field's name is
         :func:`name_of` the record's key, which gives the id back
+third   the same, or in place of the record one byte with the number of its layout and its values
 ======  ============================================================================================================
 
 The seal is a digest of the record as it was received and of all that stands before the seal. So it tells whether a
 received record is the stored one, and whether the stored bytes are whole, before anything is decompressed.
 
-A feed holds the first form, both, or the second (:data:`poller.store.feed_state.FORMS`). It gets the second once each
-live process says that it reads that, and keeps it. Earlier versions refuse a feed that holds it.
+What a feed holds is in its state (:data:`poller.store.feed_state.FORMS`). It gets a later form once each live process
+says that it reads that, and keeps it. Earlier versions refuse a feed that holds it.
 
 **Invariants**
 
-- A record stands in the hash once: a snapshot that is written in the second form deletes that of the first form.
-- No snapshot is written in the first form where the second one stands.
+- A record stands in the hash once: a snapshot that is written in a later form deletes that of the first form.
+- No snapshot is written in an earlier form than the feed has.
 - Each write checks that the forms are those that its process knows: a store may go back to before a conversion.
 """
 
@@ -39,7 +40,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, Final, cast
 
 import msgspec
@@ -50,7 +51,7 @@ from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
 from poller.changes.records import are_uuids
 from poller.redis.errors import translated
-from poller.store.skeletons import skeletons
+from poller.store.structure import Structure, layouts, skeletons
 
 SAMPLES: Final = 64
 STRUCTURAL: Final = 2
@@ -63,18 +64,21 @@ _LEVEL: Final = 2  # in four fifths of the time of the third, with records of an
 _WARM: Final = 64
 _TOGETHER: Final = 8  # snapshots; for fewer it does not pay
 
-FORM: Final = 2
+FORM: Final = 3
 """The latest form of snapshots that this version reads."""
+SEALED: Final = 2
+"""The first one with seals."""
 
 _REMOVED: Final = 1
 _COMPRESSED: Final = 2
 _DICTIONARY: Final = 4
 _MISSING: Final = 8
-_SEALED: Final = 16  # the second form
+_SEAL: Final = 16  # the second and the third form
 _WITHOUT_ID: Final = 32
-_KNOWN_FLAGS: Final = _REMOVED | _COMPRESSED | _DICTIONARY | _MISSING | _SEALED | _WITHOUT_ID
+_VALUES: Final = 64  # the third form
+_KNOWN_FLAGS: Final = _REMOVED | _COMPRESSED | _DICTIONARY | _MISSING | _SEAL | _WITHOUT_ID | _VALUES
 _LIVE: Final = frozenset(
-    bytes((flags,)) for flags in range(_KNOWN_FLAGS + 1) if flags & (_REMOVED | _MISSING | _SEALED) == _SEALED
+    bytes((flags,)) for flags in range(_KNOWN_FLAGS + 1) if flags & (_REMOVED | _MISSING | _SEAL) == _SEAL
 )
 _SEAL_BYTES: Final = 12
 _DIGEST: Final = blake2b(digest_size=_SEAL_BYTES)
@@ -86,6 +90,7 @@ _CONTINUED: Final = tuple(bytes((number | 0x80,)) for number in _ONE_BYTE)  # th
 
 _UUID_BYTES: Final = 16
 _UUID_CHARACTERS: Final = 36
+_LAID_OUT: Final = 3  # the first form with layouts
 _UUID_NAME: Final = b"\x02"  # before the bytes of a UUID; no key begins with it, for an id has no control characters
 
 _FRAME: Final = zstandard.ZstdCompressionParameters.from_level(
@@ -108,7 +113,7 @@ class SnapshotHead(msgspec.Struct, frozen=True):
         revision: of the record.
         removed: whether it is a tombstone.
         is_empty: whether nothing of the record follows.
-        is_sealed: whether it is of the second form.
+        is_sealed: whether it has a seal: it is not of the first form.
         sequence: of the last event, or of the erasure that has written it; 0: it cannot be read.
     """
 
@@ -127,7 +132,7 @@ class SnapshotHead(msgspec.Struct, frozen=True):
             changed, at = _read_varint(stored, at)
         except IndexError:
             return cls(sequence, removed=False, is_empty=False, is_sealed=True)
-        is_sealed = bool(flags & _SEALED)
+        is_sealed = bool(flags & _SEAL)
         rest = len(stored) - at - (_TIME_BYTES + _SEAL_BYTES if is_sealed else 0)
         return cls(min(revision, sequence), bool(flags & _REMOVED), rest <= 0, is_sealed, changed)
 
@@ -136,11 +141,16 @@ class SnapshotCodec:
     """Snapshots to bytes and back, with the dictionaries of one feed. All codecs are one thread's: they share much."""
 
     def __init__(self, dictionaries: Mapping[int, bytes] | None = None, *, form: int = FORM) -> None:
-        """Take the dictionaries kept so far, by number; the highest is used for writing, in this form."""
-        self._is_sealing = form == FORM
-        self._dictionaries: dict[int, bytes] = {}
+        """Take the dictionaries kept so far, by number; the highest is used for writing, in this form.
+
+        Raises:
+            ValueError: a later version has written one of them.
+        """
+        self._form = form
+        self._contents: dict[int, bytes] = {}
+        self._dictionaries: dict[int, Structure] = {}
         self._newest: int | None = None
-        self._samples: list[bytes | bytearray | memoryview] = []
+        self._samples: list[_Sample] = []
         self._trainable = True
         for number, dictionary in sorted((dictionaries or {}).items()):
             self.add(number, dictionary)
@@ -148,92 +158,147 @@ class SnapshotCodec:
     @property
     def dictionaries(self) -> int:
         """How many dictionaries are known, those included that are used no more."""
-        return len(self._dictionaries)
+        return len(self._contents)
 
     @property
     def outdated(self) -> tuple[int, ...]:
-        """The dictionaries that were trained on records and hold values of theirs, as long as they are in use."""
-        return tuple(number for number, content in self._dictionaries.items() if number < STRUCTURAL and content)
+        """The dictionaries in use that are to be replaced: they hold values of records, or no layouts."""
+        return tuple(number for number, content in self._contents.items() if content and self._is_outdated(number))
 
     @property
-    def is_structural(self) -> bool:
-        """Whether it writes with a dictionary that holds no value of a record, or with none."""
-        return self._newest is None or self._newest >= STRUCTURAL
+    def is_current(self) -> bool:
+        """Whether it writes with a dictionary of the latest kind, or with none."""
+        return self._newest is None or not self._is_outdated(self._newest)
+
+    def _is_outdated(self, number: int) -> bool:
+        return number < STRUCTURAL or (self._form >= _LAID_OUT and not Structure.has_layouts(self._contents[number]))
 
     def add(self, number: int, dictionary: bytes) -> None:
-        """Know one more dictionary, and write with it from now on if it is the newest. Empty: it is used no more."""
-        self._dictionaries[number] = dictionary
-        newest = max(self._dictionaries)
-        self._newest = newest if self._dictionaries[newest] else None
+        """Know one more dictionary, and write with it from now on if it is the newest. Empty: it is used no more.
+
+        Raises:
+            ValueError: a later version has written it.
+        """
+        self._contents[number], self._dictionaries[number] = dictionary, Structure.of(dictionary)
+        newest = max(self._contents)
+        self._newest = newest if self._contents[newest] else None
 
     @property
     def is_settled(self) -> bool:
         """Whether it will write with the dictionary that it has, or with none, from now on."""
         return self._newest is not None or not self._trainable
 
-    def train(self, records: Iterable[bytes]) -> tuple[int, bytes] | None:
-        """A dictionary (number, bytes) once enough records went by and none exists; it is not added yet."""
-        if self._newest is not None or not self._trainable:
+    def train(self, records: Iterable[bytes], keys: Iterable[str] = ()) -> tuple[int, bytes] | None:
+        """A dictionary (number, bytes) once enough records went by and none exists; it is not added yet.
+
+        Args:
+            records: as received.
+            keys: of each; none at all: they are stored with their ids.
+        """
+        if self.is_settled:
             return None
-        for raw in records:
+        for raw, key in zip_longest(records, keys, fillvalue=""):
             if len(self._samples) >= SAMPLES:
                 break
-            self._samples.append(raw[:_SAMPLE_BYTES])
+            self._samples.append(_sample(key, cast("bytes", raw)))
         if len(self._samples) < SAMPLES:
             return None
         samples, self._samples, self._trainable = self._samples, [], False
-        dictionary = _trained(samples)
+        dictionary = self._trained(samples)
         return None if dictionary is None else (self._next, dictionary)
 
     @property
     def _next(self) -> int:
         """The number of the next dictionary."""
-        return max((*self._dictionaries, STRUCTURAL - 1)) + 1
+        return max((*self._contents, STRUCTURAL - 1)) + 1
 
     def successor(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes]:
-        """A dictionary (number, bytes) in place of one that holds values, trained on these; it is not added yet.
+        """A dictionary (number, bytes) in place of an outdated one, trained on these; it is not added yet.
 
         Its bytes are empty where the records are too few, or too small: then snapshots are written without one, until
         enough records went by.
         """
-        bodies = self._bodies(snapshots, [one.raw for one in snapshots.values()])[1]
-        samples = [body[:_SAMPLE_BYTES] for body in bodies if body][:SAMPLES]
-        return self._next, (_trained(samples) if len(samples) == SAMPLES else None) or b""
+        samples = [_sample(key, one.raw) for key, one in snapshots.items() if one.raw][:SAMPLES]
+        return self._next, (self._trained(samples) if len(samples) == SAMPLES else None) or b""
 
     def train_with(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes] | None:
-        """As :meth:`train`, with what is to be stored of these records."""
-        if self.is_settled:
-            return None
-        return self.train(self._bodies(snapshots, [one.raw for one in snapshots.values()])[1])
+        """As :meth:`train`, with the records of these."""
+        return self.train((one.raw for one in snapshots.values()), snapshots)
+
+    def _trained(self, samples: Sequence[_Sample]) -> bytes | None:
+        """A dictionary for the form that it writes; None: these records are too small, or too much alike, to need one.
+
+        A layout is kept only where it is smaller than compression of its samples.
+        """
+        bodies = [one.body if self._form >= SEALED else one.raw for one in samples]
+        dictionary = _trained(bodies)
+        if self._form < _LAID_OUT:
+            return dictionary
+        found, packed = layouts([(one.raw, one.name) for one in samples]), [len(body) for body in bodies]
+        if dictionary is not None:
+            packed = [len(_compressor(dictionary).compress(body)) for body in bodies]
+        saved = [0] * len(found)
+        for one, size in zip(
+            Structure(tuple(found)).pack([one.raw for one in samples], [one.name for one in samples]),
+            packed,
+            strict=True,
+        ):
+            if one is not None:
+                saved[one[0]] += size - len(one[1])
+        kept = tuple(layout for layout, bytes_saved in zip(found, saved, strict=True) if bytes_saved >= 0)
+        return Structure(kept, dictionary or b"").encode() if kept or dictionary else None
 
     def encode(self, key: str, snapshot: Snapshot) -> bytes:
         """The stored form of a record's snapshot."""
-        places, bodies = self._bodies([key], [snapshot.raw])
-        packed = [_compressor(self._dictionary).compress(body) for body in bodies]
-        return next(self._joined([snapshot], places, bodies, packed))
+        return self.encode_all({key: snapshot})[0]
 
     def encode_all(self, snapshots: Mapping[str, Snapshot]) -> list[bytes]:
-        """The stored forms of snapshots, by their records' keys, in this order; they are compressed together."""
-        places, bodies = self._bodies(snapshots, [one.raw for one in snapshots.values()])
+        """The stored forms of snapshots, by their records' keys, in this order; they are packed together."""
+        raws, names = [one.raw for one in snapshots.values()], _uuids(snapshots)
+        structure = self._structure
+        if self._form < _LAID_OUT or not structure.layouts:
+            return list(self._joined(snapshots.values(), self._compressed(names, raws)))
+        values = structure.pack(raws, names)
+        flags, number = _VALUES | _DICTIONARY, _SMALL[self._newest or 0]
+        before = [number + _SMALL[layout] for layout in range(len(structure.layouts))]
+        contents = [None if one is None else (flags, before[one[0]], one[1]) for one in values]
+        if None in contents:
+            others = [place for place, one in enumerate(contents) if one is None]
+            compressed = self._compressed([names[place] for place in others], [raws[place] for place in others])
+            for place, one in zip(others, compressed, strict=True):
+                contents[place] = one
+        return list(self._joined(snapshots.values(), cast("list[_Content]", contents)))
+
+    def _compressed(self, names: Sequence[bytes | None], raws: Sequence[bytes]) -> Iterator[_Content]:
+        """What is stored of records without a layout, compressed where that is smaller."""
+        places, bodies = self._bodies(names, raws)
+        compressor: Any = _compressor(self._structure.dictionary)  # whose types leave out lists
         if len(bodies) < _TOGETHER or not any(bodies):  # zstandard refuses to compress nothing
-            return [self.encode(key, one) for key, one in snapshots.items()]
-        compressor: Any = _compressor(self._dictionary)  # whose types leave out lists
-        packed = [one.tobytes() for one in compressor.multi_compress_to_buffer(bodies, threads=1)]
-        return list(self._joined(snapshots.values(), places, bodies, packed))
+            packed = [compressor.compress(body) for body in bodies]
+        else:
+            packed = [one.tobytes() for one in compressor.multi_compress_to_buffer(bodies, threads=1)]
+        number = bytes((self._newest or 0,)) if self._structure.dictionary else b""
+        small = _COMPRESSED | (_DICTIONARY if number else 0)
+        at, placed = -1, b""  # in the records of a page the id is mostly at the same place
+        for place, body, one in zip(places, bodies, packed, strict=True):
+            if place != at and place >= 0:
+                at, placed = place, _varint(place)
+            flags, before, behind = (small, number, one) if len(one) < len(body) else (0, b"", body)
+            yield (flags, before, behind) if place < 0 else (flags | _WITHOUT_ID, before + placed, behind)
 
     @property
-    def _dictionary(self) -> bytes | None:
-        """The one to write with."""
-        return None if self._newest is None else self._dictionaries[self._newest]
+    def _structure(self) -> Structure:
+        """That of the dictionary to write with."""
+        return _NONE if self._newest is None else self._dictionaries[self._newest]
 
-    def _bodies(self, keys: Iterable[str], raws: Sequence[bytes]) -> tuple[list[int], Sequence[bytes]]:
+    def _bodies(self, names: Sequence[bytes | None], raws: Sequence[bytes]) -> tuple[list[int], Sequence[bytes]]:
         """Where the id is missing in what is stored of each record (-1: nowhere), and what is stored of it."""
-        if not self._is_sealing:
+        if self._form < SEALED:
             return [-1] * len(raws), raws
         places: list[int] = []
         bodies: list[bytes] = []
         place = 0
-        for raw, name in zip(raws, _uuids(keys), strict=True):
+        for raw, name in zip(raws, names, strict=True):
             if name is None:
                 place = -1
             elif not raw.startswith(name, place):  # in the records of a page the id is mostly at the same place
@@ -246,26 +311,22 @@ class SnapshotCodec:
                 bodies.append(raw[:place] + raw[place + _UUID_CHARACTERS :])
         return places, bodies
 
-    def _joined(
-        self, snapshots: Iterable[Snapshot], places: Iterable[int], bodies: Iterable[bytes], packed: Iterable[bytes]
-    ) -> Iterator[bytes]:
-        """The stored forms, of what is compressed where that is smaller."""
-        small = _COMPRESSED | (0 if self._newest is None else _DICTIONARY)
-        is_sealing, new = self._is_sealing, _DIGEST.copy
+    def _joined(self, snapshots: Iterable[Snapshot], contents: Iterable[_Content]) -> Iterator[bytes]:
+        """The stored forms, with these contents."""
+        is_sealing, new = self._form >= SEALED, _DIGEST.copy
         high, higher = 0, b""  # of the sequence number: that of the next snapshot is mostly the next number
-        at, moment, kind, before, behind = -1, -1, -1, b"", b""  # all around it is mostly the same as of the one before
-        for snapshot, place, body, one in zip(snapshots, places, bodies, packed, strict=True):
-            flags, shorter = (small, one) if len(one) < len(body) else (0, body)
+        moment, kind, above, before, behind = -1, -1, b"", b"", b""  # it is mostly the same as of the one before
+        for snapshot, (flags, infix, content) in zip(snapshots, contents, strict=True):
             if snapshot.removed or snapshot.missing:
-                flags |= (_REMOVED if snapshot.removed else 0) | (_MISSING if snapshot.missing else 0)
-            if place != at or snapshot.changed_at != moment or snapshot.revision << 8 | flags != kind:
-                at, moment, kind = place, snapshot.changed_at, snapshot.revision << 8 | flags
-                before, behind = self._around(snapshot, place, flags)
+                flags |= (_REMOVED if snapshot.removed else 0) | (_MISSING if snapshot.missing else 0)  # noqa: PLW2901
+            if infix != above or snapshot.changed_at != moment or snapshot.revision << 8 | flags != kind:
+                above, moment, kind = infix, snapshot.changed_at, snapshot.revision << 8 | flags
+                before, behind = self._around(snapshot, flags, infix)
             sequence = snapshot.sequence
             if sequence >> 7 != high:
                 high, higher = sequence >> 7, _varint(sequence >> 7)
             number = _CONTINUED[sequence & 0x7F] + higher if high else _SMALL[sequence]
-            stored = before + number + behind + shorter
+            stored = before + number + behind + content
             if not is_sealing:
                 yield stored
                 continue
@@ -273,15 +334,12 @@ class SnapshotCodec:
             digest.update(snapshot.raw + stored)
             yield stored + digest.digest()
 
-    def _around(self, snapshot: Snapshot, place: int, flags: int) -> tuple[bytes, bytes]:
-        """What stands before and behind the sequence number of a snapshot with these flags."""
-        dictionary = bytes((self._newest or 0,)) if flags & _DICTIONARY else b""
-        if not self._is_sealing:
-            return _SMALL[flags] + _varint(snapshot.revision), dictionary
-        time, placed = snapshot.changed_at.to_bytes(_TIME_BYTES, "big"), b""
-        if place >= 0:
-            flags, placed = flags | _WITHOUT_ID, _varint(place)
-        return _SMALL[flags | _SEALED] + _varint(snapshot.revision), time + dictionary + placed
+    def _around(self, snapshot: Snapshot, flags: int, infix: bytes) -> tuple[bytes, bytes]:
+        """What stands before and behind the sequence number of a snapshot with these flags, up to its content."""
+        if self._form < SEALED:
+            return _SMALL[flags] + _varint(snapshot.revision), infix
+        time = snapshot.changed_at.to_bytes(_TIME_BYTES, "big")
+        return _SMALL[flags | _SEAL] + _varint(snapshot.revision), time + infix
 
     @staticmethod
     def removed(stored: bytes) -> bool:
@@ -294,7 +352,7 @@ class SnapshotCodec:
         with suppress(IndexError):
             if stored[0] & _DICTIONARY:
                 at = _read_varint(stored, _read_varint(stored, 1)[1])[1]
-                return stored[at + _TIME_BYTES if stored[0] & _SEALED else at]
+                return stored[at + _TIME_BYTES if stored[0] & _SEAL else at]
         return None
 
     @staticmethod
@@ -324,12 +382,15 @@ class SnapshotCodec:
         flags = stored[0]
         revision, at = _read_varint(stored, 1)
         sequence, at = _read_varint(stored, at)
-        if not flags & _SEALED:
+        if not flags & _SEAL:
             raw = self._unpacked(stored[at:], flags)
             return Snapshot(revision, sequence, raw, bool(flags & _REMOVED), bool(flags & _MISSING))
         changed_at, at = int.from_bytes(stored[at : at + _TIME_BYTES], "big"), at + _TIME_BYTES
         packed = stored[at:-_SEAL_BYTES]
-        raw = self._with_id(key, packed, flags) if flags & _WITHOUT_ID else self._unpacked(packed, flags)
+        if flags & _VALUES:
+            raw = self._known(packed[0]).unpack(packed[1], packed[2:], key)
+        else:
+            raw = self._with_id(key, packed, flags) if flags & _WITHOUT_ID else self._unpacked(packed, flags)
         if _seal(raw + stored[:-_SEAL_BYTES]) != stored[-_SEAL_BYTES:]:
             raise ValueError("not a snapshot: its seal is broken")
         return Snapshot(revision, sequence, raw, bool(flags & _REMOVED), bool(flags & _MISSING), changed_at=changed_at)
@@ -344,20 +405,43 @@ class SnapshotCodec:
         return self._decompress(packed, dictionary=bool(flags & _DICTIONARY)) if flags & _COMPRESSED else packed
 
     def _decompress(self, packed: bytes, *, dictionary: bool) -> bytes:
-        known, frame = None, packed
+        known, frame = b"", packed
         if dictionary:
-            number, frame = packed[0], packed[1:]
-            if number not in self._dictionaries:
-                raise UnknownDictionary(number)
-            known = self._dictionaries[number]
+            known, frame = self._known(packed[0]).dictionary, packed[1:]
         try:
             return _decompressor(known).decompress(frame)
         except zstandard.ZstdError as error:
             raise ValueError(f"not a snapshot: {error}") from None
 
+    def _known(self, number: int) -> Structure:
+        if number not in self._dictionaries:
+            raise UnknownDictionary(number)
+        return self._dictionaries[number]
+
+
+_NONE: Final = Structure()
+_Content = tuple[int, bytes, bytes]
+"""Flags, what stands before the record (the number of a dictionary, and so on), what is stored of the record."""
+
+
+class _Sample(msgspec.Struct, frozen=True):
+    """A record to train on: itself, or the beginning of a long one, and its key where that is a UUID."""
+
+    raw: bytes
+    name: bytes | None
+
+    @property
+    def body(self) -> bytes:
+        """What is left without the id."""
+        return self.raw if self.name is None else self.raw.replace(self.name, b"", 1)
+
+
+def _sample(key: str, raw: bytes) -> _Sample:
+    return _Sample(bytes(raw[:_SAMPLE_BYTES]), former_name(key))
+
 
 def name_of(key: str) -> bytes:
-    """The field of a record in the second form: a UUID takes 17 bytes instead of 36."""
+    """The field of a record in the later forms: a UUID takes 17 bytes instead of 36."""
     return _UUID_NAME + bytes.fromhex(key.replace("-", "")) if are_uuids(key) else key.encode()
 
 
@@ -385,7 +469,7 @@ def former_name(key: str) -> bytes | None:
 
 def is_former(name: bytes, stored: bytes) -> bool:
     """Whether a field is of the first form: its name or what it holds."""
-    return not stored[:1] or not stored[0] & _SEALED or name_of(key_of(name)) != name
+    return not stored[:1] or not stored[0] & _SEAL or name_of(key_of(name)) != name
 
 
 def are_stored(raws: Sequence[bytes], stored: Sequence[bytes | None]) -> list[bool]:
@@ -449,9 +533,9 @@ class PackedSnapshots(Mapping[str, Snapshot]):
         return len(self._unpacked) + len(self._packed)
 
 
-def _trained(samples: Sequence[bytes | bytearray | memoryview]) -> bytes | None:
+def _trained(samples: Sequence[bytes]) -> bytes | None:
     """A dictionary of the structure of these records; None: they are too small, or too much alike, to need one."""
-    made_up = skeletons([bytes(one) for one in samples], variants=_VARIANTS)
+    made_up = skeletons(samples, variants=_VARIANTS)
     try:
         return zstandard.train_dictionary(_DICTIONARY_BYTES, made_up, level=_LEVEL).as_bytes()  # type: ignore[arg-type]
     except zstandard.ZstdError:
@@ -461,7 +545,7 @@ def _trained(samples: Sequence[bytes | bytearray | memoryview]) -> bytes | None:
 # What zstd needs to work with a dictionary is some 250 KiB, and 100 KiB without one. A process may have thousands of
 # feeds of which few change at any time: what is needed lately is kept, and made again (20 µs) where it is not there.
 @lru_cache(maxsize=_WARM)
-def _compressor(dictionary: bytes | None) -> zstandard.ZstdCompressor:
+def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
     known = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
     if known is not None:
         known.precompute_compress(compression_params=_FRAME)  # or each list of records would do it
@@ -469,7 +553,7 @@ def _compressor(dictionary: bytes | None) -> zstandard.ZstdCompressor:
 
 
 @lru_cache(maxsize=_WARM)
-def _decompressor(dictionary: bytes | None) -> zstandard.ZstdDecompressor:
+def _decompressor(dictionary: bytes) -> zstandard.ZstdDecompressor:
     known = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
     return zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
 

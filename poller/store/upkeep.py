@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-Two things are left behind in snapshots. Those that an earlier version wrote name a compression dictionary that was
-trained on records and holds values of theirs. And tombstones hold the content of removed records for
-``retention.removed``. A *pass* scans all snapshots in slices, in the background, beside the feed's rounds: it packs
-those again that name such a dictionary, and empties the tombstones that are old enough. When it has seen all of them,
-it empties the old dictionaries.
+Two things are left behind in snapshots. Those that an earlier version wrote name a dictionary that was trained on
+records and holds values of theirs, or one without layouts, which makes them larger than they need be. And tombstones
+hold the content of removed records for ``retention.removed``. A *pass* scans all snapshots in slices, in the
+background, beside the feed's rounds: it packs those again that name such a dictionary, and empties the tombstones that
+are old enough. When it has seen all of them, it empties the old dictionaries.
 
 A round adds the new dictionary, for only a round can do that without refusing its own commits; :attr:`wants_dictionary`
 asks it to. From then on no process writes with the old one: a commit is refused if its process knows fewer dictionaries
@@ -38,10 +38,10 @@ from poller.changes.diff import Snapshot
 from poller.clock import Clock, milliseconds_of
 from poller.errors import Fenced, Stale
 from poller.redis.errors import translated
-from poller.store.feed_state import FORMS, GENERATION, TOMBSTONES, UPKEEP_AT, Forms
+from poller.store.feed_state import FORMS, GENERATION, TOMBSTONES, UPKEEP_AT, Forms, written_form
 from poller.store.keys import FeedKeys
 from poller.store.scripts import in_any_case, lua
-from poller.store.snapshots import FORM, SnapshotCodec, UnknownDictionary, key_of
+from poller.store.snapshots import SnapshotCodec, UnknownDictionary, key_of
 
 STEP: Final = timedelta(milliseconds=100)
 """How long a step works before others have their turn."""
@@ -54,7 +54,9 @@ _PART: Final = 10  # of retention.removed: how much longer than that content may
 _SLICE_BYTES: Final = 1024 * 1024  # of records, packed when they are read, unpacked when they are packed again
 _FIRST_COUNT: Final = 16
 _MOST_AT_ONCE: Final = 500
-_REPACKING: Final = "an earlier version's dictionary, which holds values of records, is replaced beside the rounds"
+_REPACKING: Final = (
+    "an earlier version's dictionary is replaced, beside the rounds: it holds values of records, or makes them larger"
+)
 
 _log = structlog.get_logger("poller.store")
 
@@ -101,7 +103,7 @@ class SnapshotUpkeep:
     """The upkeep of one feed. The process with its lease steps forward now and then.
 
     Attributes:
-        wants_dictionary: whether the next round is to add a dictionary that holds no values.
+        wants_dictionary: whether the next round is to add a dictionary in place of an outdated one.
     """
 
     def __init__(
@@ -169,8 +171,8 @@ class SnapshotUpkeep:
         if generation is None or forms == "1 2":  # a round converts them
             return None
         numbered = {int(number): content for number, content in cast("dict[bytes, bytes]", dictionaries).items()}
-        codec = SnapshotCodec(numbered, form=1 if forms == "1" else FORM)
-        self.wants_dictionary = bool(codec.outdated) and not codec.is_structural
+        codec = SnapshotCodec(numbered, form=written_form(forms))
+        self.wants_dictionary = bool(codec.outdated) and not codec.is_current
         now_ms = milliseconds_of(self._clock.now())
         is_old = not last or not 0 <= now_ms - int(last) < self.interval / timedelta(milliseconds=1)
         if self.wants_dictionary or not (codec.outdated or (tombstones not in (None, b"0") and is_old)):

@@ -1,4 +1,4 @@
-"""Snapshots of both forms: how a feed comes to the second one, and what processes of two versions see."""
+"""Snapshots of all forms: how a feed comes to a later one, and what processes of two versions see."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNT = SAMPLES + 20
 
 
 class Permission:
-    """Whether all others read the second form, as the test says; counts the questions."""
+    """Whether all others read the latest form, as the test says; counts the questions."""
 
     def __init__(self, *, given: bool = False) -> None:
         self.given, self.asked = given, 0
@@ -104,26 +104,26 @@ async def test_a_feed_is_converted_once_all_processes_read_the_second_form(store
 
 
 async def test_a_feed_stays_in_the_second_form(store_client: Redis) -> None:
-    """Law: once it stands in the store, no process asks or writes the first one, whoever comes then."""
+    """Law: once it stands in the store, no process writes an earlier or a later one, whoever comes then."""
     await in_the_first_form(store_client)
     await begun(opened(store_client, Permission(given=True)))
-    later = Permission()
-    store = opened(store_client, later)
+    store = opened(store_client, Permission())
     await write(store, [unavailability(1, reason="new"), unavailability(COUNT)])
-    assert later.asked == 0
+    assert await forms(store_client) == b"2 after 1"
     found = await stored(store_client)
+    assert not any(value[0] & 64 for value in found.values())
     assert is_in_the_second_form(found)
     assert len(found) == len(IDS) + COUNT + 1
 
 
 @pytest.mark.parametrize("given", [False, True])
 async def test_a_new_feed_begins_in_the_form_that_all_read(store_client: Redis, given: bool) -> None:
-    """Law: it begins in the second form if all processes read that; else it is written as an earlier version does."""
+    """Law: it begins in the latest form if all processes read that; else it is written as an earlier version does."""
     permission = Permission(given=given)
     store = opened(store_client, permission)
     await write(store, [unavailability(1), unavailability(2)])
     await write(store, [unavailability(1), unavailability(2, reason="new"), unavailability(3)])
-    assert await forms(store_client) == (b"2" if given else None)
+    assert await forms(store_client) == (b"3" if given else None)
     assert is_in_the_second_form(await stored(store_client)) is given
     assert len(await stored(store_client)) == 3
     assert [snapshot.changed_at > 0 for snapshot in (await store.known([_id(3)])).values()] == [given]
@@ -256,12 +256,48 @@ def test_an_earlier_version_refuses_a_feed_of_the_second_form() -> None:
     assert [state_of({**state, **more}).forms for more in ({}, {FORMS: b"1 2"}, {FORMS: b"2"})] == ["1", "1 2", "2"]
 
 
+@pytest.mark.parametrize("before", ["2", "2 after 1"])
+async def test_a_feed_goes_on_in_the_third_form_once_all_processes_read_it(store_client: Redis, before: str) -> None:
+    """Law: what stands there is known as before; what is written has a layout once there is a dictionary with some.
+
+    Until then the feed says that it has the second form, so a process that reads no other may go on with it. From then
+    on one that was planned on the second form writes nothing.
+    """
+    permission = Permission()
+    if before == "2":
+        await begun(opened(store_client, Permission()))
+        await store_client.hset(KEYS.state, cast("Any", FORMS), before)
+    else:
+        await in_the_first_form(store_client)
+        await begun(opened(store_client, Permission(given=True)))
+    store, other = opened(store_client, permission), opened(store_client, Permission())
+    await write(store, [unavailability(number) for number in range(COUNT)])
+    known = await store.known([_id(number) for number in range(COUNT)])
+    assert await forms(store_client) == before.encode()
+    permission.given, published = True, await events(store_client)
+    await begun(other)
+    state = await begun(store)
+    assert await forms(store_client) == before.encode()
+    store.wants_dictionary = True
+    state = await begun(store)
+    assert await forms(store_client) == before.replace("2", "3").encode()
+    assert await store.known(list(known)) == known
+    assert await events(store_client) == published
+    with pytest.raises(Stale):
+        await other.commit(Commit(state.generation, state.sequence, dict(known)))
+    await write(store, [unavailability(number, reason="new") for number in range(COUNT)])
+    found = await stored(store_client)
+    assert all(found[name_of(key)][0] & 64 for key in known)
+    assert len(found) == len(known) + (len(IDS) if before == "2 after 1" else 0)
+    assert {one.revision for one in (await store.known(list(known))).values()} == {2}
+
+
 async def test_a_form_of_a_later_version_is_refused(store_client: Redis) -> None:
     """Law: nothing is read, written or reset where snapshots are of a form that this version does not know."""
     await in_the_first_form(store_client)
-    await store_client.hset(KEYS.state, cast("Any", FORMS), "3")
+    await store_client.hset(KEYS.state, cast("Any", FORMS), "4")
     before = await store_client.hgetall(KEYS.state), await stored(store_client)
-    with pytest.raises(StoreError, match=r"this version cannot read.*forms '3'"):
+    with pytest.raises(StoreError, match=r"this version cannot read.*forms '4'"):
         await opened(store_client, Permission(given=True)).open_round()
     assert (await store_client.hgetall(KEYS.state), await stored(store_client)) == before
 

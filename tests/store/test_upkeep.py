@@ -18,12 +18,14 @@ from poller.clock import Clock, moment_of
 from poller.errors import Fenced, Stale, StoreUnavailable
 from poller.redis.client import commands
 from poller.store.feed import FeedStore
-from poller.store.feed_state import TOMBSTONES
+from poller.store.feed_state import FORMS, TOMBSTONES
 from poller.store.snapshots import SAMPLES, STRUCTURAL, SnapshotCodec, key_of, name_of
 from poller.store.upkeep import SnapshotUpkeep, UpkeepScripts
 from tests.harness.clock import StubClock
 from tests.store.records import unavailability
 from tests.store.test_feed import KEYS, Open, begun, events, opened_by, write
+from tests.store.test_snapshot_forms import Permission
+from tests.store.test_snapshot_forms import opened as opened_with
 
 COUNT = 700
 NOW_MS = 2_000_000_000_000
@@ -107,6 +109,28 @@ async def test_an_old_dictionary_is_replaced_and_its_snapshots_are_packed_again(
         assert dict(await process.known(KEYS_OF_RECORDS)) == known
         await write(process, OLD)
     assert await events(store_client) == published
+    assert await through(upkeep(store_client)) == 1
+
+
+async def test_a_dictionary_without_layouts_is_replaced(store_client: Redis) -> None:
+    """Law: once a feed has the third form its snapshots are packed again: each takes less, and says the same."""
+    permission = Permission()
+    store = opened_with(store_client, permission)
+    await begun(store)
+    await store_client.hset(KEYS.state, cast("Any", FORMS), "2")
+    await write(store, OLD)
+    known, before = dict(await store.known(KEYS_OF_RECORDS)), await stored(store_client)
+    assert await through(upkeep(store_client)) == 1
+    permission.given = True
+    await write(store, OLD[:1])
+    one = upkeep(store_client)
+    await replaced(store_client, store, one)
+    assert await through(one) > 1
+    after, found = await stored(store_client), await dictionaries(store_client)
+    assert after.keys() == before.keys()
+    assert sum(map(len, after.values())) < 0.8 * sum(map(len, before.values()))
+    assert (found[b"2"], {SnapshotCodec.dictionary_of(value) for value in after.values()}) == (b"", {3})
+    assert dict(await store.known(KEYS_OF_RECORDS)) == known
     assert await through(upkeep(store_client)) == 1
 
 

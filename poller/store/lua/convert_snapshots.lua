@@ -1,4 +1,4 @@
--- Replaces snapshots by the same ones in the second form, with another dictionary, or without content.
+-- Replaces snapshots by the same ones in a later form, with another dictionary, or without content.
 -- KEYS: lease, state, snapshots.
 -- ARGV 1-6: nonce, generation and sequence of the feed ('': any), the name of the field for its forms, what that says
 --   now ("1" stands for no such field) and from now on; then for each snapshot: its field, what that holds, the field and

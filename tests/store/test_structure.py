@@ -1,17 +1,18 @@
-"""Skeletons have the structure of records and none of their values, and so have the dictionaries trained on them."""
+"""Skeletons and layouts have the structure of records and none of their values, and so have dictionaries."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.changes.diff import Snapshot
-from poller.store.skeletons import skeletons
 from poller.store.snapshots import SAMPLES, STRUCTURAL, SnapshotCodec
+from poller.store.structure import MOST_LAYOUTS, Structure, layouts, skeletons
 from tests.store.records import unavailability
 
 LONG = 6  # characters: shorter texts may come about by chance
@@ -141,21 +142,131 @@ def test_the_same_records_have_the_same_skeletons() -> None:
 def test_a_successor_takes_the_place_of_a_dictionary_with_values() -> None:
     """Law: what names the old one stays readable until it is emptied; without enough records none takes its place."""
     old = SnapshotCodec({1: b"reason of somebody, and employmentID"})
-    assert (old.outdated, old.is_structural) == ((1,), False)
+    assert (old.outdated, old.is_current) == ((1,), False)
     known = {f"k{number}": Snapshot(1, 1, unavailability(number)) for number in range(SAMPLES)}
     stored = old.encode("k1", known["k1"])
     assert SnapshotCodec.dictionary_of(stored) == 1
     number, dictionary = old.successor(known)
     old.add(number, dictionary)
-    assert (number, old.is_structural, old.outdated) == (STRUCTURAL, True, (1,))
+    assert (number, old.is_current, old.outdated) == (STRUCTURAL, True, (1,))
     assert old.decode("k1", stored) == known["k1"]
     assert SnapshotCodec.dictionary_of(old.encode("k1", known["k1"])) == STRUCTURAL
     emptied = SnapshotCodec({1: b"", STRUCTURAL: dictionary})
     assert (emptied.outdated, emptied.dictionaries, emptied.is_settled) == ((), 2, True)
     few = SnapshotCodec({1: b"reason of somebody"})
     few.add(*few.successor({"k1": known["k1"]}))
-    assert (few.is_structural, few.is_settled) == (True, False)
+    assert (few.is_current, few.is_settled) == (True, False)
     assert SnapshotCodec.dictionary_of(few.encode("k1", known["k1"])) is None
     trained = few.train(unavailability(number) for number in range(SAMPLES))
     assert trained is not None
     assert trained[0] == STRUCTURAL + 1
+
+
+def encoded(records: Sequence[Any], *, is_plain: bool = False) -> list[bytes]:
+    return [json.dumps(one, ensure_ascii=is_plain, separators=(",", ":")).encode() for one in records]
+
+
+def ids_of(records: Sequence[bytes]) -> list[bytes]:
+    return [json.loads(record)["id"].encode() for record in records]
+
+
+SHAPES = st.dictionaries(
+    st.sampled_from(["a", "b%", "c\\d", "é"]),
+    st.sampled_from(["text", "number", "uuid", "day", "moment", "time", "word", "object", "list"]),
+    max_size=4,
+)
+DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "text": st.text(max_size=130) | st.uuids().map(lambda one: str(one).upper()),
+    "number": st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False),
+    "uuid": st.uuids().map(str),
+    "day": st.dates().map(str) | st.none(),
+    "moment": st.datetimes().map(lambda at: at.isoformat(timespec="milliseconds") + "Z")
+    | st.just("2026-01-01T00:00:00.000Z"),
+    "time": st.times().map(lambda at: at.isoformat(timespec="seconds") + "+02:00"),
+    "word": st.sampled_from([None, True, False]),
+    "object": st.uuids().map(lambda one: {"of": str(one), "n": {}}),
+    "list": st.lists(st.integers(0, 9) | st.booleans(), max_size=2),
+}
+
+
+@given(SHAPES, st.data())
+def test_a_record_is_given_back_from_its_values(shape: dict[str, str], data: st.DataObject) -> None:
+    """Law: each byte of a record that has a layout comes back, whatever it is; a key counts only where it stands."""
+
+    def drawn(count: int) -> list[bytes]:
+        values = [{name: data.draw(DRAWN[kind]) for name, kind in shape.items()} for _ in range(count)]
+        return encoded([{"id": str(data.draw(st.uuids())), **one} for one in values])
+
+    samples, others = drawn(6), drawn(4)
+    found = Structure(tuple(layouts(list(zip(samples, ids_of(samples), strict=True)))))
+    assert len(found.layouts) <= MOST_LAYOUTS
+    assert Structure.of(found.encode()) == found
+    for records in (samples, others):
+        keys: list[bytes | None] = [*ids_of(records)]
+        for known in (keys, [None] * len(keys), [*reversed(keys)]):
+            for record, key, packed in zip(records, known, found.pack(records, known), strict=True):
+                if packed is not None:
+                    assert found.unpack(*packed, (key or b"").decode()) == record
+                    assert (key is None or key in record) or "key" not in found.layouts[packed[0]].kinds
+
+
+@given(st.lists(VALUES, min_size=8, max_size=8, unique_by=json.dumps), st.booleans())
+def test_a_layout_holds_no_value(values: list[Any], is_plain: bool) -> None:
+    """Law: no text, no number and no name in a map of a record stands in a layout."""
+    records = encoded(
+        [{"id": f"number {number}", "data": value} for number, value in enumerate(values)] * 2, is_plain=is_plain
+    )
+    written = Structure(tuple(layouts([(record, None) for record in records]))).encode()
+    for text in {text for value in values for text in values_of(value)}:
+        for one in (text, json.dumps(text)[1:-1]):
+            assert one.encode() not in written or len(one) < LONG, text
+
+
+def test_the_values_of_a_record_take_few_bytes() -> None:
+    """Law: a UUID takes 16 bytes, a date 4, the same time again none, a text one more than it has."""
+    records = encoded(
+        [
+            {
+                "id": str(UUID(int=number)),
+                "of": str(UUID(int=7 * number)),
+                "why": "x" * number,
+                "at": f"2026-01-{number:02}",
+            }
+            for number in range(1, 9)
+        ]
+    )
+    (layout,) = found = layouts(list(zip(records, ids_of(records), strict=True)))
+    assert layout.kinds == ("key", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", "text", "0000-00-00")
+    assert layout.texts == (b'{"id":"', b'","of":"', b'","why":"', b'","at":"', b'"}')
+    packed = Structure(tuple(found)).pack(records, [*ids_of(records)])
+    assert [len(one[1]) for one in packed if one] == [16 + 4 + 1 + number for number in range(1, 9)]
+
+
+def test_a_modified_record_has_a_layout_although_no_sample_was_modified() -> None:
+    """Law: while no record was modified its two times are the same, and one of them is stored; later both are."""
+    records = encoded(
+        [
+            {"id": str(UUID(int=n)), "at": f"2026-01-0{n}T00:00:00Z", "on": f"2026-01-0{n}T00:00:00Z"}
+            for n in range(1, 9)
+        ]
+    )
+    found = layouts(list(zip(records, ids_of(records), strict=True)))
+    form = "0000-00-00T00:00:00Z"
+    assert [one.kinds for one in found] == [("key", form, "again"), ("key", form, form)]
+    modified = records[0].replace(b"01T00", b"02T11", 1)
+    packed = Structure(tuple(found)).pack([records[0], modified], [*ids_of(records[:1] * 2)])
+    assert [(one[0], len(one[1])) for one in packed if one] == [(0, 7), (1, 14)]
+
+
+def test_records_without_a_common_structure_have_no_layout() -> None:
+    """Law: nor has what is cut off, what has escapes, maps of names, or long values."""
+    for record in (
+        b'{"id":"1","a":"\\u00e9"}',
+        b'{"id":"1","a":"%b"}' % (b"x" * 128),
+        b'{"id":"1","2024":1}',
+        b'{"id":"1","a":1',
+        b'["1"]',
+        b"{}",
+    ):
+        assert layouts([(record, None)] * 4) == []
+    assert layouts([(b'{"id":"%d","a":1}' % number, None) for number in range(1)]) == []
