@@ -428,9 +428,9 @@ def _is_no_newer(modified: str | None, than: str | None) -> bool:
 _DIGEST_BYTES: Final = 16
 
 
-def page_digest(records: Sequence[bytes]) -> bytes:
-    """The digest of the records of a page, in their order: 16 bytes."""
-    return sha256(b",".join(records)).digest()[:_DIGEST_BYTES]  # processors have instructions for it
+def page_digest(results: bytes) -> bytes:
+    """The digest of the records of a page as they stand there: 16 bytes."""
+    return sha256(results).digest()[:_DIGEST_BYTES]  # processors have instructions for it
 
 
 class DigestBasis(msgspec.Struct, frozen=True, array_like=True):

@@ -222,7 +222,7 @@ class ListingDrain:
                 is_stored = await self._writer.page(
                     page, mode=mode, path=path, seen=seen, changed=changed, newer=newer, is_known=is_known
                 )
-                if digests is not None and page.records:
+                if digests is not None and page.results:
                     digests.add(content, is_stored=is_stored)
                 if reader.ending is not None:
                     continue

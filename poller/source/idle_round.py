@@ -194,7 +194,7 @@ class IdleAttempt:
             page = await in_turns(decode_page(body))
         except SourceNonsense:
             return None
-        return page if not page.records and page.page_token is None else None
+        return page if not page.results and page.page_token is None else None
 
     async def _commit_marks(self, start: IdleStart, page: Page) -> RoundResult | None:
         reach("round.read")

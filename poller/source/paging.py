@@ -37,7 +37,7 @@ from __future__ import annotations
 import asyncio
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Literal, TypeVar
@@ -155,10 +155,10 @@ class ListingReader:
         self.tokens_on += self.token_last
         if page.delta_token and (self.delta_token is None or self._query.keep == "last"):
             self.delta_token = page.delta_token
-        self.content = content = page_digest(page.records)
+        self.content = content = page_digest(page.results)
         itself, again = page.page_token == self._current, content == self._last
         self._last = content
-        self.filled += bool(page.records) and not again
+        self.filled += bool(page.results) and not again
         if page.page_token is None or (itself and again):
             self.ending = _ending(page, self.pages)
             return None
@@ -176,14 +176,14 @@ class ListingReader:
         if self.pages >= self._query.max_pages:
             raise SourceNonsense(f"paging does not end: {self.pages} pages were read (max_pages)")
         self._asked.add(token)
-        if page.records:  # several empty pages in a row are allowed
+        if page.results:  # several empty pages in a row are allowed
             self._contents.add(content)
 
 
 def _ending(page: Page, pages: int) -> Ending:
     if page.page_token is not None:
         return "the last page again"
-    return "an empty page" if pages > 1 and not page.records else page.ending
+    return "an empty page" if pages > 1 and not page.results else page.ending
 
 
 # A slice is small enough that its commit keeps the store busy for a few milliseconds only. A commit without any record
@@ -372,20 +372,29 @@ _RESULTS: Final = "results"
 _OTHER_MARKS: Final = (BOM_UTF16_BE, BOM_UTF16_LE)
 
 
-class Page(msgspec.Struct, frozen=True, gc=False):
+class Page(msgspec.Struct, frozen=True):
     """One answer of a list endpoint. Tokens are opaque; empty ones count as absent.
 
     Attributes:
-        records: each record's bytes, in the order received.
+        results: the array of records as received, without its brackets; empty: there are none.
         delta_token: for a later delta.
         page_token: for the next page; None: it is the last one.
         ending: how the absence of a page token is expressed; None: there is one.
+        pieces: the records, where the array is no JSON.
     """
 
-    records: list[bytes]
+    results: bytes
     delta_token: str | None
     page_token: str | None
     ending: Ending = "no pageToken"
+    pieces: list[bytes] | None = None
+
+    @property
+    def records(self) -> list[bytes]:
+        """Each record's bytes, in the order received. They are cut out each time: a known page needs none of them."""
+        if self.pieces is not None:
+            return self.pieces
+        return list(map(bytes, _elements(b"[%b]" % self.results))) if self.results else []
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -395,6 +404,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 _decode: Final = msgspec.json.Decoder(_Envelope).decode
+_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def decode_page(body: bytes, *, most: int = MAX_RECORDS) -> Generator[None, None, Page]:
@@ -410,26 +420,28 @@ def decode_page(body: bytes, *, most: int = MAX_RECORDS) -> Generator[None, None
         raise SourceNonsense("the answer begins with the byte order mark of UTF-16; JSON is UTF-8")
     body = body.removeprefix(BOM_UTF8)  # RFC 8259, section 8.1: a reader may ignore it
     if len(body) >= 2 * most and body.count(b",") >= most:
-        envelope, records = yield from _counted(body, most)
+        envelope, pieces = yield from _counted(body, most)
+        results = b",".join(pieces)
     else:
         try:
-            envelope = _read(body)
-            records = [bytes(record) for record in envelope.results]
+            (envelope, results), pieces = _read(body), None
         except SourceNonsense as whole:
             parts = (yield from split_results(body, most)) if len(body) <= LONGEST else None
             if parts is None:
                 raise
-            records, around = parts
+            pieces, around = parts
+            results = b",".join(pieces)
             try:
-                envelope = _read(around)
+                envelope, _ = _read(around)
             except SourceNonsense:
                 raise whole from None
     further = envelope.page_token
     return Page(
-        records,
+        results,
         _token(envelope.delta_token, "deltaToken"),
         _token(further or None, "pageToken"),
         "pageToken null" if further is None else "pageToken empty" if further == "" else "no pageToken",
+        pieces,
     )
 
 
@@ -444,14 +456,19 @@ def _counted(body: bytes, most: int) -> Generator[None, None, tuple[_Envelope, l
     records, around = parts
     if around.count(b",") >= most:
         raise SourceNonsense(f"the answer is not a list envelope: it has {len(around)} bytes around its records")
-    return _read(around), records
+    return _read(around)[0], records
 
 
-def _read(body: bytes) -> _Envelope:
+def _read(body: bytes) -> tuple[_Envelope, bytes]:
+    """The envelope without its records, and the array of these without its brackets."""
     try:
-        envelope = _decode(body)
-        _refuse_ambiguous(body)
-        return envelope
+        members, repeated = own_members(body)
+        results = members.get(_RESULTS, b"")
+        if not results.startswith(b"["):
+            _decode(body)  # which says what there is instead
+        envelope = _decode(b"{%b}" % b",".join([b'"results":[]', *_tokens_in(members)]))
+        _refuse_ambiguous(members, repeated)
+        return envelope, results[1:-1].strip()
     except msgspec.ValidationError as error:
         found = keys_instead(body, _RESULTS)
         what = str(error) if found is None else f"expected the key {_RESULTS}, found {found}"
@@ -463,10 +480,15 @@ def _read(body: bytes) -> _Envelope:
         raise SourceNonsense(f"the answer is {TOO_DEEP}") from None
 
 
-def _refuse_ambiguous(body: bytes) -> None:
+def _tokens_in(members: Mapping[str, bytes]) -> Iterator[bytes]:
+    """The tokens among the members of an envelope, as they stand there."""
+    names = [name for name in _Envelope.__struct_encode_fields__ if name in members and name != _RESULTS]
+    return (b'"%b":%b' % (name.encode(), members[name]) for name in names)
+
+
+def _refuse_ambiguous(members: Mapping[str, bytes], repeated: Collection[str]) -> None:
     """Refuse an ambiguous envelope; the records are judged one by one, later."""
-    members, repeated = own_members(body)
-    if twice := repeated.intersection(_Envelope.__struct_encode_fields__):
+    if twice := set(repeated).intersection(_Envelope.__struct_encode_fields__):
         raise SourceNonsense(f"the answer is not a list envelope: {', '.join(sorted(twice))} stands in it twice")
     if any(deeper_than(value, MAX_DEPTH - 1) for name, value in members.items() if name != _RESULTS):
         raise SourceNonsense(f"the answer is {TOO_DEEP}")

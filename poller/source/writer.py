@@ -449,8 +449,8 @@ class RoundWriter:
             is_known: whether the records were as they are stored when the round began.
         """
         is_stored = True
-        self.has_listed = self.has_listed or (bool(page.records) and mode is not RoundMode.DELTA)
-        if page.records and not (is_known and self._pass_over(page, seen)):  # most deltas have none
+        self.has_listed = self.has_listed or (bool(page.results) and mode is not RoundMode.DELTA)
+        if page.results and not (is_known and self._pass_over(page, seen)):  # most deltas have none
             is_stored = await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
         self.lists_known = self.lists_known and is_stored
         counted = self._commits.unwritten[-1].tally if self._commits.unwritten else self.tally  # once it is committed
@@ -460,7 +460,7 @@ class RoundWriter:
 
     def _pass_over(self, page: Page, seen: SeenKeysObserver | None) -> bool:
         """Count a page that is unchanged; False: one of its records was written in this round."""
-        keys = usable_keys(page.records, self._feed.id_field)
+        keys = usable_keys(page.results, self._feed.id_field)
         if self._written is None or not self._written.isdisjoint(keys):
             return False
         if seen is not None:

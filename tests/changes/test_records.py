@@ -512,7 +512,9 @@ def test_three_parts_in_any_order_are_one_record(times: list[str], other_between
 def test_the_keys_of_usable_records_are_those_of_the_reader(ids: list[Any]) -> None:
     """Read together, they are what they are one by one."""
     raws = [json.dumps({"n": 1, "id": one}).encode() for one in ids]
-    assert usable_keys(raws, "id") == [one.key for one in map(record_reader("id"), raws) if isinstance(one, Record)]
+    assert usable_keys(b", ".join(raws), "id") == [
+        one.key for one in map(record_reader("id"), raws) if isinstance(one, Record)
+    ]
 
 
 _LINES = st.lists(

@@ -105,11 +105,11 @@ def test_where_the_delta_token_stands_is_seen(tokens: str, place: str) -> None:
     drain = ListingReader(ListQuery())
     for number, stands in enumerate(tokens, start=1):
         more = str(number) if number < len(tokens) else None
-        drain.next_request(Page([str(number).encode()], "d" if stands == "t" else None, more, "pageToken empty"))
+        drain.next_request(Page(str(number).encode(), "d" if stands == "t" else None, more, "pageToken empty"))
     learnt = DetectedCapabilities().seeing(drain)
     assert (learnt.delta_token, learnt.paging) == (place, "pageToken empty")
     single = ListingReader(ListQuery())
-    single.next_request(Page([b"1"], "d", None))
+    single.next_request(Page(b"1", "d", None))
     assert learnt.seeing(single) == learnt
     assert DetectedCapabilities().seeing(single).paging == "no pageToken"
 
@@ -224,7 +224,7 @@ async def test_all_listings_of_a_feed_share_what_one_has_taught() -> None:
 
 
 def page(page_token: str | None = None, delta_token: str | None = None) -> Page:
-    return Page([], delta_token, page_token)
+    return Page(b"", delta_token, page_token)
 
 
 @pytest.mark.parametrize(
@@ -334,24 +334,24 @@ def test_the_fingerprint_is_of_what_a_token_may_be_bound_to(change: dict[str, An
 def test_a_last_page_that_repeats_itself_ends_the_listing() -> None:
     """If a page repeats its records under its own token, the listing ends; other records are a circle."""
     drain = ListingReader(ListQuery())
-    assert drain.next_request(Page([b"1"], None, "a")) is not None
-    assert drain.next_request(Page([b"2"], None, "a")) == (("pageToken", "a"),)
-    assert drain.next_request(Page([b"2"], None, "a")) is None
+    assert drain.next_request(Page(b"1", None, "a")) is not None
+    assert drain.next_request(Page(b"2", None, "a")) == (("pageToken", "a"),)
+    assert drain.next_request(Page(b"2", None, "a")) is None
     unsteady = ListingReader(ListQuery())
-    unsteady.next_request(Page([b"1"], None, "a"))
-    unsteady.next_request(Page([b"2"], None, "a"))
+    unsteady.next_request(Page(b"1", None, "a"))
+    unsteady.next_request(Page(b"2", None, "a"))
     with pytest.raises(SourceNonsense, match="circle"):
-        unsteady.next_request(Page([b"3"], None, "a"))
+        unsteady.next_request(Page(b"3", None, "a"))
 
 
 def test_the_same_records_under_a_new_token_are_a_circle() -> None:
     """Repeated records under a new token are an error; several empty pages in a row are not."""
     drain = ListingReader(ListQuery())
-    assert drain.next_request(Page([b"1"], None, "a")) is not None
+    assert drain.next_request(Page(b"1", None, "a")) is not None
     for token in ("b", "c", "d"):
-        assert drain.next_request(Page([], None, token)) is not None
+        assert drain.next_request(Page(b"", None, token)) is not None
     with pytest.raises(SourceNonsense, match="repeats the records"):
-        drain.next_request(Page([b"1"], None, "e"))
+        drain.next_request(Page(b"1", None, "e"))
 
 
 # Laws of :mod:`poller.source.paging`.
