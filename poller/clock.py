@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 import time
@@ -17,6 +18,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
+_WAKES_A_SECOND: Final = 4  # of a process at rest
+_PHASES: Final = 61
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -30,6 +33,8 @@ class Clock:
     def __init__(self) -> None:
         """Use the system's clocks and its source of random numbers."""
         self.random: random.Random = random.SystemRandom()
+
+    _phase: Final = os.getpid() % _PHASES / _PHASES / _WAKES_A_SECOND
 
     def now(self) -> datetime:
         """The wall clock, UTC."""
@@ -51,6 +56,17 @@ class Clock:
                 return await event.wait()
         except TimeoutError:
             return event.is_set()
+
+    def aligned(self, seconds: float) -> float:
+        """About this many seconds: as many as end at one of four moments of each second.
+
+        What is done regularly, a little sooner or later, so wakes a process at rest once, and not each in its turn.
+        Processes of one machine have other moments each. Short times stay as they are.
+        """
+        if seconds * _WAKES_A_SECOND < 1:
+            return seconds
+        now = asyncio.get_running_loop().time() + self._phase
+        return max(round((now + seconds) * _WAKES_A_SECOND) / _WAKES_A_SECOND - now, 0.0)
 
     def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """Call this function after this many seconds, perhaps a little earlier, unless the timer is cancelled."""

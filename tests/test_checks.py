@@ -66,6 +66,7 @@ def test_nothing_sleeps_to_wait() -> None:
 _OWN_TIME = {
     "clock.py": {
         "datetime.now",
+        "loop.time",
         "time.monotonic",
         "time.clock_gettime",
         "time.CLOCK_BOOTTIME",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from poller.clock import Clock
 
 SHOWN = "import time; from poller.clock import Clock; print(Clock().monotonic() - time.monotonic())"
 
@@ -24,3 +27,15 @@ def test_its_seconds_go_on_while_the_machine_sleeps() -> None:
     if done.returncode and "unshare" in done.stderr:
         pytest.skip("may not make a time namespace here")
     assert float(done.stdout) == pytest.approx(1000, abs=1), done.stderr
+
+
+async def test_periodic_work_wakes_the_process_together() -> None:
+    """Law: it ends at one of four moments of a second, at most an eighth of a second too soon or too late."""
+    clock, loop = Clock(), asyncio.get_running_loop()
+    ends = []
+    for seconds in (0.25, 0.5, 0.9, 1.0, 3.3, 60.0):
+        aligned = clock.aligned(seconds)
+        assert abs(aligned - seconds) <= 0.126
+        ends.append((loop.time() + aligned) % 0.25)
+    assert max(ends) - min(ends) < 0.02 or max(ends) - min(ends) > 0.23
+    assert clock.aligned(0.2) == 0.2

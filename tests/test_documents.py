@@ -187,7 +187,7 @@ LEASE: Final = "__import__('datetime').timedelta(seconds=2)"
 
 @pytest.mark.parametrize("name", ["consumer.py", "consumer_redis.py"])
 def test_the_consumer_survives_kills(name: str, tmp_path: Path) -> None:
-    """A consumer killed repeatedly shows each of forty entries and leaves none pending.
+    """A consumer that is killed five times shows each of forty entries and leaves none pending.
 
     It also claims the entries of two consumers that died before it started.
     """
@@ -203,12 +203,19 @@ def test_the_consumer_survives_kills(name: str, tmp_path: Path) -> None:
         text = block(name).replace("redis://127.0.0.1:6379/0", server.url)
         file.write_text(text.replace('"consumer-1") as', f'"consumer-1", lease={LEASE}) as'), "utf-8")
         seen: list[str] = []
-        while len(set(seen)) < len(subjects):
-            with program(sys.executable, str(file), PYTHONPATH=str(ROOT)) as consumer:
-                seen += [line.split()[1] for line in until_killed(consumer, min(9, 40 - len(set(seen))))]
+        for _ in range(5):
+            if len(set(seen)) <= len(subjects) - 9:  # else it may have shown all, and shows nothing more
+                with program(sys.executable, str(file), PYTHONPATH=str(ROOT)) as consumer:
+                    seen += [line.split()[1] for line in until_killed(consumer, 9)]
+        with program(sys.executable, str(file), PYTHONPATH=str(ROOT)) as consumer:
+            blocking_until(lambda: _is_settled(store), "every acknowledgement")
+            seen += [line.split()[1] for line in until_killed(consumer, 0)]
         assert set(seen) == set(subjects)
-        with program(sys.executable, str(file), PYTHONPATH=str(ROOT)):
-            blocking_until(lambda: store.xpending(STREAM, "rostering")["pending"] == 0, "every acknowledgement")
+
+
+def _is_settled(store: Redis) -> bool:
+    (group,) = store.xinfo_groups(STREAM)
+    return bool(group["lag"] == 0 and group["pending"] == 0)
 
 
 FORMS: Final = ("one", "many")

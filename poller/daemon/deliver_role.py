@@ -386,7 +386,7 @@ class DeliverRole:
                 await unless_stopped(self._refresh(send), stop)
                 send, among = self._membership.ask, self._membership.among(ROLE)
                 if among is None or len(among.names) == 1:  # else another process may store a pause of a sink
-                    await self._shared.clock.wait(stop, _LOOK_AGAIN - LOOK_SECONDS)
+                    await self._shared.clock.wait(stop, self._shared.clock.aligned(_LOOK_AGAIN - LOOK_SECONDS))
         finally:
             self._membership.leave(ROLE)
             for name in list(self._running):

@@ -386,7 +386,8 @@ def measured(
 
     def schedule() -> None:
         nonlocal timer
-        timer = loop.call_later(every, measure, clock.monotonic() + every)
+        seconds = clock.aligned(every)
+        timer = loop.call_later(seconds, measure, clock.monotonic() + seconds)
 
     def measure(due: float) -> None:
         late = max(clock.monotonic() - due, 0.0)

@@ -170,7 +170,7 @@ class RetentionRole:
         while True:
             await self.trim_due()
             await self.maintain_due()
-            await self._clock.sleep(_LOOK_AGAIN.total_seconds())
+            await self._clock.sleep(self._clock.aligned(_LOOK_AGAIN.total_seconds()))
 
     async def trim_due(self) -> None:
         """Trim the streams that are due, and report trimmed events that were still needed."""

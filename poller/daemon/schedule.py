@@ -207,7 +207,7 @@ class Schedule:
     async def _keep_time(self) -> None:
         """Check regularly whether a clock was set, as long as there are feeds."""
         while True:
-            await self._clock.sleep(self._look.total_seconds())
+            await self._clock.sleep(self._clock.aligned(self._look.total_seconds()))
             self._straighten()
 
     def _compare(self) -> bool:

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, Protocol, Self
 
 import httpx
@@ -70,6 +71,8 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _ETAG: Final = re.compile(r'(W/)?"[!#-~]{1,1024}"')
 _SETTLED: Final = timedelta(seconds=60)
 _LONGEST_AGE: Final = 10  # digits
+_KEPT_URLS: Final = 64
+_LONGEST_KEPT: Final = 1024  # characters of parameters
 
 LONGEST_UNCHANGED: Final = timedelta(days=2)
 """For how long an API may call a listing unchanged before it is read all the same."""
@@ -487,7 +490,7 @@ class HttpSession:
         if not self._is_open:
             raise RuntimeError("the client is not open")
         client = await self._client()
-        url = httpx.URL(self._base_url + path, params=params) if params else httpx.URL(self._base_url + path)
+        url = _url(self._base_url + path, params) if params else httpx.URL(self._base_url + path)
         async with aclosing(await client.open_get(url, headers)) as response:
             status, sent = response.status_code, response.headers
             outcome = ExchangeOutcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
@@ -529,6 +532,18 @@ class HttpSession:
             chunks.append(chunk)
         decoder.close()
         return b"".join(chunks), sent
+
+
+@lru_cache(maxsize=_KEPT_URLS)
+def _kept_url(url: str, params: Params) -> httpx.URL:
+    return httpx.URL(url, params=params)
+
+
+def _url(url: str, params: Params) -> httpx.URL:
+    """The URL with these parameters. Short ones are kept: a feed at rest asks for the same one each time."""
+    if sum(len(name) + len(value) for name, value in params) > _LONGEST_KEPT:
+        return httpx.URL(url, params=params)
+    return _kept_url(url, params)
 
 
 def _said(body: bytes, secrets: tuple[str, ...]) -> str:

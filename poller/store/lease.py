@@ -249,7 +249,7 @@ async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, clock: Clock)
     under_way: dict[str, asyncio.Task[None]] = {}
     try:
         while True:
-            await clock.sleep(ttl.total_seconds() / 3)
+            await clock.sleep(clock.aligned(ttl.total_seconds() / 3))
             held = [lease for lease in leases if lease.held]
             if not held or not held[0].batch.is_scattered:
                 await _renewed_in_turn(held)

@@ -55,6 +55,10 @@ class FakeClock(Clock):
         self.move(seconds)
         await asyncio.sleep(0)
 
+    def aligned(self, seconds: float) -> float:
+        """As many seconds as are given."""
+        return seconds
+
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
         """Let the time pass unless the event is set."""
         if not event.is_set():
@@ -89,6 +93,7 @@ class StubClock(Clock):
         super().__init__()
         if draws is not None:
             self.random = _Drawn(draws)
+        self._is_timed = sleep is None and wait is None
         self._now = now or super().now
         self._monotonic = monotonic or super().monotonic
         self._sleep = sleep or super().sleep
@@ -101,6 +106,10 @@ class StubClock(Clock):
     def monotonic(self) -> float:
         """By the supplied part."""
         return self._monotonic()
+
+    def aligned(self, seconds: float) -> float:
+        """As many seconds as are given, where a part is supplied that waits."""
+        return super().aligned(seconds) if self._is_timed else seconds
 
     async def sleep(self, seconds: float) -> None:
         """By the supplied part."""

@@ -53,6 +53,10 @@ class SimulatedClock(Clock):
         """Set the wall clock forward or back."""
         self.skew += by
 
+    def aligned(self, seconds: float) -> float:
+        """As many seconds as are given: hosts do not wake at the same moments."""
+        return seconds
+
     async def sleep(self, seconds: float) -> None:
         """Wait for this many seconds of this clock."""
         await asyncio.sleep(seconds / (1 + self.drift))

@@ -214,7 +214,8 @@ class Membership:
                 _log.exception("the other processes cannot be seen")
                 await self._clock.sleep(_AFTER_FAULT)
             is_alone = self.seen.roles.keys() == {self.name}
-            await self._clock.wait(self._wake, self._look_seconds * (_ALONE if is_alone else 1))
+            seconds = self._look_seconds * (_ALONE if is_alone else 1)
+            await self._clock.wait(self._wake, self._clock.aligned(seconds) if is_alone else seconds)
 
     async def _met(self) -> None:
         tell, self._tell = self._tell, False

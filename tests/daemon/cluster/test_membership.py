@@ -221,7 +221,7 @@ async def test_one_that_is_alone_looks_less_often(client: Redis) -> None:
             await until(lambda: membership.seen is members.made, "a reading")
             slept.clear()
             await until(lambda: len(slept) > 2, "some more")
-            assert set(slept[1:]) == {seconds}
+            assert {round(one) for one in slept[1:]} == {seconds}  # alone, it wakes with what else wakes the process
 
 
 COUNT = ScriptCall("return redis.call('INCR', KEYS[1])", ("poller:{one}:n",))
