@@ -35,6 +35,7 @@ from tests.chaos.faults import (
     store_scripts,
     storm,
     versions,
+    versions_sealed,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ _MODULES = (
     memory,
     held_back,
     versions,
+    versions_sealed,
 )
 FAULTS: Final[dict[str, Fault]] = {module.FAULT.name: module.FAULT for module in _MODULES}
 ROWS: Final = [fault.row for fault in FAULTS.values()]

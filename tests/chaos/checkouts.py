@@ -10,6 +10,8 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[2]
 FORMER = "1abc275"
 """The last version that knows the first form of snapshots alone (:mod:`poller.store.snapshots`)."""
+SEALED = "50f8589"
+"""The last one that knows the first two."""
 
 
 def exported(commit: str, directory: Path) -> Path:
@@ -21,8 +23,8 @@ def exported(commit: str, directory: Path) -> Path:
     return to
 
 
-def missing() -> str | None:
-    """Why there is no earlier version here; None if there is one."""
-    asked = ("git", "cat-file", "-e", f"{FORMER}^{{commit}}")
+def missing(commit: str = FORMER) -> str | None:
+    """Why this earlier version is not here; None if it is."""
+    asked = ("git", "cat-file", "-e", f"{commit}^{{commit}}")
     found = subprocess.run(asked, cwd=_ROOT, check=False, capture_output=True)
-    return f"the checkout has no history back to {FORMER}" if found.returncode else None
+    return f"the checkout has no history back to {commit}" if found.returncode else None
