@@ -271,25 +271,17 @@ def listed_keys(records: Iterable[bytes], id_field: str) -> Generator[None, None
     return frozenset(keys)
 
 
-def usable_keys(results: bytes, id_field: str) -> list[str]:
-    """The keys of records of which each is known to be usable; ``results`` is their array without its brackets."""
-    found = _listed_ids(results, id_field)
-    if found is None:  # such as an integer beyond 64 bits
-        read = map(record_reader(id_field), map(bytes, _elements(b"[%b]" % results)))
-        return [record.key for record in read if isinstance(record, Record)]
-    return found
-
-
-_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
 def probable_keys(records: Sequence[bytes], id_field: str) -> list[str] | None:
     """The keys that these records have if all are usable, in their order; None: some have none."""
-    found = _listed_ids(b",".join(records), id_field)
+    found = usable_keys(b",".join(records), id_field)
     return found if found is not None and len(found) == len(records) else None
 
 
-def _listed_ids(results: bytes, id_field: str) -> list[str] | None:
+def usable_keys(results: bytes, id_field: str) -> list[str] | None:
+    """The keys of records of which each is known to be usable; ``results`` is their array without its brackets.
+
+    None: they cannot be read together, such as integers beyond 64 bits.
+    """
     try:
         found: list[Any] = _ids_decoder(id_field)(b"[%b]" % results)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

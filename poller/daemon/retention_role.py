@@ -331,7 +331,7 @@ class _MaintainedFeed:
             self._goes_on = await self._upkeep.step()
             if self._goes_on:
                 wait = timedelta(0)
-            elif not self._upkeep.wants_dictionary:
+            elif not self._upkeep.awaits_round:
                 wait = self._upkeep.interval
             self._failure.worked()
         except (Fenced, StoreUnavailable) as error:  # the process that has the lease does it; logged by other roles

@@ -48,7 +48,7 @@ from poller.changes.canonical import MAX_DEPTH, TOO_DEEP, deeper_than, own_membe
 from poller.changes.full_readings import page_digest
 from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense
-from poller.lifecycle import ended, in_turns
+from poller.lifecycle import at_once, ended, in_turns
 
 R = TypeVar("R", bound=Record | Rejected)
 Params = tuple[tuple[str, str], ...]
@@ -394,7 +394,11 @@ class Page(msgspec.Struct, frozen=True):
         """Each record's bytes, in the order received. They are cut out each time: a known page needs none of them."""
         if self.pieces is not None:
             return self.pieces
-        return list(map(bytes, _elements(b"[%b]" % self.results))) if self.results else []
+        try:
+            return list(map(bytes, _elements(b"[%b]" % self.results))) if self.results else []
+        except RecursionError:  # there were levels enough when the answer was decoded
+            parts = at_once(split_results(b'{"results":[%b]}' % self.results))
+            return parts[0] if parts is not None else []
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):

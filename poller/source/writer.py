@@ -459,9 +459,9 @@ class RoundWriter:
         return is_stored
 
     def _pass_over(self, page: Page, seen: SeenKeysObserver | None) -> bool:
-        """Count a page that is unchanged; False: one of its records was written in this round."""
+        """Count a page that is unchanged; False: one of its records was written in this round, or may have been."""
         keys = usable_keys(page.results, self._feed.id_field)
-        if self._written is None or not self._written.isdisjoint(keys):
+        if keys is None or self._written is None or not self._written.isdisjoint(keys):
             return False
         if seen is not None:
             seen.update(keys)

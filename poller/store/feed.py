@@ -44,6 +44,7 @@ from poller.store.feed_state import (
     Forms,
     IdleStart,
     has_former,
+    is_latest,
     later_forms,
     marked,
     state_of,
@@ -54,6 +55,7 @@ from poller.store.lease import RELEASE_SECONDS, HeldElsewhere, Lease, LeaseScrip
 from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, END_IDLE_ROUND, lua
 from poller.store.snapshots import (
+    FORM,
     SAMPLES,
     UNPACKED,
     PackedSnapshots,
@@ -297,13 +299,13 @@ class FeedStore:
     def idle_start(self) -> IdleStart | None:
         """Where the next delta starts if the round before has brought nothing new and the lease was kept since.
 
-        None also where this process has overheard that another one knows more of the feed, and where snapshots or a
-        dictionary are to be replaced at the beginning of a round.
+        None also where this process has overheard that another one knows more of the feed, and where the beginning of a
+        round replaces snapshots or a dictionary, or looks whether all processes read a later form.
         """
         start, known = self._idle_start, self.memory.known
         if start is None or known is None or not self.lease.claimed or self._asked != self.lease.asked:
             return None
-        if self.wants_dictionary or self._stored_forms != self._forms or self._stored_forms in {"1", "1 2"}:
+        if self.wants_dictionary or not is_latest(self._stored_forms):
             return None
         return start if (known.generation, known.sequence) == (start.generation, start.sequence) else None
 
@@ -816,7 +818,7 @@ class FeedStore:
                 kept = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.dictionaries))
             try:
                 numbered = {int(number): dictionary for number, dictionary in kept.items()}
-                codec = SnapshotCodec(numbered, form=written_form(self._forms))
+                codec = SnapshotCodec(numbered, form=written_form(self._forms) or FORM)
             except ValueError as error:
                 raise StoreError(f"{self.keys.dictionaries} holds what this version cannot read: {error}") from None
             if commits != self._commits:  # what was read may be from before the end of a commit

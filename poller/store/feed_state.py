@@ -77,14 +77,19 @@ _WRITTEN: Final[Mapping[str, int]] = {"1": 1, "1 2": 2, "2 after 1": 2, "2": 2, 
 _LATEST: Final[Mapping[Forms, Forms]] = {"2 after 1": "3 after 1", "2": "3"}
 
 
-def written_form(forms: str) -> int:
-    """The form in which snapshots are written where a feed has these."""
-    return _WRITTEN[forms]
+def written_form(forms: str) -> int | None:
+    """The form in which snapshots are written where a feed has these; None: a later version has written them."""
+    return _WRITTEN.get(forms)
 
 
 def has_former(forms: Forms) -> bool:
     """Whether records may stand in the first form."""
     return "1" in forms
+
+
+def is_latest(forms: str) -> bool:
+    """Whether these need no conversion."""
+    return written_form(forms) == max(_WRITTEN.values())
 
 
 def later_forms(forms: Forms, *, is_empty: bool) -> Forms:
@@ -278,7 +283,7 @@ def marked(state: FeedState, marks: Mapping[str, str | None]) -> FeedState:
 
 def _forms(value: bytes) -> Forms:
     text = value.decode("utf-8", "replace")
-    if text not in _WRITTEN:
+    if written_form(text) is None:
         raise ValueError(f"snapshots of the forms {text!r}, which a later version has written")
     return cast("Forms", text)
 

@@ -259,7 +259,7 @@ class SnapshotCodec:
         if self._form < _LAID_OUT or not structure.layouts:
             return list(self._joined(snapshots.values(), self._compressed(names, raws)))
         values = structure.pack(raws, names)
-        flags, number = _VALUES | _DICTIONARY, _SMALL[self._newest or 0]
+        flags, number = _VALUES | _DICTIONARY, bytes((self._newest or 0,))
         before = [number + _SMALL[layout] for layout in range(len(structure.layouts))]
         contents = [None if one is None else (flags, before[one[0]], one[1]) for one in values]
         if None in contents:
@@ -410,7 +410,7 @@ class SnapshotCodec:
             known, frame = self._known(packed[0]).dictionary, packed[1:]
         try:
             return _decompressor(known).decompress(frame)
-        except zstandard.ZstdError as error:
+        except (zstandard.ZstdError, MemoryError) as error:  # a damaged frame may ask for any size
             raise ValueError(f"not a snapshot: {error}") from None
 
     def _known(self, number: int) -> Structure:

@@ -47,9 +47,9 @@ import re
 from binascii import unhexlify
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
-from hashlib import shake_128
-from itertools import accumulate
+from functools import cached_property, lru_cache
+from hashlib import blake2b, shake_128
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Final
 
@@ -226,7 +226,7 @@ MOST_LAYOUTS: Final = 8
 _FEWEST_SAMPLES: Final = 2  # what one alone looks like says nothing of others
 _LONGEST_VALUE: Final = 127  # bytes; longer ones are better compressed
 _MOST_VALUES: Final = 64
-_WARM: Final = 64  # a pattern takes some KiB, and a process may have thousands of feeds
+_WARM: Final = 128  # a pattern takes some KiB, and a process may have thousands of feeds
 
 _KEY: Final = "key"
 _AGAIN: Final = "again"
@@ -277,7 +277,7 @@ def layouts(records: Sequence[tuple[bytes, bytes | None]]) -> list[Layout]:
     names = _structural(read)
     found = [_layout(*one, tokens, names) for one, tokens in zip(records, read, strict=True)]
     common = [one for one, count in Counter(filter(None, found)).most_common() if count >= _FEWEST_SAMPLES]
-    both = dict.fromkeys([*common, *(one.modified for one in common)])
+    both = dict.fromkeys(chain.from_iterable((one, one.modified) for one in common))
     return sorted(list(both)[:MOST_LAYOUTS], key=lambda one: -one.kinds.count(_AGAIN))  # the more specific ones first
 
 
@@ -335,13 +335,18 @@ class _Packer:
 
     def __init__(self, layout: Layout) -> None:
         kinds = [kind for kind in layout.kinds if kind != _AGAIN]  # of the groups of the pattern
-        self.match: Final = re.compile(b"".join(_pattern(layout))).fullmatch
+        self._layout = layout
         self.key_at: Final = kinds.index(_KEY) if _KEY in kinds else None
         self._digits_of = _items([at for at, kind in enumerate(kinds) if _is_format(kind)])
         self._others = [(at, kind == _WORD) for at, kind in enumerate(kinds) if kind in _GROUPS]
         digits = sum(len(_digits(kind)) for kind in kinds if _is_format(kind))
         self._padding, self._width = b"0" * (digits % 2), (digits + 1) // 2
         self._slices, self._template, self._places = _template(layout)
+
+    @cached_property
+    def match(self) -> Callable[[bytes], re.Match[bytes] | None]:
+        """Matches a record that has this layout. Made when first needed: it costs thirty times what the rest does."""
+        return re.compile(b"".join(_pattern(self._layout))).fullmatch
 
     def pack(self, rows: Sequence[tuple[bytes, ...]]) -> list[bytes]:
         """What is stored of these values; all at once, for a first reading packs each record."""
@@ -447,6 +452,7 @@ _packer_of: Final = lru_cache(maxsize=_WARM)(_Packer)
 
 
 _MAGIC: Final = b"\0layouts"  # no dictionary of zstd begins so
+_DIGEST_BYTES: Final = 8  # behind it: what is written with a damaged layout could not be read
 
 
 class Structure(msgspec.Struct, frozen=True, array_like=True):
@@ -465,12 +471,16 @@ class Structure(msgspec.Struct, frozen=True, array_like=True):
         """The structure from its stored form. That may be a dictionary alone, as earlier versions have it.
 
         Raises:
-            ValueError: a later version has written it.
+            ValueError: it is damaged, or a later version has written it.
         """
         if not content.startswith(_MAGIC):
             return cls(dictionary=content)
+        start = len(_MAGIC) + _DIGEST_BYTES
+        digest, encoded = content[len(_MAGIC) : start], content[start:]
+        if blake2b(encoded, digest_size=_DIGEST_BYTES).digest() != digest:
+            raise ValueError("a dictionary that is damaged")
         try:
-            return msgspec.msgpack.decode(content[len(_MAGIC) :], type=cls)
+            return msgspec.msgpack.decode(encoded, type=cls)
         except msgspec.MsgspecError as error:
             raise ValueError(f"a dictionary that a later version has written: {error}") from None
 
@@ -481,7 +491,8 @@ class Structure(msgspec.Struct, frozen=True, array_like=True):
 
     def encode(self) -> bytes:
         """The stored form."""
-        return _MAGIC + msgspec.msgpack.encode(self)
+        encoded = msgspec.msgpack.encode(self)
+        return _MAGIC + blake2b(encoded, digest_size=_DIGEST_BYTES).digest() + encoded
 
     def pack(self, records: Sequence[bytes], keys: Sequence[bytes | None]) -> list[tuple[int, bytes] | None]:
         """For each record the number of its layout and what is stored of its values; None: it has no layout.
@@ -491,8 +502,11 @@ class Structure(msgspec.Struct, frozen=True, array_like=True):
             keys: as they stand in them; None: that is not known.
         """
         packed: list[tuple[int, bytes] | None] = [None] * len(records)
-        left: Iterable[int] = range(len(records))
-        for number, packer in enumerate(map(_packer_of, self.layouts)):
+        left: Sequence[int] = range(len(records))
+        for number, layout in enumerate(self.layouts):
+            if not left:
+                break
+            packer = _packer_of(layout)
             places, rows, others = list[int](), list[tuple[bytes, ...]](), list[int]()
             for place in left:
                 found = packer.match(records[place])

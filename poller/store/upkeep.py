@@ -38,7 +38,7 @@ from poller.changes.diff import Snapshot
 from poller.clock import Clock, milliseconds_of
 from poller.errors import Fenced, Stale
 from poller.redis.errors import translated
-from poller.store.feed_state import FORMS, GENERATION, TOMBSTONES, UPKEEP_AT, Forms, written_form
+from poller.store.feed_state import FORMS, GENERATION, TOMBSTONES, UPKEEP_AT, Forms, is_latest, written_form
 from poller.store.keys import FeedKeys
 from poller.store.scripts import in_any_case, lua
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary, key_of
@@ -104,6 +104,7 @@ class SnapshotUpkeep:
 
     Attributes:
         wants_dictionary: whether the next round is to add a dictionary in place of an outdated one.
+        awaits_round: whether a round has to do that first, or to find that all processes read a later form.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class SnapshotUpkeep:
             removed: how long a removed record's content is kept.
             clock: the store's.
         """
-        self.wants_dictionary = False
+        self.wants_dictionary = self.awaits_round = False
         self._client = client
         self._scripts = scripts
         self._keys = keys
@@ -135,7 +136,8 @@ class SnapshotUpkeep:
 
     def abandon(self) -> None:
         """Break off the pass that is under way, if any; another process has the lease."""
-        self._pass, self.wants_dictionary = None, False
+        self._pass = None
+        self.wants_dictionary = self.awaits_round = False
 
     async def step(self) -> bool:
         """Work for a short time. Returns whether there is more to do.
@@ -168,11 +170,14 @@ class SnapshotUpkeep:
             asking.hgetall(self._keys.dictionaries)
             (generation, stored_forms, tombstones, last), dictionaries = await asking.execute()
         forms = cast("Forms", (stored_forms or b"1").decode())
-        if generation is None or forms == "1 2":  # a round converts them
+        form = written_form(forms)
+        self.awaits_round = generation is not None and not is_latest(forms)
+        if generation is None or form is None or forms == "1 2":  # a round converts them, or refuses them
             return None
         numbered = {int(number): content for number, content in cast("dict[bytes, bytes]", dictionaries).items()}
-        codec = SnapshotCodec(numbered, form=written_form(forms))
+        codec = SnapshotCodec(numbered, form=form)
         self.wants_dictionary = bool(codec.outdated) and not codec.is_current
+        self.awaits_round = self.awaits_round or self.wants_dictionary
         now_ms = milliseconds_of(self._clock.now())
         is_old = not last or not 0 <= now_ms - int(last) < self.interval / timedelta(milliseconds=1)
         if self.wants_dictionary or not (codec.outdated or (tombstones not in (None, b"0") and is_old)):

@@ -512,9 +512,9 @@ def test_three_parts_in_any_order_are_one_record(times: list[str], other_between
 def test_the_keys_of_usable_records_are_those_of_the_reader(ids: list[Any]) -> None:
     """Read together, they are what they are one by one."""
     raws = [json.dumps({"n": 1, "id": one}).encode() for one in ids]
-    assert usable_keys(b", ".join(raws), "id") == [
-        one.key for one in map(record_reader("id"), raws) if isinstance(one, Record)
-    ]
+    together = usable_keys(b", ".join(raws), "id")
+    each = [one.key for one in map(record_reader("id"), raws) if isinstance(one, Record)]
+    assert together == each
 
 
 _LINES = st.lists(
@@ -546,3 +546,9 @@ def test_probable_keys_are_those_of_usable_records(raws: list[bytes]) -> None:
         assert len(found) == len(raws)
         for key, record in zip(found, map(record_reader("id"), raws), strict=True):
             assert isinstance(record, Rejected) or record.key == key
+
+
+def test_ids_that_cannot_be_read_together_have_no_keys() -> None:
+    """A page of them is compared record by record."""
+    assert usable_keys(b'{"id":"a"},{"id":[1]}', "id") is None
+    assert usable_keys(b'{"id":"a"},{}', "id") is None

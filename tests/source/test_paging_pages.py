@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 import tracemalloc
 from typing import Any
 
@@ -299,3 +301,20 @@ def test_cutting_takes_time_by_the_length_alone(text: bytes) -> None:
     """Decoding takes linear time, whatever text is repeated in place of the records."""
     for start in (b'{"results":[', b"{"):
         assert growth(lambda size, start=start: steps(start + text * (size // len(text))), 8 * 1024) < LINEAR  # type: ignore[misc]
+
+
+def test_records_that_are_cut_out_deep_in_the_stack_are_those_of_the_answer() -> None:
+    """Records are cut out later than the answer is decoded, where fewer levels are left for one that is nested."""
+    records = [b'{"id":"good"}', b'{"id":"deep","x":' + b"[" * 900 + b"]" * 900 + b"}"]
+    page = at_once(decode_page(b'{"results":[%b],"deltaToken":"d"}' % b" ,".join(records)))
+
+    def deeper(levels: int) -> list[bytes]:
+        return deeper(levels - 1) if levels else page.records
+
+    left = sys.getrecursionlimit() - len(inspect.stack())
+    assert [deeper(levels) for levels in (0, 10, left - 500, left - 40)] == [records] * 4
+
+
+def test_an_array_of_white_space_has_no_records() -> None:
+    """An answer without records is one however it is written."""
+    assert at_once(decode_page(b'{"results":[ \n ]}')).results == b""

@@ -17,7 +17,7 @@ from poller.changes.plan import Commit
 from poller.clock import Clock, moment_of
 from poller.errors import Fenced, Stale, StoreError
 from poller.store.feed import FeedScripts, FeedStore
-from poller.store.feed_state import FORMS, FeedState, state_of
+from poller.store.feed_state import FORMS, FeedState, Forms, has_former, later_forms, state_of, written_form
 from poller.store.keys import MemberKeys
 from poller.store.members import MemberConfiguration, MemberList, Members, every_member_reads
 from poller.store.snapshots import FORM, SAMPLES, SnapshotCodec, key_of, name_of
@@ -254,6 +254,24 @@ def test_an_earlier_version_refuses_a_feed_of_the_second_form() -> None:
         FORMS.decode()
     state = {b"generation": b"g", b"sequence": b"1"}
     assert [state_of({**state, **more}).forms for more in ({}, {FORMS: b"1 2"}, {FORMS: b"2"})] == ["1", "1 2", "2"]
+
+
+def test_what_a_feed_has_next() -> None:
+    """Law: an empty one begins in the latest form; where records may stand in the first form, that stays known."""
+    assert [later_forms("1", is_empty=empty) for empty in (True, False)] == ["3", "1 2"]
+    known: tuple[Forms, ...] = ("1 2", "2 after 1", "2", "3 after 1", "3")
+    assert [later_forms(one, is_empty=True) for one in known] == ["1 2", "3 after 1", "3", "3 after 1", "3"]
+    assert [has_former(one) for one in ("1", *known)] == [True, True, True, False, True, False]
+    assert [written_form(one) for one in ("1", *known, "4")] == [1, 2, 2, 2, 3, 3, None]
+
+
+async def test_a_record_that_still_stands_in_the_first_form_is_known(store_client: Redis) -> None:
+    """Law: in a feed that once had the first form, a record is looked for under both of its names."""
+    known = await in_the_first_form(store_client)
+    await store_client.hset(KEYS.state, cast("Any", FORMS), "3 after 1")
+    store = opened(store_client, Permission(given=True))
+    await begun(store)
+    assert await store.known(list(known)) == known
 
 
 @pytest.mark.parametrize("before", ["2", "2 after 1"])

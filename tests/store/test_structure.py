@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.changes.diff import Snapshot
-from poller.store.snapshots import SAMPLES, STRUCTURAL, SnapshotCodec
+from poller.store.snapshots import SAMPLES, STRUCTURAL, SnapshotCodec, UnknownDictionary, are_stored
 from poller.store.structure import MOST_LAYOUTS, Structure, layouts, skeletons
 from tests.store.records import unavailability
 
@@ -171,14 +174,16 @@ def ids_of(records: Sequence[bytes]) -> list[bytes]:
 
 
 SHAPES = st.dictionaries(
-    st.sampled_from(["a", "b%", "c\\d", "é"]),
-    st.sampled_from(["text", "number", "uuid", "day", "moment", "time", "word", "object", "list"]),
+    st.sampled_from(["a", "a.b", "aXb", "$c", "@d", "b%", "é"]),
+    st.sampled_from(["text", "number", "long", "uuid", "id", "day", "moment", "time", "word", "object", "list"]),
     max_size=4,
 )
 DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "text": st.text(max_size=130) | st.uuids().map(lambda one: str(one).upper()),
     "number": st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False),
+    "long": st.integers(10**60, 10**200),
     "uuid": st.uuids().map(str),
+    "id": st.just("the same as the id"),
     "day": st.dates().map(str) | st.none(),
     "moment": st.datetimes().map(lambda at: at.isoformat(timespec="milliseconds") + "Z")
     | st.just("2026-01-01T00:00:00.000Z"),
@@ -195,7 +200,9 @@ def test_a_record_is_given_back_from_its_values(shape: dict[str, str], data: st.
 
     def drawn(count: int) -> list[bytes]:
         values = [{name: data.draw(DRAWN[kind]) for name, kind in shape.items()} for _ in range(count)]
-        return encoded([{"id": str(data.draw(st.uuids())), **one} for one in values])
+        made = [{"id": str(data.draw(st.uuids())), **one} for one in values]
+        same = {name for name, kind in shape.items() if kind == "id"}
+        return encoded([{name: one["id"] if name in same else one[name] for name in one} for one in made])
 
     samples, others = drawn(6), drawn(4)
     found = Structure(tuple(layouts(list(zip(samples, ids_of(samples), strict=True)))))
@@ -256,6 +263,81 @@ def test_a_modified_record_has_a_layout_although_no_sample_was_modified() -> Non
     modified = records[0].replace(b"01T00", b"02T11", 1)
     packed = Structure(tuple(found)).pack([records[0], modified], [*ids_of(records[:1] * 2)])
     assert [(one[0], len(one[1])) for one in packed if one] == [(0, 7), (1, 14)]
+
+
+@given(SHAPES, st.data())
+def test_snapshots_give_their_records_back_whatever_the_dictionary_is(
+    shape: dict[str, str], data: st.DataObject
+) -> None:
+    """Law: with layouts or without, together and alone; a seal finds each damaged byte, and knows the stored record."""
+
+    def drawn(count: int) -> dict[str, Snapshot]:
+        ids = [str(one) for one in data.draw(st.lists(st.uuids(), min_size=count, max_size=count, unique=True))]
+        values = [{name: data.draw(DRAWN[kind]) for name, kind in shape.items()} for _ in ids]
+        records = encoded([{"id": one, **more} for one, more in zip(ids, values, strict=True)])
+        return {one: Snapshot(1, 5, record, changed_at=9) for one, record in zip(ids, records, strict=True)}
+
+    few = drawn(4)
+    samples = {**few, **{str(UUID(int=number)): one for number, one in enumerate([*few.values()] * SAMPLES)}}
+    codec = SnapshotCodec()
+    if dictionary := codec.train_with(samples):
+        codec.add(*dictionary)
+    others = {**few, **drawn(3), str(UUID(int=1)): Snapshot(1, 5, b'{"id":"a","other":[1]}', changed_at=9)}
+    stored = dict(zip(others, codec.encode_all(others), strict=True))
+    assert {key: codec.decode(key, one) for key, one in stored.items()} == others
+    assert {key: codec.encode(key, one) for key, one in others.items()} == stored
+    assert all(are_stored([one.raw for one in others.values()], [*stored.values()]))
+    key, one = next(iter(stored.items()))
+    at, bits = data.draw(st.integers(1, len(one) - 1)), data.draw(st.integers(1, 255))
+    damaged = one[:at] + bytes((one[at] ^ bits,)) + one[at + 1 :]
+    assert are_stored([others[key].raw], [damaged]) == [False]
+    with pytest.raises((ValueError, IndexError, UnknownDictionary)):
+        codec.decode(key, damaged)
+
+
+def test_a_damaged_dictionary_is_refused() -> None:
+    """Law: nothing is written with it, for that could not be read; nor with one of a later version."""
+    known = {f"k{number}": Snapshot(1, 1, unavailability(number)) for number in range(SAMPLES)}
+    trained = SnapshotCodec().train_with(known)
+    assert trained is not None
+    number, dictionary = trained
+    for at in range(20, len(dictionary), 50):
+        with pytest.raises(ValueError, match="damaged"):
+            SnapshotCodec({number: dictionary[:at] + bytes((dictionary[at] ^ 1,)) + dictionary[at + 1 :]})
+    later = msgspec.msgpack.encode([[["text"]], b""])
+    digest = blake2b(later, digest_size=8).digest()
+    with pytest.raises(ValueError, match="later version"):
+        SnapshotCodec({number: dictionary[:8] + digest + later})
+
+
+def test_a_name_is_not_taken_for_another_one() -> None:
+    """Law: the marks in a name are those of this name alone."""
+    found = Structure(tuple(layouts([(b'{"a.b":%d}' % number, None) for number in range(4)])))
+    assert [one is not None for one in found.pack([b'{"a.b":7}', b'{"aXb":7}'], [None, None])] == [True, False]
+
+
+def test_what_has_the_form_of_no_number_of_digits_is_a_text() -> None:
+    """Law: a UUID in upper case is one; a number that is longer than a length can say has no layout."""
+    records = encoded([{"of": str(UUID(int=number + (0xABCDEF << 100))).upper()} for number in range(4)])
+    (layout,) = found = layouts([(record, None) for record in records])
+    assert (layout.kinds, Structure(tuple(found)).pack(records, [None] * 4).count(None)) == (("text",), 0)
+    assert layouts([(b'{"n":1%b}' % (b"0" * 130), None)] * 4) == []
+    short = Structure(tuple(layouts([(b'{"n":1}', None)] * 4)))
+    assert short.pack([b'{"n":1%b}' % (b"0" * 130)], [None]) == [None]
+
+
+def test_a_dictionary_is_outdated_only_in_a_form_that_has_layouts() -> None:
+    """Law: a feed of the second form keeps its dictionary, and is written without layouts whatever there is."""
+    records = {f"k{number}": Snapshot(1, 1, unavailability(number)) for number in range(SAMPLES)}
+    second, third = SnapshotCodec(form=2).train_with(records), SnapshotCodec().train_with(records)
+    assert second is not None
+    assert third is not None
+    assert (SnapshotCodec(dict([second]), form=2).outdated, SnapshotCodec(dict([second])).outdated) == ((), (2,))
+    assert SnapshotCodec(dict([third])).outdated == ()
+    of_second = SnapshotCodec(dict([third]), form=2)
+    assert not any(one[0] & 64 for one in of_second.encode_all(records))
+    modified = {"k1": Snapshot(2, 9, unavailability(1, reason="other").replace(b"2026-01-02T10", b"2026-02-02T11"))}
+    assert all(one[0] & 64 for one in SnapshotCodec(dict([third])).encode_all(modified))
 
 
 def test_records_without_a_common_structure_have_no_layout() -> None:

@@ -120,18 +120,22 @@ async def test_a_dictionary_without_layouts_is_replaced(store_client: Redis) -> 
     await store_client.hset(KEYS.state, cast("Any", FORMS), "2")
     await write(store, OLD)
     known, before = dict(await store.known(KEYS_OF_RECORDS)), await stored(store_client)
-    assert await through(upkeep(store_client)) == 1
+    one = upkeep(store_client)
+    assert await through(one) == 1
+    assert (one.awaits_round, one.wants_dictionary) == (True, False)
     permission.given = True
     await write(store, OLD[:1])
-    one = upkeep(store_client)
     await replaced(store_client, store, one)
+    assert not await store_client.hget(KEYS.dictionaries, "1")
+    assert one.awaits_round
     assert await through(one) > 1
     after, found = await stored(store_client), await dictionaries(store_client)
     assert after.keys() == before.keys()
     assert sum(map(len, after.values())) < 0.8 * sum(map(len, before.values()))
     assert (found[b"2"], {SnapshotCodec.dictionary_of(value) for value in after.values()}) == (b"", {3})
     assert dict(await store.known(KEYS_OF_RECORDS)) == known
-    assert await through(upkeep(store_client)) == 1
+    assert await through(one) == 1
+    assert not one.awaits_round
 
 
 async def test_rounds_go_on_meanwhile(store_client: Redis, opened: Open) -> None:
