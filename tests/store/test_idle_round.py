@@ -11,7 +11,7 @@ import pytest
 from poller.changes.plan import Commit
 from poller.clock import Clock, milliseconds_of
 from poller.store.commands import FeedPause, RoundRequest, request_round
-from poller.store.feed_state import DELTA_TOKEN, ROUND, IdleStart
+from poller.store.feed_state import DELTA_TOKEN, ROUND, Forms, IdleStart
 from poller.store.keys import FEED_KEYS
 from poller.store.recovery import HighWaterMark
 from poller.store.snapshots import SAMPLES
@@ -148,7 +148,20 @@ async def test_a_pause_from_before_it_is_one_that_came_back(store_client: Redis)
 
 
 @pytest.mark.parametrize(
-    "meanwhile", ["lost", "asked for again", "overheard", "ordered", "a round", "a commit", "form", "dictionary"]
+    "meanwhile",
+    [
+        "lost",
+        "asked for again",
+        "overheard",
+        "ordered",
+        "a round",
+        "a commit",
+        "1",
+        "1 2",
+        "2",
+        "2 after 1",
+        "dictionary",
+    ],
 )
 async def test_what_is_remembered_is_forgotten(store_client: Redis, meanwhile: str) -> None:
     """Law: it counts while the lease was kept, no other process knows more, and no operator has ordered anything."""
@@ -164,8 +177,8 @@ async def test_what_is_remembered_is_forgotten(store_client: Redis, meanwhile: s
         store.memory.overheard(HighWaterMark(start.generation, start.sequence + 1))
     elif meanwhile == "ordered":
         store.forget_idle_start()
-    elif meanwhile == "form":
-        store._stored_forms = "1"  # other processes read no other one yet
+    elif meanwhile[0].isdigit():
+        store._stored_forms = cast("Forms", meanwhile)  # others read no other ones yet, as far as is known
     elif meanwhile == "dictionary":
         store.wants_dictionary = True
     elif meanwhile == "a round":
