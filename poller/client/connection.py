@@ -22,6 +22,7 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as Disconnected
 from redis.maint_notifications import MaintNotificationsConfig
 
 REPLY_TIMEOUT: Final = timedelta(seconds=5)
@@ -46,6 +47,23 @@ class PrimaryClient(Redis):
             for sentinel in manager.sentinel_manager.sentinels:
                 closing.push_async_callback(sentinel.aclose)
             await super().aclose(close_connection_pool)
+
+
+class ClusterClient(RedisCluster):
+    """A client of a cluster."""
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """Send a command to the server that has its key.
+
+        A failover closes all connections, also one that another task is about to use.
+
+        Raises:
+            redis.exceptions.RedisError: see redis-py.
+        """
+        try:
+            return await super().execute_command(*args, **kwargs)
+        except AttributeError as error:
+            raise Disconnected(f"the connection was closed before the command was sent ({error})") from error
 
 
 def embedded_url(data_dir: str | os.PathLike[str] | None = None) -> str:
@@ -94,7 +112,7 @@ def connect(url: str, *, reply_timeout: timedelta = REPLY_TIMEOUT) -> Any:
     hosts, one, own = _several(url, kind)
     if kind == _CLUSTER:
         nodes = [ClusterNode(host, port) for host, port in hosts]
-        return RedisCluster(startup_nodes=nodes, **one, **{**options, "retry": Retry(NoBackoff(), 1)})
+        return ClusterClient(startup_nodes=nodes, **one, **{**options, "retry": Retry(NoBackoff(), 1)})
     service = one.pop("service")
     watching = {name: value for name, value in one.items() if name not in {"db", "username", "password"}} | own
     timeouts = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}

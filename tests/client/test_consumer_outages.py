@@ -8,12 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
+from unittest.mock import patch
 
 import pytest
 from redis import Redis
+from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import AuthenticationError, NoPermissionError
+from redis.exceptions import ConnectionError as Disconnected
 
 from poller.client import Consumer, Gap
+from poller.client.connection import connect
 from poller.client.feed_reader import ExclusiveReader, FeedReader, HandedEvent, Phase, ReaderSettings, SharedReader
 from poller.client.group_store import ClaimedEntries, GroupState, GroupStore, LeaseHolder, NewEntries
 from poller.redis.client import commands
@@ -352,3 +356,11 @@ async def test_a_failover_loses_no_event(stores: Stores) -> None:
         while set(found) != set(range(1, 6)):
             found += await read(consumer, 1)
     assert found == sorted(found)
+
+
+async def test_a_connection_to_a_cluster_that_is_closed_before_a_command_is_one_that_is_away() -> None:
+    """A failover closes connections that other tasks are about to use; redis-py says so with an AttributeError."""
+    lost = AttributeError("'NoneType' object has no attribute 'writelines'")
+    client = connect("redis+cluster://127.0.0.1:7000")
+    with patch.object(RedisCluster, "execute_command", side_effect=lost), pytest.raises(Disconnected, match="closed"):
+        await client.execute_command("GET", "k")
