@@ -49,7 +49,7 @@ class PrimaryClient(Redis):
             await super().aclose(close_connection_pool)
 
 
-class ClusterClient(RedisCluster):
+class ConsumerClusterClient(RedisCluster):
     """A client of a cluster."""
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +112,7 @@ def connect(url: str, *, reply_timeout: timedelta = REPLY_TIMEOUT) -> Any:
     hosts, one, own = _several(url, kind)
     if kind == _CLUSTER:
         nodes = [ClusterNode(host, port) for host, port in hosts]
-        return ClusterClient(startup_nodes=nodes, **one, **{**options, "retry": Retry(NoBackoff(), 1)})
+        return ConsumerClusterClient(startup_nodes=nodes, **one, **{**options, "retry": Retry(NoBackoff(), 1)})
     service = one.pop("service")
     watching = {name: value for name, value in one.items() if name not in {"db", "username", "password"}} | own
     timeouts = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
