@@ -43,7 +43,6 @@ from poller.store.feed_state import (
     FeedState,
     Forms,
     IdleStart,
-    has_former,
     is_latest,
     later_forms,
     marked,
@@ -849,6 +848,11 @@ def _stored(
     if dictionary is not None:
         codec.add(*dictionary)
     return packed.stored if packed is not None and packed.codec is codec else codec.encode_all(commit.snapshots)
+
+
+def has_former(forms: Forms) -> bool:
+    """Whether records may stand in the first form."""
+    return "1" in forms
 
 
 class _EventData(msgspec.Struct):

@@ -82,11 +82,6 @@ def written_form(forms: str) -> int | None:
     return _WRITTEN.get(forms)
 
 
-def has_former(forms: Forms) -> bool:
-    """Whether records may stand in the first form."""
-    return "1" in forms
-
-
 def is_latest(forms: str) -> bool:
     """Whether these need no conversion."""
     return written_form(forms) == max(_WRITTEN.values())

@@ -16,8 +16,8 @@ from poller.changes.diff import Snapshot
 from poller.changes.plan import Commit
 from poller.clock import Clock, moment_of
 from poller.errors import Fenced, Stale, StoreError
-from poller.store.feed import FeedScripts, FeedStore
-from poller.store.feed_state import FORMS, FeedState, Forms, has_former, later_forms, state_of, written_form
+from poller.store.feed import FeedScripts, FeedStore, has_former
+from poller.store.feed_state import FORMS, FeedState, Forms, later_forms, state_of, written_form
 from poller.store.keys import MemberKeys
 from poller.store.members import MemberConfiguration, MemberList, Members, every_member_reads
 from poller.store.snapshots import FORM, SAMPLES, SnapshotCodec, key_of, name_of
