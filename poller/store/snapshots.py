@@ -68,6 +68,7 @@ FORM: Final = 3
 """The latest form of snapshots that this version reads."""
 SEALED: Final = 2
 """The first one with seals."""
+_LAID_OUT: Final = 3  # the first one with layouts
 
 _REMOVED: Final = 1
 _COMPRESSED: Final = 2
@@ -90,7 +91,6 @@ _CONTINUED: Final = tuple(bytes((number | 0x80,)) for number in _ONE_BYTE)  # th
 
 _UUID_BYTES: Final = 16
 _UUID_CHARACTERS: Final = 36
-_LAID_OUT: Final = 3  # the first form with layouts
 _UUID_NAME: Final = b"\x02"  # before the bytes of a UUID; no key begins with it, for an id has no control characters
 
 _FRAME: Final = zstandard.ZstdCompressionParameters.from_level(
@@ -144,7 +144,7 @@ class SnapshotCodec:
         """Take the dictionaries kept so far, by number; the highest is used for writing, in this form.
 
         Raises:
-            ValueError: a later version has written one of them.
+            ValueError: one of them is damaged, or a later version has written it.
         """
         self._form = form
         self._contents: dict[int, bytes] = {}
@@ -162,7 +162,7 @@ class SnapshotCodec:
 
     @property
     def outdated(self) -> tuple[int, ...]:
-        """The dictionaries in use that are to be replaced: they hold values of records, or no layouts."""
+        """The dictionaries in use that are to be replaced: they hold values, or a version without layouts made them."""
         return tuple(number for number, content in self._contents.items() if content and self._is_outdated(number))
 
     @property
@@ -177,7 +177,7 @@ class SnapshotCodec:
         """Know one more dictionary, and write with it from now on if it is the newest. Empty: it is used no more.
 
         Raises:
-            ValueError: a later version has written it.
+            ValueError: it is damaged, or a later version has written it.
         """
         self._contents[number], self._dictionaries[number] = dictionary, Structure.of(dictionary)
         newest = max(self._contents)
