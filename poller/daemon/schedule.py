@@ -28,6 +28,7 @@ from typing import Final
 import msgspec
 import structlog
 from apscheduler.job import Job
+from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -126,6 +127,28 @@ class _StoreCron(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
         return found and found - ahead
 
 
+class _Jobs(MemoryJobStore):  # type: ignore[misc] # APScheduler has no types
+    """The jobs of a scheduler. It notices a wall clock that jumps between two readings of the scheduler.
+
+    Attributes:
+        jumped: whether one was noticed; whoever has moved the due times resets it.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        super().__init__()
+        self.jumped = False
+        self._monotonic = monotonic
+        self._started: datetime | None = None  # when the monotonic clock was zero, by the wall clock
+
+    def get_due_jobs(self, now: datetime) -> list[Job]:
+        started = now - timedelta(seconds=self._monotonic())
+        if self._started is not None and abs(started - self._started) > _JUMP:
+            self.jumped = True
+        self._started = started
+        jobs: list[Job] = super().get_due_jobs(now)
+        return jobs
+
+
 class Schedule:
     """The jobs of one process. Used within one event loop."""
 
@@ -149,8 +172,11 @@ class Schedule:
         self._turns_from = -math.inf  # by the monotonic clock
         self._was_set = False
         logging.getLogger("apscheduler.scheduler").addFilter(_worth_a_line)
+        self._jobs = _Jobs(clock.monotonic)
         self._scheduler = AsyncIOScheduler(
-            timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
+            jobstores={"default": self._jobs},
+            timezone=UTC,
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
         )
 
     def add(self, name: str, round_: Round, timing: PollTiming, *, at_once: bool = True) -> None:
@@ -221,13 +247,14 @@ class Schedule:
     def _straighten(self) -> None:
         """Move all due times after a clock was set, and wake the scheduler, which sleeps by the old time.
 
-        While no clock is set there is nothing to move, and thousands of jobs are left alone.
+        While no clock is set there is nothing to move, and thousands of jobs are left alone. A clock that was set and
+        put right again since the last check looks as if it had never been set, but the scheduler may have read it.
         """
         wall = self._wall.now()
         lived = wall - timedelta(seconds=self._clock.monotonic())
         jumped, self._lived = lived - self._lived, lived
-        changed = self._compare() or self._was_set or abs(jumped) > _JUMP
-        self._was_set = False
+        changed = self._compare() or self._was_set or self._jobs.jumped or abs(jumped) > _JUMP
+        self._was_set = self._jobs.jumped = False
         if not changed and abs(lived - self._compared) < _NEAR:
             return
         self._compared = lived  # small steps add up

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from poller.daemon.schedule import PollTiming, Schedule, _Interval, _StoreCron, tenth
+from tests.chaos.faults.clock import faked_by, missing, set_clock
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns, until, within
 
@@ -313,6 +318,67 @@ async def test_a_feed_that_comes_as_the_clock_is_set_hides_that_from_no_other() 
         due = schedule.next_round("a")
         assert due is not None
         assert abs(due - soon) < timedelta(seconds=1)
+
+
+_JUMPING = """
+import asyncio, sys
+from datetime import timedelta
+from pathlib import Path
+
+from poller.clock import Clock
+from poller.daemon.schedule import PollTiming, Schedule
+from tests.chaos.faults.clock import set_clock
+
+OFTEN, SELDOM = (PollTiming(timedelta(seconds=seconds), None, timedelta()) for seconds in (0.1, 3600))
+
+
+async def main(clock, jump):
+    rounds = asyncio.Semaphore(0)
+    schedule = Schedule(Clock(), look=timedelta(seconds=3))
+
+    async def polled():
+        rounds.release()
+
+    async def more():
+        for _ in range(2):
+            await rounds.acquire()
+
+    schedule.start()
+    schedule.add("often", polled, OFTEN)
+    await more()
+    set_clock(clock, jump)
+    if jump.startswith("+"):
+        await more()
+    else:  # nothing is due now, but the scheduler reads the clock
+        schedule.add("seldom", polled, SELDOM, at_once=False)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    set_clock(clock, "+0")
+    await more()
+    await more()
+    await schedule.drain()
+    print("polled", flush=True)
+
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("jump", ["-1h", "+1h"])
+def test_a_clock_that_is_set_and_put_right_between_two_checks_delays_no_feed(tmp_path: Path, jump: str) -> None:
+    """Law: a jump of the wall clock that no check sees delays no round, not even if the scheduler has read the clock."""
+    if reason := missing():
+        pytest.skip(reason)
+    set_clock(tmp_path / "clock", "+0")
+    environ = {name: text.format(directory=tmp_path) for name, text in faked_by("clock").items()}
+    ran = subprocess.run(
+        [sys.executable, "-c", _JUMPING, tmp_path / "clock", jump],
+        env=os.environ | environ,
+        stdout=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    assert ran.stdout == b"polled\n"
 
 
 async def test_a_wall_clock_that_jumps_ahead_keeps_nothing_busy() -> None:
