@@ -131,7 +131,7 @@ class _Jobs(MemoryJobStore):  # type: ignore[misc] # APScheduler has no types
     """The jobs of a scheduler. It notices a wall clock that jumps between two readings of the scheduler.
 
     Attributes:
-        jumped: whether one was noticed; whoever has moved the due times resets it.
+        jumped: whether one was noticed since the due times were last checked.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

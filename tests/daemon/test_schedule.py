@@ -366,7 +366,7 @@ asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 
 @pytest.mark.parametrize("jump", ["-1h", "+1h"])
 def test_a_clock_that_is_set_and_put_right_between_two_checks_delays_no_feed(tmp_path: Path, jump: str) -> None:
-    """Law: a jump of the wall clock that no check sees delays no round, not even if the scheduler has read the clock."""
+    """Law: a jump of the wall clock that only the scheduler sees, and none of the checks, delays no round."""
     if reason := missing():
         pytest.skip(reason)
     set_clock(tmp_path / "clock", "+0")
