@@ -191,7 +191,7 @@ class FeedStore:
         lease: of the feed.
         appended: bytes of events that were committed here.
         keeps_removed: whether the content of removed records is kept for a while.
-        wants_dictionary: whether the next round is to replace a dictionary that holds values of records.
+        wants_dictionary: whether the next round is to add a dictionary in place of the present one.
         deltas: what they have brought here; another process does not know of it.
         state_digest: of the state as the round found it; empty: something was wrong, or was written since.
     """
@@ -408,12 +408,11 @@ class FeedStore:
         self._forms = self._stored_forms = forms
 
     async def _replace_dictionary(self, state: FeedState) -> None:
-        """Add a dictionary after one that holds values of records, or no layouts."""
-        codec = await self._loaded()
-        if not codec.is_current:
-            sample = await self._sample()
-            commit = Commit(state.generation, state.sequence)
-            await self._write(commit, None, codec, codec.successor(sample))
+        """Add a dictionary after one that holds values of records, or no layouts of the records as they are now."""
+        codec, sample = await self._loaded(), await self._sample()
+        dictionary = codec.improvement(sample) if codec.is_current else codec.successor(sample)
+        if dictionary is not None:
+            await self._write(Commit(state.generation, state.sequence), None, codec, dictionary)
             _log.info("dictionary replaced", feed=self.keys.feed, records=len(sample))
         self.wants_dictionary = False
 

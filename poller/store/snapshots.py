@@ -4,7 +4,8 @@ Records of one feed look alike, so a snapshot leaves out what a dictionary of th
 no value of a record: it has the layouts of the records, and for those without one a dictionary of zstd that is trained
 on skeletons (:mod:`poller.store.structure`). Of a record of 265 bytes 50 are stored. The dictionary is kept in Redis
 beside the snapshots and written in the same commit as the first snapshots that need it; snapshots written before it
-existed stay readable. It is made once for a feed, as soon as :data:`SAMPLES` records went by.
+existed stay readable. It is made as soon as :data:`SAMPLES` records went by, and again when the records of the API have
+changed so much that a new one saves a fifth (:mod:`poller.store.upkeep`).
 
 A dictionary is known by its number. Those of earlier versions have no layouts; number 1 is trained on records and holds
 values of theirs, all others hold structure alone (:data:`STRUCTURAL`). Empty bytes stand for a dictionary that is used
@@ -63,6 +64,8 @@ _VARIANTS: Final = 2  # skeletons of each sample: a training wants many
 _LEVEL: Final = 2  # in four fifths of the time of the third, with records of an API as small
 _WARM: Final = 64
 _TOGETHER: Final = 8  # snapshots; for fewer it does not pay
+_WORTHWHILE: Final = 0.8  # of the bytes: what snapshots may take with a new dictionary
+_HIGHEST: Final = 255  # number of a dictionary: it takes one byte
 
 FORM: Final = 3
 """The latest form of snapshots that this version reads."""
@@ -162,8 +165,15 @@ class SnapshotCodec:
 
     @property
     def outdated(self) -> tuple[int, ...]:
-        """The dictionaries in use that are to be replaced: they hold values, or a version without layouts made them."""
-        return tuple(number for number, content in self._contents.items() if content and self._is_outdated(number))
+        """The dictionaries whose snapshots are to be packed again.
+
+        There is a newer one, they hold values of records, or a version without layouts made them.
+        """
+        return tuple(
+            number
+            for number, content in self._contents.items()
+            if content and (number != self._newest or self._is_outdated(number))
+        )
 
     @property
     def is_current(self) -> bool:
@@ -220,6 +230,22 @@ class SnapshotCodec:
         """
         samples = [_sample(key, one.raw) for key, one in snapshots.items() if one.raw][:SAMPLES]
         return self._next, (self._trained(samples) if len(samples) == SAMPLES else None) or b""
+
+    def improvement(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes] | None:
+        """A dictionary (number, bytes) with which these snapshots take at least a fifth less; it is not added yet.
+
+        None: no dictionary saves as much, or there are too few records to train one.
+        """
+        if self._newest is None or self._form < _LAID_OUT or self._next > _HIGHEST:
+            return None
+        number, dictionary = self.successor(snapshots)
+        if not dictionary:
+            return None
+        present, later = (
+            sum(map(len, codec.encode_all(snapshots)))
+            for codec in (self, SnapshotCodec({number: dictionary}, form=self._form))
+        )
+        return (number, dictionary) if later <= _WORTHWHILE * present else None
 
     def train_with(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes] | None:
         """As :meth:`train`, with the records of these."""
@@ -345,6 +371,11 @@ class SnapshotCodec:
     def removed(stored: bytes) -> bool:
         """Whether these bytes are a tombstone; much cheaper than reading them."""
         return bool(stored[:1]) and bool(stored[0] & _REMOVED)
+
+    @staticmethod
+    def has_layout(stored: bytes) -> bool:
+        """Whether the values of the record alone are stored; much cheaper than reading them."""
+        return bool(stored[:1]) and bool(stored[0] & _VALUES)
 
     @staticmethod
     def dictionary_of(stored: bytes) -> int | None:

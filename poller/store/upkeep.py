@@ -2,11 +2,14 @@
 
 Theory of operation
 -------------------
-Two things are left behind in snapshots. Those that an earlier version wrote name a dictionary that was trained on
-records and holds values of theirs, or one without layouts, which makes them larger than they need be. And tombstones
-hold the content of removed records for ``retention.removed``. A *pass* scans all snapshots in slices, in the
-background, beside the feed's rounds: it packs those again that name such a dictionary, and empties the tombstones that
-are old enough. When it has seen all of them, it empties the old dictionaries.
+Two things are left behind in snapshots. Some name a dictionary that makes them larger than they need be, because an
+earlier version made it, or because the API gives its records other properties since; and the first dictionaries hold
+values of records. And tombstones hold the content of removed records for ``retention.removed``. A *pass* scans all
+snapshots in slices, in the background, beside the feed's rounds: it packs those again that name an old dictionary, and
+empties the tombstones that are old enough. When it has seen all of them, it empties the old dictionaries.
+
+Whether records have other properties now is looked at in a sample: most of it has no layout, and a dictionary that is
+trained on it saves a fifth (:meth:`~poller.store.snapshots.SnapshotCodec.improvement`).
 
 A round adds the new dictionary, for only a round can do that without refusing its own commits; :attr:`wants_dictionary`
 asks it to. From then on no process writes with the old one: a commit is refused if its process knows fewer dictionaries
@@ -41,7 +44,7 @@ from poller.redis.errors import translated
 from poller.store.feed_state import FORMS, GENERATION, TOMBSTONES, UPKEEP_AT, Forms, is_latest, written_form
 from poller.store.keys import FeedKeys
 from poller.store.scripts import in_any_case, lua
-from poller.store.snapshots import SnapshotCodec, UnknownDictionary, key_of
+from poller.store.snapshots import SAMPLES, SnapshotCodec, UnknownDictionary, key_of
 
 STEP: Final = timedelta(milliseconds=100)
 """How long a step works before others have their turn."""
@@ -55,8 +58,9 @@ _SLICE_BYTES: Final = 1024 * 1024  # of records, packed when they are read, unpa
 _FIRST_COUNT: Final = 16
 _MOST_AT_ONCE: Final = 500
 _REPACKING: Final = (
-    "an earlier version's dictionary is replaced, beside the rounds: it holds values of records, or makes them larger"
+    "the feed has a new dictionary, beside the rounds: the former one holds values of records, or makes them larger"
 )
+_SAMPLED: Final = 2 * SAMPLES  # snapshots: some are of removed records
 
 _log = structlog.get_logger("poller.store")
 
@@ -177,6 +181,8 @@ class SnapshotUpkeep:
         numbered = {int(number): content for number, content in cast("dict[bytes, bytes]", dictionaries).items()}
         codec = SnapshotCodec(numbered, form=form)
         self.wants_dictionary = bool(codec.outdated) and not codec.is_current
+        if codec.is_current and not codec.outdated:
+            self.wants_dictionary = await self._have_changed(codec)
         self.awaits_round = self.awaits_round or self.wants_dictionary
         now_ms = milliseconds_of(self._clock.now())
         is_old = not last or not 0 <= now_ms - int(last) < self.interval / timedelta(milliseconds=1)
@@ -186,6 +192,24 @@ class SnapshotUpkeep:
         if codec.outdated:
             _log.info("repacking snapshots", feed=self._keys.feed, advice=_REPACKING)
         return _Pass(codec, generation, forms, cut_ms, self._clock.monotonic())
+
+    async def _have_changed(self, codec: SnapshotCodec) -> bool:
+        """Whether records have other properties than when the dictionary was made."""
+        with translated(self._client):
+            answer: Any = await self._scripts.scan([self._keys.snapshots], [0, _SAMPLED])
+        flat = cast("list[bytes]", answer[2])
+        live = {name: one for name, one in zip(flat[::2], flat[1::2], strict=True) if not codec.removed(one)}
+        if 2 * sum(map(codec.has_layout, live.values())) >= len(live):
+            return False
+        found, size = dict[str, Snapshot](), 0
+        for name, one in live.items():
+            with suppress(UnknownDictionary, ValueError, IndexError):
+                key = key_of(name)
+                found[key] = codec.decode(key, one)
+                size += len(found[key].raw)
+            if len(found) == SAMPLES or size >= _SLICE_BYTES:
+                break
+        return codec.improvement(found) is not None
 
     async def _slice(self, here: _Pass) -> None:
         with translated(self._client):

@@ -192,6 +192,34 @@ def test_records_that_teach_nothing_are_stored_without_a_dictionary() -> None:
     assert codec.decode(KEY, codec.encode(KEY, Snapshot(1, 1, b"{}"))).raw == b"{}"
 
 
+def sample(count: int = SAMPLES, *, more: bytes = b"") -> dict[str, Snapshot]:
+    """Snapshots of records, with this property at their end."""
+    raws = [raw[:-1] + more + b"}" for raw in map(unavailability, range(count))]
+    return {str(json.loads(raw)["id"]): Snapshot(1, 1, raw) for raw in raws}
+
+
+MORE = b',"coverNeeded":true,"approvedBy":"somebody of the department"'
+
+
+def test_there_is_no_dictionary_with_a_number_of_two_bytes() -> None:
+    """Law: a feed whose API changes again and again keeps its last dictionary."""
+    _, _, dictionary = trained()
+    offered = SnapshotCodec({254: dictionary}).improvement(sample(more=MORE))
+    assert offered is not None
+    assert offered[0] == 255
+    assert SnapshotCodec({255: dictionary}).improvement(sample(more=MORE)) is None
+
+
+def test_a_dictionary_is_replaced_where_that_saves_a_fifth_in_a_form_with_layouts() -> None:
+    """Law: before that form processes of earlier versions may write; without a dictionary one comes by itself."""
+    codec, number, dictionary = trained()
+    assert codec.improvement(sample(more=MORE)) is not None
+    assert codec.improvement(sample()) is None
+    assert codec.improvement(sample(SAMPLES - 1, more=MORE)) is None
+    assert SnapshotCodec().improvement(sample(more=MORE)) is None
+    assert SnapshotCodec({number: dictionary}, form=SEALED).improvement(sample(more=MORE)) is None
+
+
 def test_a_missing_dictionary_is_named() -> None:
     """Law: a snapshot with an unknown dictionary raises an error that has the dictionary's number."""
     codec, number, _ = trained()

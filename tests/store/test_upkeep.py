@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -136,6 +137,76 @@ async def test_a_dictionary_without_layouts_is_replaced(store_client: Redis) -> 
     assert dict(await store.known(KEYS_OF_RECORDS)) == known
     assert await through(one) == 1
     assert not one.awaits_round
+
+
+def with_another(records: Sequence[bytes]) -> list[bytes]:
+    """The records with a property that they have not had before."""
+    return [raw[:-1] + b',"coverNeeded":%b}' % (b"true", b"false")[at % 2] for at, raw in enumerate(records)]
+
+
+async def test_records_with_a_new_property_get_layouts(store_client: Redis, opened: Open) -> None:
+    """Law: where the API has changed, its snapshots become as small as before, and say the same; once is enough."""
+    store = opened("a")
+    await write(store, OLD)
+    changed = with_another(OLD)
+    first = sum(map(len, (await stored(store_client)).values()))
+    await write(store, changed)
+    known, published = dict(await store.known(KEYS_OF_RECORDS)), await events(store_client)
+    assert not any(map(SnapshotCodec.has_layout, (await stored(store_client)).values()))
+    one = upkeep(store_client)
+    with structlog.testing.capture_logs() as logs:
+        await replaced(store_client, store, one)
+        assert len(await through(one) * [1]) > 1
+    assert [entry["event"] for entry in logs] == ["dictionary replaced", "repacking snapshots", "snapshots kept up"]
+    after = (await stored(store_client)).values()
+    assert all(map(SnapshotCodec.has_layout, after))
+    assert sum(map(len, after)) < 1.1 * first
+    assert (await dictionaries(store_client))[str(STRUCTURAL).encode()] == b""
+    for process in (store, opened("a")):
+        await begun(process)
+        assert dict(await process.known(KEYS_OF_RECORDS)) == known
+        await write(process, changed)
+    assert await events(store_client) == published
+    again = upkeep(store_client)
+    assert (await through(again), again.wants_dictionary) == (1, False)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.85])
+async def test_a_few_other_records_make_no_new_dictionary(store_client: Redis, opened: Open, share: float) -> None:
+    """Law: a dictionary stays until most records look otherwise; then one is made that knows both kinds."""
+    await write(opened("a"), OLD)
+    await write(opened("a"), with_another(OLD)[: int(share * COUNT)])
+    one = upkeep(store_client)
+    assert await through(one) == 1
+    assert one.wants_dictionary == (share > 0.5)
+    await replaced(store_client, opened("a"), one)
+    await through(one)
+    fitting = sum(map(SnapshotCodec.has_layout, (await stored(store_client)).values()))
+    assert fitting == (COUNT if share > 0.5 else COUNT - int(share * COUNT))
+
+
+async def test_records_without_a_structure_make_no_new_dictionary(store_client: Redis, opened: Open) -> None:
+    """Law: where no dictionary would help, the present one stays, and no round is asked for another."""
+    await write(opened("a"), OLD)
+    rng = random.Random(1)
+    mixed = [
+        b'{"id":"%b","%b":%d}' % (key.encode(), rng.randbytes(20).hex().encode(), rng.getrandbits(200))
+        for key in KEYS_OF_RECORDS
+    ]
+    await write(opened("a"), mixed)
+    one = upkeep(store_client)
+    assert (await through(one), one.wants_dictionary, one.awaits_round) == (1, False, False)
+    assert list(await dictionaries(store_client)) == [str(STRUCTURAL).encode()]
+
+
+async def test_a_round_that_finds_no_better_dictionary_adds_none(store_client: Redis, opened: Open) -> None:
+    """Law: a round is asked once, and decides by the records that it finds."""
+    store = opened("a")
+    await write(store, OLD)
+    store.wants_dictionary = True
+    await begun(store)
+    assert not store.wants_dictionary
+    assert list(await dictionaries(store_client)) == [str(STRUCTURAL).encode()]
 
 
 async def test_rounds_go_on_meanwhile(store_client: Redis, opened: Open) -> None:
