@@ -46,7 +46,7 @@ from poller.cli import (
 )
 from poller.cli.options import CommandLine, Config, Format, GlobalOptions, Verbosity
 from poller.cli.output import OutputClosed, OutputFailed, writing
-from poller.errors import ConfigurationError, PollerError
+from poller.errors import ConfigurationError, PollerError, StoreUnavailable
 from poller.telemetry import block_opentelemetry
 
 DONE: Final = 0
@@ -196,7 +196,7 @@ def _code_and_text(error: Exception) -> tuple[int, str]:
     if isinstance(error, ConfigurationError):
         return WRONG, str(error)
     if isinstance(error, PollerError):
-        return FAILED, str(error)
+        return FAILED, f"{error}; `poller check` says more" if isinstance(error, StoreUnavailable) else str(error)
     usage = getattr(error, "format_message", None)  # typer's usage errors have no public base in all versions
     if usage is not None:
         return WRONG, _usage(error, usage())
