@@ -138,11 +138,11 @@ class _Jobs(MemoryJobStore):  # type: ignore[misc] # APScheduler has no types
         super().__init__()
         self.jumped = False
         self._monotonic = monotonic
-        self._started: datetime | None = None  # when the monotonic clock was zero, by the wall clock
+        self._started = Clock().now() - timedelta(seconds=monotonic())  # when it was zero, by the scheduler's clock
 
     def get_due_jobs(self, now: datetime) -> list[Job]:
         started = now - timedelta(seconds=self._monotonic())
-        if self._started is not None and abs(started - self._started) > _JUMP:
+        if abs(started - self._started) > _JUMP:
             self.jumped = True
         self._started = started
         jobs: list[Job] = super().get_due_jobs(now)

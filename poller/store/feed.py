@@ -55,7 +55,6 @@ from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, END_IDLE_ROUND, lua
 from poller.store.snapshots import (
     FORM,
-    SAMPLES,
     UNPACKED,
     PackedSnapshots,
     SnapshotCodec,
@@ -67,6 +66,7 @@ from poller.store.snapshots import (
     key_of,
     name_of,
     names_of,
+    sampled,
 )
 from poller.store.stream import EntryId
 from poller.telemetry import metrics as costs
@@ -397,8 +397,9 @@ class FeedStore:
             await self._write_converted("1 2", some)
 
     async def _write_converted(self, forms: Forms, conversions: Sequence[bytes]) -> None:
-        keys = [self.keys.lease, self.keys.state, self.keys.snapshots]
-        checks: list[Argument] = [self.lease.token, self._generation, self._sequence, FORMS, self._stored_forms]
+        keys = [self.keys.lease, self.keys.state, self.keys.snapshots, self.keys.dictionaries]
+        known = (await self._loaded()).dictionaries
+        checks: list[Argument] = [self.lease.token, self._generation, self._sequence, known, FORMS, self._stored_forms]
         with translated(self._client):
             answer = await self._scripts.convert(keys, [*checks, forms, *conversions])
         if answer == b"FENCED":
@@ -409,26 +410,13 @@ class FeedStore:
 
     async def _replace_dictionary(self, state: FeedState) -> None:
         """Add a dictionary after one that holds values of records, or no layouts of the records as they are now."""
-        codec, sample = await self._loaded(), await self._sample()
+        codec = await self._loaded()
+        sample = codec.readable(await sampled(self._client, self.keys.snapshots))
         dictionary = codec.improvement(sample) if codec.is_current else codec.successor(sample)
         if dictionary is not None:
             await self._write(Commit(state.generation, state.sequence), None, codec, dictionary)
             _log.info("dictionary replaced", feed=self.keys.feed, records=len(sample))
         self.wants_dictionary = False
-
-    async def _sample(self) -> Mapping[str, Snapshot]:
-        """Some live records, if there are any."""
-        cursor, found = 0, dict[str, bytes]()
-        while True:
-            with translated(self._client):
-                cursor, some = await self._client.hscan(self.keys.snapshots, cursor, count=SAMPLES)
-            for name, stored in cast("dict[bytes, bytes]", some).items():
-                if not SnapshotCodec.removed(stored):
-                    found[key_of(name)] = stored
-            if len(found) >= SAMPLES or not cursor:
-                break
-        read = await self._decoded(dict(list(found.items())[:SAMPLES]), room=UNPACKED)
-        return {key: one for key, one in read.items() if not one.unreadable}
 
     def _paused(self, pause: FeedPause) -> FeedPause:
         """The pause, noted if the feed was polled since it: then the store went back. One is noted once."""
@@ -503,6 +491,7 @@ class FeedStore:
         """The snapshots of these keys, where there are any."""
         known, packed = dict[str, Snapshot](), dict[str, bytes]()
         room = UNPACKED
+        await self._loaded()  # before they are read: a pass of the upkeep may empty a dictionary that they name
         for start in range(0, len(record_keys), _READ_AT_ONCE):
             found = await self._found(record_keys[start : start + _READ_AT_ONCE])
             read = await self._decoded(found, room=room)

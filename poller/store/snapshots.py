@@ -52,7 +52,7 @@ from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
 from poller.changes.records import are_uuids
 from poller.redis.errors import translated
-from poller.store.structure import Structure, layouts, skeletons
+from poller.store.structure import MOST_LAYOUTS, Structure, layouts, share_with_layout, skeletons
 
 SAMPLES: Final = 64
 STRUCTURAL: Final = 2
@@ -64,7 +64,10 @@ _VARIANTS: Final = 2  # skeletons of each sample: a training wants many
 _LEVEL: Final = 2  # in four fifths of the time of the third, with records of an API as small
 _WARM: Final = 64
 _TOGETHER: Final = 8  # snapshots; for fewer it does not pay
-_WORTHWHILE: Final = 0.8  # of the bytes: what snapshots may take with a new dictionary
+_WORTHWHILE: Final = 0.8  # of its bytes: what a snapshot may take with a new dictionary, on average
+_FIRST_LOOK: Final = 16  # samples that tell whether a training is worth its time
+_SAMPLED: Final = 80  # snapshots, of which so many can be read that a dictionary can be trained
+_SCANNED: Final = 100  # times as many: those of removed records may be more than the others
 _HIGHEST: Final = 255  # number of a dictionary: it takes one byte
 
 FORM: Final = 3
@@ -232,20 +235,24 @@ class SnapshotCodec:
         return self._next, (self._trained(samples) if len(samples) == SAMPLES else None) or b""
 
     def improvement(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes] | None:
-        """A dictionary (number, bytes) with which these snapshots take at least a fifth less; it is not added yet.
+        """A dictionary (number, bytes) with which these snapshots take a fifth less on average; it is not added yet.
 
-        None: no dictionary saves as much, or there are too few records to train one.
+        It has the layouts of the present one as well, so that an API may go back to what it sent before. None: no
+        dictionary saves as much, or there are too few records to train one.
         """
         if self._newest is None or self._form < _LAID_OUT or self._next > _HIGHEST:
+            return None
+        usual = {key: one for key, one in snapshots.items() if len(one.raw) <= _SAMPLE_BYTES}
+        first = [(one.raw, former_name(key)) for key, one in usual.items()][:_FIRST_LOOK]
+        if 2 * len(usual) < SAMPLES or 2 * share_with_layout(first) < 1:
             return None
         number, dictionary = self.successor(snapshots)
         if not dictionary:
             return None
-        present, later = (
-            sum(map(len, codec.encode_all(snapshots)))
-            for codec in (self, SnapshotCodec({number: dictionary}, form=self._form))
-        )
-        return (number, dictionary) if later <= _WORTHWHILE * present else None
+        other = SnapshotCodec({number: dictionary}, form=self._form)
+        sizes = zip(map(len, other.encode_all(usual)), map(len, self.encode_all(usual)), strict=True)
+        share = sum(later / present for later, present in sizes) / len(usual)
+        return (number, dictionary) if share <= _WORTHWHILE else None
 
     def train_with(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes] | None:
         """As :meth:`train`, with the records of these."""
@@ -271,8 +278,9 @@ class SnapshotCodec:
         ):
             if one is not None:
                 saved[one[0]] += size - len(one[1])
-        kept = tuple(layout for layout, bytes_saved in zip(found, saved, strict=True) if bytes_saved >= 0)
-        return Structure(kept, dictionary or b"").encode() if kept or dictionary else None
+        kept = [layout for layout, bytes_saved in zip(found, saved, strict=True) if bytes_saved >= 0]
+        kept += [layout for layout in self._structure.layouts if layout not in kept][: MOST_LAYOUTS - len(kept)]
+        return Structure(tuple(kept), dictionary or b"").encode() if kept or dictionary else None
 
     def encode(self, key: str, snapshot: Snapshot) -> bytes:
         """The stored form of a record's snapshot."""
@@ -426,6 +434,17 @@ class SnapshotCodec:
             raise ValueError("not a snapshot: its seal is broken")
         return Snapshot(revision, sequence, raw, bool(flags & _REMOVED), bool(flags & _MISSING), changed_at=changed_at)
 
+    def readable(self, stored: Mapping[str, bytes]) -> dict[str, Snapshot]:
+        """The snapshots among these that can be read, as long as they need no more than :data:`UNPACKED`."""
+        found, room = dict[str, Snapshot](), UNPACKED
+        for key, one in stored.items():
+            with suppress(UnknownDictionary, ValueError, IndexError):
+                found[key] = self.decode(key, one)
+                room -= len(found[key].raw)
+            if room <= 0:
+                break
+        return found
+
     def _with_id(self, key: str, packed: bytes, flags: int) -> bytes:
         number = packed[:1] if flags & _DICTIONARY else b""
         place, at = _read_varint(packed, len(number))
@@ -469,6 +488,31 @@ class _Sample(msgspec.Struct, frozen=True):
 
 def _sample(key: str, raw: bytes) -> _Sample:
     return _Sample(bytes(raw[:_SAMPLE_BYTES]), former_name(key))
+
+
+async def sampled(client: Redis, name: str) -> dict[str, bytes]:
+    """Some live snapshots of a feed, as stored, by their records' keys; who asks again gets the same ones.
+
+    They are a few more than :data:`SAMPLES`, for some may be unreadable, unless the feed has fewer.
+
+    Args:
+        client: of the store.
+        name: of the hash with the snapshots.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    cursor, found = 0, dict[str, bytes]()
+    for _ in range(_SCANNED):
+        with translated(client):
+            cursor, some = await client.hscan(name, cursor, count=SAMPLES)
+        for field, stored in cast("dict[bytes, bytes]", some).items():
+            if not SnapshotCodec.removed(stored) and len(found) < _SAMPLED:
+                with suppress(UnicodeDecodeError):  # no process of this program has written it
+                    found[key_of(field)] = stored
+        if len(found) == _SAMPLED or not cursor:
+            break
+    return found
 
 
 def name_of(key: str) -> bytes:

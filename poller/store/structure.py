@@ -273,12 +273,21 @@ def layouts(records: Sequence[tuple[bytes, bytes | None]]) -> list[Layout]:
     Args:
         records: JSON objects, and the key of each as it stands in the record where that is a UUID.
     """
-    read = [list(_tokens(record)) for record, _ in records]
-    names = _structural(read)
-    found = [_layout(*one, tokens, names) for one, tokens in zip(records, read, strict=True)]
-    common = [one for one, count in Counter(filter(None, found)).most_common() if count >= _FEWEST_SAMPLES]
+    common = [one for one, count in _counted(records).most_common() if count >= _FEWEST_SAMPLES]
     both = dict.fromkeys(chain.from_iterable((one, one.modified) for one in common))
     return sorted(list(both)[:MOST_LAYOUTS], key=lambda one: -one.kinds.count(_AGAIN))  # the more specific ones first
+
+
+def share_with_layout(records: Sequence[tuple[bytes, bytes | None]]) -> float:
+    """The share of these records that have a layout which another one has as well; much cheaper than packing them."""
+    return sum(count for count in _counted(records).values() if count >= _FEWEST_SAMPLES) / max(len(records), 1)
+
+
+def _counted(records: Sequence[tuple[bytes, bytes | None]]) -> Counter[Layout]:
+    """How many of these records have each layout."""
+    read = [list(_tokens(record)) for record, _ in records]
+    names = _structural(read)
+    return Counter(filter(None, (_layout(*one, tokens, names) for one, tokens in zip(records, read, strict=True))))
 
 
 def _layout(

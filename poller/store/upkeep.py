@@ -8,8 +8,8 @@ values of records. And tombstones hold the content of removed records for ``rete
 snapshots in slices, in the background, beside the feed's rounds: it packs those again that name an old dictionary, and
 empties the tombstones that are old enough. When it has seen all of them, it empties the old dictionaries.
 
-Whether records have other properties now is looked at in a sample: most of it has no layout, and a dictionary that is
-trained on it saves a fifth (:meth:`~poller.store.snapshots.SnapshotCodec.improvement`).
+Whether records have other properties now is looked at once a day, in a sample: most of it has no layout, and a
+dictionary that is trained on it saves a fifth (:meth:`~poller.store.snapshots.SnapshotCodec.improvement`).
 
 A round adds the new dictionary, for only a round can do that without refusing its own commits; :attr:`wants_dictionary`
 asks it to. From then on no process writes with the old one: a commit is refused if its process knows fewer dictionaries
@@ -18,7 +18,8 @@ than there are. So a pass that begins after that, and reaches its end, has seen 
 **Invariants**
 
 - Each snapshot is replaced only if it is still what was read: what a round has written since stays.
-- Each script checks the feed's lease and generation, and the forms of its snapshots.
+- Each script checks the feed's lease, its generation, and how many dictionaries it has; one that writes snapshots
+  checks their forms as well.
 - A dictionary is emptied at the end of a pass alone, and a pass ends only within one process of the server: a cursor
   says nothing to another one, and a store that went back may have named it again.
 - The number of dictionaries never falls, so a process that knows only an old one is refused.
@@ -27,6 +28,7 @@ than there are. So a pass that begins after that, and reaches its end, has seen 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -44,7 +46,7 @@ from poller.redis.errors import translated
 from poller.store.feed_state import FORMS, GENERATION, TOMBSTONES, UPKEEP_AT, Forms, is_latest, written_form
 from poller.store.keys import FeedKeys
 from poller.store.scripts import in_any_case, lua
-from poller.store.snapshots import SAMPLES, SnapshotCodec, UnknownDictionary, key_of
+from poller.store.snapshots import SnapshotCodec, UnknownDictionary, key_of, sampled
 
 STEP: Final = timedelta(milliseconds=100)
 """How long a step works before others have their turn."""
@@ -60,7 +62,6 @@ _MOST_AT_ONCE: Final = 500
 _REPACKING: Final = (
     "the feed has a new dictionary, beside the rounds: the former one holds values of records, or makes them larger"
 )
-_SAMPLED: Final = 2 * SAMPLES  # snapshots: some are of removed records
 
 _log = structlog.get_logger("poller.store")
 
@@ -132,6 +133,8 @@ class SnapshotUpkeep:
         self._removed = removed
         self._clock = clock
         self._pass: _Pass | None = None
+        self._sampled_at = -math.inf  # on the monotonic clock
+        self._changed_since: int | None = None  # how many dictionaries there were when records had changed
 
     @property
     def interval(self) -> timedelta:
@@ -158,8 +161,9 @@ class SnapshotUpkeep:
                 await self._slice(self._pass)
                 if self._clock.monotonic() >= until:
                     break
-        except Stale:  # reset, or converted: the next look sees what is to be done now
+        except Stale:  # reset, converted, or the store went back: the next look sees what is to be done now
             self._pass = None
+            return True
         except BaseException:
             self._pass = None
             raise
@@ -194,30 +198,22 @@ class SnapshotUpkeep:
         return _Pass(codec, generation, forms, cut_ms, self._clock.monotonic())
 
     async def _have_changed(self, codec: SnapshotCodec) -> bool:
-        """Whether records have other properties than when the dictionary was made."""
-        with translated(self._client):
-            answer: Any = await self._scripts.scan([self._keys.snapshots], [0, _SAMPLED])
-        flat = cast("list[bytes]", answer[2])
-        live = {name: one for name, one in zip(flat[::2], flat[1::2], strict=True) if not codec.removed(one)}
-        if 2 * sum(map(codec.has_layout, live.values())) >= len(live):
-            return False
-        found, size = dict[str, Snapshot](), 0
-        for name, one in live.items():
-            with suppress(UnknownDictionary, ValueError, IndexError):
-                key = key_of(name)
-                found[key] = codec.decode(key, one)
-                size += len(found[key].raw)
-            if len(found) == SAMPLES or size >= _SLICE_BYTES:
-                break
-        return codec.improvement(found) is not None
+        """Whether records have other properties than when the dictionary was made; looked at once a day."""
+        now = self._clock.monotonic()
+        if now >= self._sampled_at + LONGEST.total_seconds():
+            self._sampled_at = now
+            stored, self._changed_since = await sampled(self._client, self._keys.snapshots), None
+            most_have_one = 2 * sum(map(codec.has_layout, stored.values())) >= len(stored)
+            if not most_have_one and codec.improvement(codec.readable(stored)) is not None:
+                self._changed_since = codec.dictionaries
+        return self._changed_since == codec.dictionaries
 
     async def _slice(self, here: _Pass) -> None:
         with translated(self._client):
             answer: Any = await self._scripts.scan([self._keys.snapshots], [here.cursor, here.count])
         run_id, cursor, flat = answer[0], int(answer[1]), cast("list[bytes]", answer[2])
-        if here.cursor and run_id != here.run_id:  # what this process has given out says nothing about the one before
-            here.cursor = 0
-            return
+        if here.cursor and run_id != here.run_id:  # it knows nothing of the cursor, and may have an older copy
+            raise Stale(f"another process of the server has {self._keys.feed}")
         size, found = sum(map(len, flat)), len(flat) // 2
         if found:
             here.count = max(min(_MOST_AT_ONCE, int(_SLICE_BYTES * found / max(size, 1)), here.count * 4), 1)
@@ -248,8 +244,8 @@ class SnapshotUpkeep:
                 yield len(snapshot.raw), (name, stored, name, here.codec.encode(key, snapshot))
 
     async def _write(self, here: _Pass, conversions: list[bytes]) -> None:
-        keys = [self._keys.lease, self._keys.state, self._keys.snapshots]
-        checks: list[Any] = [self._nonce, here.generation, "", FORMS, here.forms, here.forms]
+        keys = [self._keys.lease, self._keys.state, self._keys.snapshots, self._keys.dictionaries]
+        checks: list[Any] = [self._nonce, here.generation, "", here.codec.dictionaries, FORMS, here.forms, here.forms]
         with translated(self._client):
             self._checked(await self._scripts.convert(keys, [*checks, *conversions]))
 

@@ -343,13 +343,19 @@ async def main(clock, jump):
         for _ in range(2):
             await rounds.acquire()
 
-    schedule.start()
     schedule.add("often", polled, OFTEN)
-    await more()
-    set_clock(clock, jump)
+    if jump == "start":  # the scheduler reads the clock for the first time
+        set_clock(clock, "-1h")
+        schedule.start()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    else:
+        schedule.start()
+        await more()
+        set_clock(clock, jump)
     if jump.startswith("+"):
         await more()
-    else:  # nothing is due now, but the scheduler reads the clock
+    elif jump.startswith("-"):  # nothing is due now, but the scheduler reads the clock
         schedule.add("seldom", polled, SELDOM, at_once=False)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -364,7 +370,7 @@ asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize("jump", ["-1h", "+1h"])
+@pytest.mark.parametrize("jump", ["-1h", "+1h", "start"])
 def test_a_clock_that_is_set_and_put_right_between_two_checks_delays_no_feed(tmp_path: Path, jump: str) -> None:
     """Law: a jump of the wall clock that only the scheduler sees, and none of the checks, delays no round."""
     if reason := missing():

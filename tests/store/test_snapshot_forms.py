@@ -177,17 +177,18 @@ async def test_a_snapshot_that_was_written_meanwhile_is_not_replaced(store_clien
     store = opened(store_client, Permission())
     state = await begun(store)
     name, key = _id(3).encode(), _id(3)
-    names = [KEYS.lease, KEYS.state, KEYS.snapshots]
-    before = await stored(store_client)
+    names = [KEYS.lease, KEYS.state, KEYS.snapshots, KEYS.dictionaries]
+    before, known = await stored(store_client), await store_client.hlen(KEYS.dictionaries)
     convert = FeedScripts(store_client).convert
-    for nonce, generation, sequence, there, value, answer in (
-        ("b", state.generation, state.sequence, "1", before[name], b"FENCED"),
-        ("a", "other", state.sequence, "1", before[name], b"STALE"),
-        ("a", state.generation, state.sequence + 1, "1", before[name], b"STALE"),
-        ("a", state.generation, state.sequence, "1 2", before[name], b"STALE"),
-        ("a", state.generation, state.sequence, "1", b"another", b"OK"),
+    for nonce, generation, sequence, number, there, value, answer in (
+        ("b", state.generation, state.sequence, known, "1", before[name], b"FENCED"),
+        ("a", "other", state.sequence, known, "1", before[name], b"STALE"),
+        ("a", state.generation, state.sequence + 1, known, "1", before[name], b"STALE"),
+        ("a", state.generation, state.sequence, known + 1, "1", before[name], b"STALE"),
+        ("a", state.generation, state.sequence, known, "1 2", before[name], b"STALE"),
+        ("a", state.generation, state.sequence, known, "1", b"another", b"OK"),
     ):
-        checks: list[Any] = [nonce, generation, sequence, FORMS, there]
+        checks: list[Any] = [nonce, generation, sequence, number, FORMS, there]
         arguments = [*checks, "1 2", name, value, name_of(key), b"converted"]
         assert await convert(names, arguments) == answer
         assert await stored(store_client) == before

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from typing import cast
 from uuid import UUID
 
 import msgspec
@@ -218,6 +220,25 @@ def test_a_dictionary_is_replaced_where_that_saves_a_fifth_in_a_form_with_layout
     assert codec.improvement(sample(SAMPLES - 1, more=MORE)) is None
     assert SnapshotCodec().improvement(sample(more=MORE)) is None
     assert SnapshotCodec({number: dictionary}, form=SEALED).improvement(sample(more=MORE)) is None
+
+
+def test_an_api_may_go_back_to_what_it_sent_before() -> None:
+    """Law: a new dictionary has the former layouts as well, so no other is made when the former records return."""
+    codec, _, _ = trained()
+    number, dictionary = cast("tuple[int, bytes]", codec.improvement(sample(more=MORE)))
+    codec.add(number, dictionary)
+    for records in (sample(more=MORE), sample()):
+        assert all(map(SnapshotCodec.has_layout, codec.encode_all(records)))
+        assert codec.improvement(records) is None
+
+
+def test_a_large_record_does_not_hide_that_the_others_have_changed() -> None:
+    """Law: what each record saves counts, not what they take together."""
+    codec, _, _ = trained()
+    noise = random.Random(1).randbytes(500_000).hex().encode()
+    large = {"large": Snapshot(1, 1, b'{"id":"large","blob":"%b"}' % noise)}
+    assert codec.improvement(large | sample(SAMPLES - 1, more=MORE)) is not None
+    assert codec.improvement({f"{at}": large["large"] for at in range(SAMPLES)}) is None
 
 
 def test_a_missing_dictionary_is_named() -> None:

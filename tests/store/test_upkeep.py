@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -171,7 +171,7 @@ async def test_records_with_a_new_property_get_layouts(store_client: Redis, open
     assert (await through(again), again.wants_dictionary) == (1, False)
 
 
-@pytest.mark.parametrize("share", [0.3, 0.85])
+@pytest.mark.parametrize("share", [0.2, 0.95])
 async def test_a_few_other_records_make_no_new_dictionary(store_client: Redis, opened: Open, share: float) -> None:
     """Law: a dictionary stays until most records look otherwise; then one is made that knows both kinds."""
     await write(opened("a"), OLD)
@@ -207,6 +207,112 @@ async def test_a_round_that_finds_no_better_dictionary_adds_none(store_client: R
     await begun(store)
     assert not store.wants_dictionary
     assert list(await dictionaries(store_client)) == [str(STRUCTURAL).encode()]
+
+
+async def removed(client: Redis, store: FeedStore, count: int) -> None:
+    """Remove this many of the records."""
+    state = await begun(store)
+    gone = {key: Snapshot(2, state.sequence, b"", removed=True) for key in KEYS_OF_RECORDS[:count]}
+    await store.commit(Commit(state.generation, state.sequence, gone, marks={TOMBSTONES: str(count)}))
+    assert sum(map(SnapshotCodec.removed, (await stored(client)).values())) == count
+
+
+async def test_removed_records_are_not_counted(store_client: Redis, opened: Open) -> None:
+    """Law: a feed that has lost most of its records gets a new dictionary as well, if a hundred are left."""
+    store = opened("a")
+    await write(store, OLD)
+    await write(store, with_another(OLD))
+    await removed(store_client, store, COUNT - 100)
+    one = upkeep(store_client)
+    await replaced(store_client, store, one)
+    await through(one)
+    live = [value for value in (await stored(store_client)).values() if not SnapshotCodec.removed(value)]
+    assert (len(live), all(map(SnapshotCodec.has_layout, live))) == (100, True)
+
+
+async def test_a_few_snapshots_that_cannot_be_read_are_left_out(store_client: Redis, opened: Open) -> None:
+    """Law: the upkeep and the round judge by the same records, so a wish ends with the round that was asked."""
+    store = opened("a")
+    await write(store, OLD[:100])
+    await write(store, with_another(OLD[:100]))
+    for name, value in list((await stored(store_client)).items())[:9]:
+        await store_client.hset(KEYS.snapshots, cast("Any", name), cast("Any", value[:-1] + bytes((value[-1] ^ 1,))))
+    one = upkeep(store_client)
+    await replaced(store_client, store, one)
+    await through(one)
+    assert not one.wants_dictionary
+    assert sum(map(SnapshotCodec.has_layout, (await stored(store_client)).values())) == 91
+
+
+async def test_a_look_a_day_is_enough(store_client: Redis, opened: Open) -> None:
+    """Law: records are sampled once a day, and a wish stands until a round has heard it."""
+    now, days = 0.0, 86_400.0
+    store = opened("a")
+    await write(store, OLD)
+    one = upkeep(store_client, clock=StubClock(now=lambda: moment_of(NOW_MS), monotonic=lambda: now))
+    assert (await through(one), one.wants_dictionary) == (1, False)
+    await write(store, with_another(OLD))
+    for later, wanted in ((now, False), (days - 1, False), (days, True), (days + 60, True)):
+        now = later
+        assert (await through(one), one.wants_dictionary, one.awaits_round) == (1, wanted, wanted)
+    await replaced(store_client, store, one)
+    await through(one)
+    assert not one.wants_dictionary
+
+
+class PassingBetween:
+    """A client with which something happens behind one reading of snapshots, before its answer is looked at."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self.then: Callable[[], Awaitable[Any]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def hmget(self, name: str, fields: list[Any]) -> Any:
+        found = await cast("Any", self._client.hmget(name, fields))
+        then, self.then = self.then, None
+        if then is not None:
+            await then()
+        return found
+
+
+async def test_a_pass_that_ends_while_a_round_reads_hides_no_snapshot(store_client: Redis, opened: Open) -> None:
+    """Law: a round reads what a pass has packed again, and what it had read just before."""
+    client = PassingBetween(store_client)
+    store = opened_by(cast("Redis", client))("a")
+    await write(store, OLD)
+    await write(store, with_another(OLD))
+    known, published = dict(await store.known(KEYS_OF_RECORDS)), await events(store_client)
+    one = upkeep(store_client)
+    await replaced(store_client, store, one)
+    store.rest()
+    client.then = lambda: through(one)
+    assert dict(await store.known(KEYS_OF_RECORDS)) == known
+    assert (await dictionaries(store_client))[str(STRUCTURAL).encode()] == b""
+    await write(store, with_another(OLD))
+    assert await events(store_client) == published
+
+
+async def test_a_store_that_goes_back_during_a_pass_keeps_its_snapshots(store_client: Redis, opened: Open) -> None:
+    """Law: nothing is packed with a dictionary that the store has no more."""
+    store = opened("a")
+    await write(store, OLD)
+    await write(store, with_another(OLD))
+    before = {key: await store_client.dump(key) for key in (KEYS.snapshots, KEYS.dictionaries, KEYS.state)}
+    one = upkeep(store_client)
+    await replaced(store_client, store, one)
+    assert await one.step()
+    for key, content in before.items():
+        await store_client.restore(key, 0, cast("Any", content), replace=True)
+    kept = await stored(store_client)
+    assert await one.step()
+    assert await stored(store_client) == kept
+    assert await through(one) == 1
+    other = opened("a")
+    await begun(other)
+    assert not any(one.unreadable for one in (await other.known(KEYS_OF_RECORDS)).values())
 
 
 async def test_rounds_go_on_meanwhile(store_client: Redis, opened: Open) -> None:
@@ -277,7 +383,7 @@ async def test_only_the_process_with_the_lease_keeps_a_feed_up(store_client: Red
     else:
         await store_client.hset(KEYS.state, "generation", "another")
         before = await stored(store_client)
-        assert not await one.step()
+        assert await one.step()  # it looks again at what is to be done
     assert await stored(store_client) == before
     assert (await dictionaries(store_client))[b"1"]
 
@@ -293,7 +399,7 @@ async def test_a_cursor_of_another_process_of_the_server_is_not_used(store_clien
     assert under_way.cursor
     under_way.run_id = b"another"
     assert await one.step()
-    assert under_way.cursor == 0
+    assert one._pass is None
     await through(one)
     assert 1 not in {SnapshotCodec.dictionary_of(value) for value in (await stored(store_client)).values()}
 
