@@ -18,7 +18,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import partial
 from typing import Final, Protocol
@@ -153,6 +153,7 @@ class FeedLease:
         self._again = False
         self._was_ordered = False  # an operator's command came since the last round began
         self._awaited: list[asyncio.Future[RoundResult]] = []
+        self._last_full: tuple[datetime, RoundResult] | None = None
         self._refused = "", -math.inf
 
     @property
@@ -236,6 +237,10 @@ class FeedLease:
         self._awaited.append(ending)
         return ending
 
+    def full_round_since(self, moment: datetime) -> RoundResult | None:
+        """The result of the last full reading, if it ended in this process after this moment."""
+        return self._last_full[1] if self._last_full is not None and self._last_full[0] >= moment else None
+
     async def _round(self) -> timedelta | None:
         if not self._polls:  # it was handed back meanwhile
             return None
@@ -245,6 +250,8 @@ class FeedLease:
                 result = await self._unless_broken_off()
         finally:
             self.busy = False
+            if result is not None and result.mode not in {RoundMode.DELTA, RoundMode.SKIPPED}:
+                self._last_full = self._clock.now(), result
             self._rested(self)
             self._settle_waiting(result)
         self._hasten(self._siblings.polled(self._polled.feed))
@@ -400,6 +407,10 @@ class CommandedFeed(Protocol):
         """The result of the round that ends next; cancelled if none ends in this process."""
         ...
 
+    def full_round_since(self, moment: datetime) -> RoundResult | None:
+        """The result of the last full reading, if it ended in this process after this moment."""
+        ...
+
 
 async def handle_commands(
     queue: CommandQueue,
@@ -469,7 +480,9 @@ async def _handle_in_round(queue: CommandQueue, command: Command, feed: Commande
     there afterwards (there was nothing to read), more rounds would not change that.
     """
     if not feed.busy and not await queue.is_outstanding(command):  # a round carried it out before it was found here
-        await queue.reply(command, CommandReply(member, done=True, text="its round has ended"))
+        result = feed.full_round_since(command.at)
+        said = CommandReply(member, done=True, text=_ENDED) if result is None else _final_reply(member, result)
+        await queue.reply(command, said)
         return
     if await queue.is_paused(command):
         await queue.reply(command, _put_off(member, "it is paused"))
@@ -490,6 +503,9 @@ async def _handle_in_round(queue: CommandQueue, command: Command, feed: Commande
             return
 
 
+_ENDED: Final = "its round has ended"
+
+
 def _put_off(member: str, why: str) -> CommandReply:
     return CommandReply(member, done=True, text=f"{why}; it is carried out when the feed is resumed", put_off=True)
 
@@ -498,4 +514,4 @@ def _final_reply(member: str, result: RoundResult) -> CommandReply:
     if result.paused is not None:
         return _put_off(member, result.paused)
     public = {name: value for name, value in result.public.items() if isinstance(value, str | int | float | None)}
-    return CommandReply(member, done=True, text="its round has ended", round=public)
+    return CommandReply(member, done=True, text=_ENDED, round=public)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from fakeredis import FakeAsyncRedis
 
 from poller.daemon.poll_role import CommandedFeed, handle_commands
@@ -35,6 +36,7 @@ class Lot:
     hastened: int = 0
     confirms: bool = True
     coming: list[asyncio.Future[RoundResult]] = field(default_factory=list)
+    full: RoundResult | None = None
 
     async def confirmed(self) -> bool:
         return self.confirms
@@ -49,6 +51,9 @@ class Lot:
     def round_ended(self) -> asyncio.Future[RoundResult]:
         self.coming.append(asyncio.get_running_loop().create_future())
         return self.coming[-1]
+
+    def full_round_since(self, moment: datetime) -> RoundResult | None:
+        return self.full if moment <= NOW else None
 
 
 def order(what: str, *, at: datetime = NOW, feed: str = "s/one") -> Command:
@@ -170,12 +175,14 @@ async def test_a_round_that_fails_is_told(client: FakeAsyncRedis) -> None:
         assert await queue.is_outstanding(order("resync"))
 
 
-async def test_what_a_round_has_done_already_is_answered(client: FakeAsyncRedis) -> None:
-    """Law: a resync that a round completed before the command was read is answered without another round."""
-    lot = Lot()
+@pytest.mark.parametrize("full", [None, RESULT])
+async def test_what_a_round_has_done_already_is_answered(client: FakeAsyncRedis, full: RoundResult | None) -> None:
+    """Law: a resync that a round completed before the command was read is answered by that round, without another."""
+    lot = Lot(full=full)
     async with obeyed(client, lot) as queue:
         await queue.submit(order("resync"))
-        assert (await said(queue, order("resync"))).text == "its round has ended"
+        answer = await said(queue, order("resync"))
+        assert (answer.text, answer.round) == ("its round has ended", full and full.public)
     assert not lot.coming
 
 

@@ -42,6 +42,7 @@ class Rounds:
     forgotten: list[str] = field(default_factory=list)
     rested: list[str] = field(default_factory=list)
     ok: bool = True
+    mode: RoundMode = RoundMode.DELTA
     second_look: timedelta | None = None
     recheck: timedelta | None = None
     fault: Exception | None = None
@@ -59,7 +60,7 @@ class Rounds:
                 raise self.fault
             self.say(f"{name} ends")
             given: dict[str, Any] = {"ok": self.ok, "second_look": self.second_look, "recheck": self.recheck}
-            return RoundResult(feed=feed.id, mode=RoundMode.DELTA, pages=1, **given)
+            return RoundResult(feed=feed.id, mode=self.mode, pages=1, **given)
 
         async def release() -> None:
             self.say(f"{name} let go")
@@ -236,6 +237,23 @@ async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Sched
     async with patience("a round"):
         assert (await awaited).ok
     await rounds.said("one begins", "one ends", "one begins", "one ends")
+
+
+async def test_the_last_full_reading_is_known_after_a_delta(rounds: Rounds, schedule: Schedule) -> None:
+    """``full_round_since`` gives the reading that carried a command out, though a delta has followed it."""
+    _, one = lots(rounds, schedule)
+    before, rounds.mode = now(), RoundMode.RESYNC
+    rounds.on.set()
+    one.start()
+    await until(lambda: one.full_round_since(before), "the end of the full reading")
+    rounds.mode = RoundMode.DELTA
+    one.poll_soon()
+    await rounds.said("one begins", "one ends", "one begins", "one ends")
+    await until(lambda: not one.busy, "the end of the delta")
+    found = one.full_round_since(before)
+    assert found is not None
+    assert found.mode is RoundMode.RESYNC
+    assert one.full_round_since(now()) is None
 
 
 async def test_who_waits_for_a_feed_that_goes_is_told(rounds: Rounds, schedule: Schedule) -> None:

@@ -256,8 +256,9 @@ async def test_a_look_a_day_is_enough(store_client: Redis, opened: Open) -> None
         now = later
         assert (await through(one), one.wants_dictionary, one.awaits_round) == (1, wanted, wanted)
     await replaced(store_client, store, one)
-    await through(one)
-    assert not one.wants_dictionary
+    for _ in range(2):
+        await through(one)
+        assert not one.wants_dictionary
 
 
 class PassingBetween:
