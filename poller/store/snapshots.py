@@ -66,7 +66,7 @@ _WARM: Final = 64
 _TOGETHER: Final = 8  # snapshots; for fewer it does not pay
 _WORTHWHILE: Final = 0.8  # of its bytes: what a snapshot may take with a new dictionary, on average
 _FIRST_LOOK: Final = 16  # samples that tell whether a training is worth its time
-_SAMPLED: Final = 80  # snapshots, of which so many can be read that a dictionary can be trained
+_SAMPLED: Final = 80  # snapshots: more than a training needs, for some may be unreadable
 _SCANNED: Final = 100  # times as many: those of removed records may be more than the others
 _HIGHEST: Final = 255  # number of a dictionary: it takes one byte
 

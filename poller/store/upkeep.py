@@ -8,8 +8,8 @@ values of records. And tombstones hold the content of removed records for ``rete
 snapshots in slices, in the background, beside the feed's rounds: it packs those again that name an old dictionary, and
 empties the tombstones that are old enough. When it has seen all of them, it empties the old dictionaries.
 
-Whether records have other properties now is looked at once a day, in a sample: most of it has no layout, and a
-dictionary that is trained on it saves a fifth (:meth:`~poller.store.snapshots.SnapshotCodec.improvement`).
+A sample tells, once a day, whether records have other properties now: most of it has no layout, and a dictionary that
+is trained on it saves a fifth (:meth:`~poller.store.snapshots.SnapshotCodec.improvement`).
 
 A round adds the new dictionary, for only a round can do that without refusing its own commits; :attr:`wants_dictionary`
 asks it to. From then on no process writes with the old one: a commit is refused if its process knows fewer dictionaries
@@ -198,7 +198,7 @@ class SnapshotUpkeep:
         return _Pass(codec, generation, forms, cut_ms, self._clock.monotonic())
 
     async def _have_changed(self, codec: SnapshotCodec) -> bool:
-        """Whether records have other properties than when the dictionary was made; looked at once a day."""
+        """Whether records have other properties than when the dictionary was made. A sample is read once a day."""
         now = self._clock.monotonic()
         if now >= self._sampled_at + LONGEST.total_seconds():
             self._sampled_at = now
