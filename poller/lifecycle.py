@@ -78,7 +78,7 @@ def abandon(transport: asyncio.WriteTransport) -> None:
     """
     used: socket.socket | None = transport.get_extra_info("socket")
     if used is not None:
-        with suppress(OSError):  # it is closed already
+        with suppress(OSError, ValueError):  # it is closed already; uvloop says so with a ValueError
             used.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARDING)
     transport.abort()
 

@@ -317,7 +317,11 @@ class EmbeddedConnection(OurConnection):
     async def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 -- as there
         """Check whose server answers before anything is sent: a directory may be replaced while the program runs."""
         peer = self._writer.get_extra_info("socket") if self._writer is not None else None
-        if peer is not None and (user := foreign_peer(peer)) is not None:
+        try:
+            user = None if peer is None else foreign_peer(peer)
+        except (OSError, ValueError) as error:  # uvloop's
+            raise Disconnected(f"the connection was closed before the server was known: {error}") from None
+        if user is not None:
             raise Disconnected(f"the server on this socket is {user}'s; nothing was sent to it")
         await super().on_connect_check_health(check_health=check_health)
 

@@ -5,6 +5,7 @@ same ids, or later ones. So the requests cannot be compared with the stream byte
 
 * *lost*: each event that is in the stream at the end was accepted.
 * *altered*: an event that is not in the stream shows a record that the source had; an id never has two meanings.
+  Whether the same version of a record is called created or modified may change: a removal may have been lost.
 * *out of order*: a record's revision rises by at most one: the first event of a revision is sent after one of the
   previous revision was accepted, or after it in the same batch.
 * *late*: of a record's events in the stream, the last one to arrive is the last one in the stream, if that arrived: a
@@ -157,7 +158,7 @@ def _key(event: Event) -> tuple[str, str]:
 
 
 def _same(one: Event, other: Event) -> bool:
-    """Whether two events describe the same change; when it was seen, and its sequence, may differ."""
-    told = [[event["source"], event["subject"], event["type"], event["data"]["revision"]] for event in (one, other)]
+    """Whether two events show the same version; what was known before, when it was seen, its sequence may differ."""
+    told = [[event["source"], event["subject"], event["data"]["revision"]] for event in (one, other)]
     records = [event["data"].get("record") for event in (one, other)]
     return equal(told[0], told[1]) and equal(records[0], records[1])

@@ -63,9 +63,11 @@ def test_what_stands_in_the_stream_has_to_be_taken() -> None:
 
 
 def test_an_id_means_one_thing() -> None:
-    """An id used for another record, or for content that the source never had, is reported."""
+    """An id used for another version of a record, or for content that the source never had, is reported."""
     assert len(_judged([_FIRST, _FORGOTTEN, _event("2", 2, 3)], [_FIRST, _FORGOTTEN]).altered) == 1
     assert len(_judged([_FIRST, _event("9", 2, 9)], [_FIRST]).altered) == 1
+    assert len(_judged([_FIRST, _event("1", 2, 1)], [_FIRST]).altered) == 1
+    assert _judged([_event("1", 1, 1, type="t.created"), _event("1", 1, 1, type="t.modified")], [_FIRST]).clean
 
 
 def test_a_revision_comes_after_the_one_before() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import hiredis
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
@@ -139,6 +140,34 @@ async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
             assert await client.execute_command("ECHO", "x") == b"OK"
         assert len(made) == 2
         made[1].close()
+
+
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_connection_that_was_reset_can_be_closed(factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+    """Closing a connection whose socket is gone succeeds, or its pool would keep it, and fail with it, for ever."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            writer.write(b"+OK\r\n")
+            await writer.drain()
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+    async def main() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, commands(f"redis://127.0.0.1:{port}/0") as opened:
+            connection: Any = opened.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
+            await connection._connect()
+            own = connection._writer.get_extra_info("socket")
+            connection._writer.write(b"PING\r\n")
+            await until(lambda: own.fileno() < 0, "the reset to arrive")
+            assert connection.is_connected
+            await connection.disconnect(nowait=True)
+            assert not connection.is_connected
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
 
 
 async def test_an_address_that_answers_nothing_does_not_keep_from_the_next() -> None:
