@@ -370,6 +370,7 @@ class SourceGroup:
 # Commands of operators to the feeds that are polled here.
 
 _KNOWN: Final = frozenset(map(str, CommandKind))  # others are a newer version's, and wait for it
+_ENDED: Final = "its round has ended"
 
 
 class CommandedFeed(Protocol):
@@ -501,9 +502,6 @@ async def _handle_in_round(queue: CommandQueue, command: Command, feed: Commande
         if knows or not result.ok or result.paused is not None or not await queue.is_outstanding(command):
             await queue.reply(command, _final_reply(member, result))
             return
-
-
-_ENDED: Final = "its round has ended"
 
 
 def _put_off(member: str, why: str) -> CommandReply:

@@ -138,11 +138,17 @@ def foreign_peer(connected: socket.socket) -> str | None:
     """The user at the other end of a unix socket, in words, if it is none of :func:`trusted_users`.
 
     None where the system does not tell: there the directory's permissions alone protect.
+
+    Raises:
+        OSError: the socket is closed.
     """
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
-    _, user, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    try:
+        _, user, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    except ValueError as error:  # uvloop's word for a closed socket
+        raise ConnectionResetError(str(error)) from None
     return None if user in trusted_users() else _name(user)
 
 

@@ -319,7 +319,7 @@ class EmbeddedConnection(OurConnection):
         peer = self._writer.get_extra_info("socket") if self._writer is not None else None
         try:
             user = None if peer is None else foreign_peer(peer)
-        except (OSError, ValueError) as error:  # uvloop's
+        except OSError as error:
             raise Disconnected(f"the connection was closed before the server was known: {error}") from None
         if user is not None:
             raise Disconnected(f"the server on this socket is {user}'s; nothing was sent to it")

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-Two things are left behind in snapshots. Some name a dictionary that makes them larger than they need be, because an
-earlier version made it, or because the API gives its records other properties since; and the first dictionaries hold
-values of records. And tombstones hold the content of removed records for ``retention.removed``. A *pass* scans all
+Two things are left behind in snapshots. Some name an old dictionary: one that an earlier version made, which may hold
+values of records, or one from before the API gave its records other properties, which makes snapshots larger than they
+need be. And tombstones hold the content of removed records for ``retention.removed``. A *pass* scans all
 snapshots in slices, in the background, beside the feed's rounds: it packs those again that name an old dictionary, and
 empties the tombstones that are old enough. When it has seen all of them, it empties the old dictionaries.
 
@@ -201,11 +201,10 @@ class SnapshotUpkeep:
         """Whether records have other properties than when the dictionary was made. A sample is read once a day."""
         now = self._clock.monotonic()
         if now >= self._sampled_at + LONGEST.total_seconds():
-            self._sampled_at = now
-            stored, self._changed_since = await sampled(self._client, self._keys.snapshots), None
+            stored = await sampled(self._client, self._keys.snapshots)
             most_have_one = 2 * sum(map(codec.has_layout, stored.values())) >= len(stored)
-            if not most_have_one and codec.improvement(codec.readable(stored)) is not None:
-                self._changed_since = codec.dictionaries
+            changed = not most_have_one and codec.improvement(codec.readable(stored)) is not None
+            self._sampled_at, self._changed_since = now, codec.dictionaries if changed else None
         return self._changed_since == codec.dictionaries
 
     async def _slice(self, here: _Pass) -> None:
