@@ -199,6 +199,8 @@ class SnapshotUpkeep:
 
     async def _have_changed(self, codec: SnapshotCodec) -> bool:
         """Whether records have other properties than when the dictionary was made. A sample is read once a day."""
+        if not codec.dictionaries:  # its records are too few, or too small, for any to save much
+            return False
         now = self._clock.monotonic()
         if now >= self._sampled_at + LONGEST.total_seconds():
             stored = await sampled(self._client, self._keys.snapshots)
