@@ -199,7 +199,7 @@ class SnapshotUpkeep:
 
     async def _have_changed(self, codec: SnapshotCodec) -> bool:
         """Whether records have other properties than when the dictionary was made. A sample is read once a day."""
-        if not codec.dictionaries:  # its records are too few, or too small, for any to save much
+        if not codec.dictionaries:  # the first one is made by a round, when there are enough records
             return False
         now = self._clock.monotonic()
         if now >= self._sampled_at + LONGEST.total_seconds():
