@@ -22,7 +22,6 @@ from hashlib import blake2b
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, Final, Self
-from uuid import UUID
 
 import msgspec
 
@@ -36,10 +35,13 @@ from poller.changes.records import (
     Record,
     RecordShape,
     Rejected,
+    are_uuids,
     is_older,
     merged,
     modified_of,
     overlaid,
+    uuid_text,
+    uuid_values,
 )
 
 
@@ -312,7 +314,6 @@ def _superseded(record: Record, snapshot: Snapshot, rules: PublishRules) -> bool
     return is_older(record.modified, modified_of(snapshot.raw))
 
 
-_UUID_LENGTH: Final = 36
 _COOLING: Final = 0.5  # of the heat, with each reading
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -399,18 +400,20 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     ) -> SubstreamSnapshot:
         """The listing once a reading that began then came to its end."""
         found = set(keys)
-        before = {*self.keys, *(self.keys_left if copied else ())}
+        held, left = packed(sorted(found)), b""
+        if held != self.held or copied:
+            left = packed(sorted({*self.keys, *(self.keys_left if copied else ())} - found))
         return SubstreamSnapshot(
             begun,
             begun,
             gone,
             self.heat * _COOLING + changed,
-            packed(sorted(found)),
+            held,
             dict(validators),
             unidentified,
             confirmation,
             copied=copied,
-            left=packed(sorted(before - found)),
+            left=left,
             sequence=sequence,
             received=begun,
             rules=rules,
@@ -449,8 +452,9 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
 
 def packed(keys: Iterable[str]) -> bytes:
     """Record keys as one value; :attr:`SubstreamSnapshot.keys` gives them back."""
-    found = [_bytes(key) for key in keys]
-    return _encode(found) if found else b""
+    found = list(keys)
+    lines = "\n".join(found)
+    return _encode(uuid_values(lines) if are_uuids(lines) else list(map(_bytes, found))) if found else b""
 
 
 def _unpacked(keys: bytes) -> Iterator[str]:
@@ -458,17 +462,11 @@ def _unpacked(keys: bytes) -> Iterator[str]:
 
 
 def _bytes(key: str) -> bytes | str:
-    if len(key) != _UUID_LENGTH:
-        return key
-    try:
-        value = UUID(key)
-    except ValueError:
-        return key
-    return value.bytes if str(value) == key else key
+    return uuid_values(key)[0] if are_uuids(key) else key
 
 
 def _text(key: bytes | str) -> str:
-    return key if isinstance(key, str) else str(UUID(bytes=key))
+    return key if isinstance(key, str) else uuid_text(key)
 
 
 class RoundCounts(msgspec.Struct, gc=False):

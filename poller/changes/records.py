@@ -46,6 +46,7 @@ _DIGITS: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII).fullmatch
 _UUID_TEXT: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _UUID: Final = re.compile(_UUID_TEXT).fullmatch
 _UUID_LINE: Final = 37  # characters, with the line break
+_UUID_BYTES: Final = 16
 _HYPHENS: Final = (8, 13, 18, 23)
 _HEXADECIMAL: Final = b"0123456789abcdef"
 _IN_PATH: Final = re.compile(ID_IN_PATH).fullmatch
@@ -227,6 +228,18 @@ def are_uuids(lines: str) -> bool:
         and text[_UUID_LINE - 1 :: _UUID_LINE] == b"\n" * (count - 1)
         and len(text.translate(None, _HEXADECIMAL)) == count * (len(_HYPHENS) + 1) - 1
     )
+
+
+def uuid_values(lines: str) -> list[bytes]:
+    """The 16 bytes of each of these lines, for which :func:`are_uuids` is true."""
+    together = bytes.fromhex(lines.replace("-", ""))  # which passes over line breaks
+    return [together[at : at + _UUID_BYTES] for at in range(0, len(together), _UUID_BYTES)]
+
+
+def uuid_text(value: bytes) -> str:
+    """The UUID with these 16 bytes, in lower case."""
+    text = value.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def identities(raw: bytes, id_field: str) -> frozenset[str] | None:

@@ -174,7 +174,8 @@ class RetentionRole:
 
     async def trim_due(self) -> None:
         """Trim the streams that are due, and report trimmed events that were still needed."""
-        due = [feed for feed in self._feeds if feed.due]
+        now = self._clock.monotonic()
+        due = [feed for feed in self._feeds if feed.is_due(now)]
         for start in range(0, len(due), _TOGETHER):
             some = due[start : start + _TOGETHER]
             for feed in some:
@@ -185,7 +186,8 @@ class RetentionRole:
 
     async def maintain_due(self) -> None:
         """Continue the upkeep of the snapshots that are due, of a few feeds."""
-        for feed in [feed for feed in self._maintained if feed.due][:_MAINTAINED_AT_ONCE]:
+        now = self._clock.monotonic()
+        for feed in [feed for feed in self._maintained if feed.is_due(now)][:_MAINTAINED_AT_ONCE]:
             await feed.step()
 
     async def _pressing(self, feeds: Sequence[_StreamState]) -> list[_StreamState]:
@@ -215,7 +217,7 @@ class RetentionRole:
         names = self._configurations.orphans
         self._orphans = {name: self._orphans.get(name) or self._orphan(name) for name in names}
         for feed in self._orphans.values():
-            if feed.due:
+            if feed.is_due(self._clock.monotonic()):
                 feed.looked()
                 await self._retain_orphan(feed.keys.lease, feed)
 
@@ -313,14 +315,13 @@ class _MaintainedFeed:
         self._next = clock.monotonic()
         self._failure = LogOnce(_log, "snapshots not kept up", feed=name)
 
-    @property
-    def due(self) -> bool:
-        """Whether this process has the lease, and the upkeep is due."""
+    def is_due(self, now: float) -> bool:
+        """Whether this process has the lease, and the upkeep is due at this moment of the monotonic clock."""
         if not self._store.held:
             self._upkeep.abandon()
-            self._next = self._clock.monotonic()
+            self._next = now
             return False
-        return self._clock.monotonic() >= self._next
+        return now >= self._next
 
     async def step(self) -> None:
         """Continue; a failure is tried again later."""
@@ -362,11 +363,9 @@ class _StreamState:
         self._next = clock.monotonic()
         self._appended = 0
 
-    @property
-    def due(self) -> bool:
-        """Whether this process has the lease, and the stream's check is due."""
-        much = self._store.appended - self._appended > self._much
-        return (much or self._clock.monotonic() >= self._next) and self._store.held
+    def is_due(self, now: float) -> bool:
+        """Whether this process has the lease, and the stream's check is due at this moment of the monotonic clock."""
+        return (now >= self._next or self._store.appended - self._appended > self._much) and self._store.held
 
     def looked(self) -> None:
         """Schedule the next check."""

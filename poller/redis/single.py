@@ -22,7 +22,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, cast
@@ -56,6 +56,7 @@ _NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
 _SUBCOMMANDED: Final = frozenset({"MEMORY", "XINFO", "XGROUP", "OBJECT"})
 _SCRIPTED: Final = frozenset({"EVAL", "EVALSHA"})
 _SEND_BUFFER: Final = 1024 * 1024  # bytes; the system may give less
+_NEVER_WAITS: Final = 32 * 1024  # bytes of a command; the transport takes twice as many without a pause
 _NO_PRIMARY: Final = (ReadOnlyError, MasterDownError)
 _WITHIN: Final = re.compile(r"(?:^|\s-)(?:READONLY|UNBLOCKED)\b")  # a script of Redis 6; a read that was waiting
 
@@ -66,7 +67,7 @@ def single_client(
     reply_timeout: timedelta,
     connections: int = CONNECTIONS,
     mixin: type[AbstractConnection] | None = None,
-    pool: Callable[..., BlockingConnectionPool] = BlockingConnectionPool,
+    pool: Callable[..., BlockingConnectionPool] | None = None,
     key_types: Mapping[str, str] = _NO_TYPES,
 ) -> Redis:
     """A client of one server that never repeats a command and returns bytes.
@@ -78,7 +79,7 @@ def single_client(
         reply_timeout: how long to wait for a reply, and for a turn.
         connections: how many it may have.
         mixin: base of its connections before redis-py's: :class:`OurConnection`, or a subclass.
-        pool: makes the pool of its connections.
+        pool: makes the pool of its connections; None: an :class:`OurPool`.
         key_types: the type of a key by what follows its last colon, for errors about a key of another type.
     """
     settings: dict[str, Any] = {
@@ -97,7 +98,7 @@ def single_client(
     own = {"lookup": SharedLookup()} if issubclass(base, Connection) else {}  # a unix socket has no name to look up
     ours = type(f"Our{base.__name__}", (mixin or OurConnection, base), own)
     bounds = {"connection_class": ours, "max_connections": connections, "timeout": reply_timeout.total_seconds()}
-    client = cast("KeyNamingClient", KeyNamingClient.from_pool(pool(**taken | bounds)))
+    client = cast("KeyNamingClient", KeyNamingClient.from_pool((pool or OurPool)(**taken | bounds)))
     client.key_types = key_types
     return client
 
@@ -282,13 +283,23 @@ class OurConnection(AbstractConnection):
         command: bytes | str | Iterable[bytes],
         check_health: bool = True,  # noqa: FBT001, FBT002 -- as there
     ) -> None:
-        """Without ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation now and then."""
+        """Without ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation now and then.
+
+        A timer costs as much as the rest of a short command, and has no purpose where nothing can be waited for.
+        """
         limit, self.socket_timeout = self.socket_timeout, None
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit) if self._may_wait(command) else nullcontext():
                 await super().send_packed_command(command, check_health=check_health)
         finally:
             self.socket_timeout = limit
+
+    def _may_wait(self, command: bytes | str | Iterable[bytes]) -> bool:
+        """Whether sending it may have to wait: for a connection, or until the server reads."""
+        if not self.is_connected or self._writer is None or not isinstance(command, list):
+            return True
+        waiting: int = self._writer.transport.get_write_buffer_size()
+        return waiting + sum(map(len, command)) > _NEVER_WAITS
 
     async def disconnect(self, nowait: bool = False, *args: Any, **options: Any) -> None:  # noqa: FBT001, FBT002 -- as there
         """Close the connection; ``nowait``: a command may have no reply, and must not be carried out later."""
@@ -309,6 +320,29 @@ class OurConnection(AbstractConnection):
             if isinstance(error, _NO_PRIMARY) or _WITHIN.search(str(error)):
                 self.mark_for_reconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
             raise
+
+
+class OurPool(BlockingConnectionPool):
+    """A pool that starts no timer for a connection that is free."""
+
+    _waiting = 0  # commands that wait for one; they come first
+
+    async def get_connection(self, *args: Any, **options: Any) -> AbstractConnection:
+        """As in redis-py, which starts a timer each time."""
+        if self._waiting or not self._available_connections:
+            self._waiting += 1
+            try:
+                waited: AbstractConnection = await super().get_connection(*args, **options)
+                return waited
+            finally:
+                self._waiting -= 1
+        connection: AbstractConnection = self.get_available_connection()  # type: ignore[no-untyped-call]  # as there
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
 
 
 class EmbeddedConnection(OurConnection):
@@ -400,7 +434,7 @@ def sentinel_client(place: StoreAddress, *, reply_timeout: timedelta, key_types:
         asked = sentinels
 
     def pool(**arguments: Any) -> BlockingConnectionPool:
-        made = _Pool(**arguments)
+        made = _PrimaryPool(**arguments)
         made.asked = sentinels
         made.place = f"{place.service} of {','.join(map(str, place.hosts))}"
         return made
@@ -439,7 +473,7 @@ class _OfSentinels(OurConnection):
             raise
 
 
-class _Pool(BlockingConnectionPool):
+class _PrimaryPool(OurPool):
     """A pool that gives out no connection to a former primary."""
 
     asked: Sentinels

@@ -50,11 +50,15 @@ from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
-from poller.changes.records import are_uuids
+from poller.changes.records import are_uuids, uuid_text, uuid_values
 from poller.redis.errors import translated
 from poller.store.structure import MOST_LAYOUTS, Structure, layouts, share_with_layout, skeletons
 
 SAMPLES: Final = 64
+SAMPLED: Final = 80
+"""Snapshots in a sample: more than a training needs, for some may be unreadable."""
+FIRST_LOOK: Final = 16
+"""Snapshots that tell whether more have to be looked at."""
 STRUCTURAL: Final = 2
 """The lowest number of a dictionary that holds no value of a record."""
 
@@ -65,8 +69,6 @@ _LEVEL: Final = 2  # in four fifths of the time of the third, with records of an
 _WARM: Final = 64
 _TOGETHER: Final = 8  # snapshots; for fewer it does not pay
 _WORTHWHILE: Final = 0.8  # of its bytes: what a snapshot may take with a new dictionary, on average
-_FIRST_LOOK: Final = 16  # samples that tell whether a training is worth its time
-_SAMPLED: Final = 80  # snapshots: more than a training needs, for some may be unreadable
 _SCANNED: Final = 100  # times as many: those of removed records may be more than the others
 _HIGHEST: Final = 255  # number of a dictionary: it takes one byte
 
@@ -243,8 +245,8 @@ class SnapshotCodec:
         if self._newest is None or self._form < _LAID_OUT or self._next > _HIGHEST:
             return None
         usual = {key: one for key, one in snapshots.items() if len(one.raw) <= _SAMPLE_BYTES}
-        first = [(one.raw, former_name(key)) for key, one in usual.items()][:_FIRST_LOOK]
-        if 2 * len(usual) < SAMPLES or 2 * share_with_layout(first) < 1:
+        first = [(one.raw, former_name(key)) for key, one in usual.items()][:FIRST_LOOK]
+        if 2 * len(usual) < SAMPLES or self._lays_out_most(first) or 2 * share_with_layout(first) < 1:
             return None
         number, dictionary = self.successor(snapshots)
         if not dictionary:
@@ -253,6 +255,14 @@ class SnapshotCodec:
         sizes = zip(map(len, other.encode_all(usual)), map(len, self.encode_all(usual)), strict=True)
         share = sum(later / present for later, present in sizes) / len(usual)
         return (number, dictionary) if share <= _WORTHWHILE else None
+
+    def _lays_out_most(self, records: Sequence[tuple[bytes, bytes | None]]) -> bool:
+        """Whether the present dictionary has a layout for most of these, however they are stored now.
+
+        Those written before there was a dictionary are stored without a layout, but the records have not changed.
+        """
+        packed = self._structure.pack([raw for raw, _ in records], [name for _, name in records])
+        return 2 * sum(one is not None for one in packed) >= len(records)
 
     def train_with(self, snapshots: Mapping[str, Snapshot]) -> tuple[int, bytes] | None:
         """As :meth:`train`, with the records of these."""
@@ -385,6 +395,11 @@ class SnapshotCodec:
         """Whether the values of the record alone are stored; much cheaper than reading them."""
         return bool(stored[:1]) and bool(stored[0] & _VALUES)
 
+    @classmethod
+    def share_with_layout(cls, stored: Mapping[str, bytes]) -> float:
+        """The share of these snapshots of which the values alone are stored; 1 where there are none."""
+        return sum(map(cls.has_layout, stored.values())) / len(stored) if stored else 1.0
+
     @staticmethod
     def dictionary_of(stored: bytes) -> int | None:
         """The number of the dictionary that a snapshot names; None: it names none, or is none."""
@@ -490,14 +505,13 @@ def _sample(key: str, raw: bytes) -> _Sample:
     return _Sample(bytes(raw[:_SAMPLE_BYTES]), former_name(key))
 
 
-async def sampled(client: Redis, name: str) -> dict[str, bytes]:
+async def sampled(client: Redis, name: str, *, most: int = SAMPLED) -> dict[str, bytes]:
     """Some live snapshots of a feed, as stored, by their records' keys; who asks again gets the same ones.
-
-    They are a few more than :data:`SAMPLES`, for some may be unreadable, unless the feed has fewer.
 
     Args:
         client: of the store.
         name: of the hash with the snapshots.
+        most: how many, unless the feed has fewer.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -505,19 +519,19 @@ async def sampled(client: Redis, name: str) -> dict[str, bytes]:
     cursor, found = 0, dict[str, bytes]()
     for _ in range(_SCANNED):
         with translated(client):
-            cursor, some = await client.hscan(name, cursor, count=SAMPLES)
+            cursor, some = await client.hscan(name, cursor, count=min(most, SAMPLES))
         for field, stored in cast("dict[bytes, bytes]", some).items():
-            if not SnapshotCodec.removed(stored) and len(found) < _SAMPLED:
+            if not SnapshotCodec.removed(stored) and len(found) < most:
                 with suppress(UnicodeDecodeError):  # no process of this program has written it
                     found[key_of(field)] = stored
-        if len(found) == _SAMPLED or not cursor:
+        if len(found) == most or not cursor:
             break
     return found
 
 
 def name_of(key: str) -> bytes:
     """The field of a record in the later forms: a UUID takes 17 bytes instead of 36."""
-    return _UUID_NAME + bytes.fromhex(key.replace("-", "")) if are_uuids(key) else key.encode()
+    return _UUID_NAME + uuid_values(key)[0] if are_uuids(key) else key.encode()
 
 
 def names_of(keys: Sequence[str]) -> list[bytes]:
@@ -525,16 +539,14 @@ def names_of(keys: Sequence[str]) -> list[bytes]:
     lines = "\n".join(keys)
     if not are_uuids(lines):
         return list(map(name_of, keys))
-    together = bytes.fromhex(lines.replace("-", ""))  # which passes over line breaks
-    return [_UUID_NAME + together[at : at + _UUID_BYTES] for at in range(0, len(together), _UUID_BYTES)]
+    return [_UUID_NAME + value for value in uuid_values(lines)]
 
 
 def key_of(name: bytes) -> str:
     """The key of a record by its field, in both forms."""
     if name[:1] != _UUID_NAME or len(name) != _UUID_BYTES + 1:
         return name.decode()
-    text = name[1:].hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return uuid_text(name[1:])
 
 
 def former_name(key: str) -> bytes | None:

@@ -46,7 +46,7 @@ from poller.redis.errors import translated
 from poller.store.feed_state import FORMS, GENERATION, TOMBSTONES, UPKEEP_AT, Forms, is_latest, written_form
 from poller.store.keys import FeedKeys
 from poller.store.scripts import in_any_case, lua
-from poller.store.snapshots import SnapshotCodec, UnknownDictionary, key_of, sampled
+from poller.store.snapshots import FIRST_LOOK, SnapshotCodec, UnknownDictionary, key_of, sampled
 
 STEP: Final = timedelta(milliseconds=100)
 """How long a step works before others have their turn."""
@@ -59,6 +59,7 @@ _PART: Final = 10  # of retention.removed: how much longer than that content may
 _SLICE_BYTES: Final = 1024 * 1024  # of records, packed when they are read, unpacked when they are packed again
 _FIRST_COUNT: Final = 16
 _MOST_AT_ONCE: Final = 500
+_CLEARLY_MOST: Final = 0.75  # of a few samples: then it is most of all
 _REPACKING: Final = (
     "the feed has a new dictionary, beside the rounds: the former one holds values of records, or makes them larger"
 )
@@ -203,11 +204,14 @@ class SnapshotUpkeep:
             return False
         now = self._clock.monotonic()
         if now >= self._sampled_at + LONGEST.total_seconds():
-            stored = await sampled(self._client, self._keys.snapshots)
-            most_have_one = 2 * sum(map(codec.has_layout, stored.values())) >= len(stored)
-            changed = not most_have_one and codec.improvement(codec.readable(stored)) is not None
+            few = await sampled(self._client, self._keys.snapshots, most=FIRST_LOOK)
+            changed = codec.share_with_layout(few) < _CLEARLY_MOST and await self._has_improvement(codec)
             self._sampled_at, self._changed_since = now, codec.dictionaries if changed else None
         return self._changed_since == codec.dictionaries
+
+    async def _has_improvement(self, codec: SnapshotCodec) -> bool:
+        stored = await sampled(self._client, self._keys.snapshots)
+        return 2 * codec.share_with_layout(stored) < 1 and codec.improvement(codec.readable(stored)) is not None
 
     async def _slice(self, here: _Pass) -> None:
         with translated(self._client):
