@@ -53,7 +53,7 @@ from poller.telemetry.logs import LogOnce
 _LOOK_AGAIN: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(minutes=1)
 _TOGETHER: Final = 100  # streams in one request; each takes the store some ten microseconds
-_MAINTAINED_AT_ONCE: Final = 20  # feeds whose upkeep is looked at in one turn
+_MAINTAINED_AT_ONCE: Final = 10  # feeds whose upkeep is looked at in one turn: a start with thousands is busy enough
 _PART_OF_AGE: Final = 4
 _PART_OF_SIZE: Final = 20
 

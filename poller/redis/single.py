@@ -332,7 +332,7 @@ class OurPool(BlockingConnectionPool):
         if self._waiting or not self._available_connections:
             self._waiting += 1
             try:
-                waited: AbstractConnection = await super().get_connection(*args, **options)
+                waited: AbstractConnection = await super().get_connection(*args, **options)  # type: ignore[no-untyped-call]
                 return waited
             finally:
                 self._waiting -= 1

@@ -25,7 +25,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final, Protocol, Self
 
 import httpx
@@ -71,8 +70,8 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _ETAG: Final = re.compile(r'(W/)?"[!#-~]{1,1024}"')
 _SETTLED: Final = timedelta(seconds=60)
 _LONGEST_AGE: Final = 10  # digits
-_KEPT_URLS: Final = 64
-_LONGEST_KEPT: Final = 1024  # characters of parameters
+_KEPT_URLS: Final = 64  # of a source
+_LONGEST_KEPT: Final = 512  # characters
 
 LONGEST_UNCHANGED: Final = timedelta(days=2)
 """For how long an API may call a listing unchanged before it is read all the same."""
@@ -403,6 +402,7 @@ class HttpSession:
         self._certificates = CertificateFiles(transport)
         self._shared = None if self._certificates.are_named else shared
         self._is_open = False
+        self._urls: dict[str, tuple[Params, httpx.URL]] = {}
         self._tls: ssl.SSLContext | None = None
         self._http: DirectClient | None = None
         self._earlier: DirectClient | None = None
@@ -490,8 +490,7 @@ class HttpSession:
         if not self._is_open:
             raise RuntimeError("the client is not open")
         client = await self._client()
-        url = _url(self._base_url + path, params) if params else httpx.URL(self._base_url + path)
-        async with aclosing(await client.open_get(url, headers)) as response:
+        async with aclosing(await client.open_get(self._url(path, params), headers)) as response:
             status, sent = response.status_code, response.headers
             outcome = ExchangeOutcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
             try:
@@ -507,6 +506,19 @@ class HttpSession:
         text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
         age = age_of(sent.get("age", ""))
         return HttpReply(outcome, text, body, validators=validators_of(sent), received=received, age=age)
+
+    def _url(self, path: str, params: Params) -> httpx.URL:
+        """The URL with these parameters. The last one of a path is kept: a feed at rest asks for the same each time."""
+        kept = self._urls.get(path)
+        if kept is not None and kept[0] == params:
+            return kept[1]
+        # A mapping without entries would add a question mark.
+        url = httpx.URL(self._base_url + path, params=params or None)
+        if len(self._urls) >= _KEPT_URLS:
+            self._urls.clear()
+        if len(str(url)) <= _LONGEST_KEPT:
+            self._urls[path] = params, url
+        return url
 
     async def _explanation(self, response: httpx.Response) -> tuple[bytes, int]:
         """The body of an error and the number of bytes received; empty: it cannot be read."""
@@ -532,18 +544,6 @@ class HttpSession:
             chunks.append(chunk)
         decoder.close()
         return b"".join(chunks), sent
-
-
-@lru_cache(maxsize=_KEPT_URLS)
-def _kept_url(url: str, params: Params) -> httpx.URL:
-    return httpx.URL(url, params=params)
-
-
-def _url(url: str, params: Params) -> httpx.URL:
-    """The URL with these parameters. Short ones are kept: a feed at rest asks for the same one each time."""
-    if sum(len(name) + len(value) for name, value in params) > _LONGEST_KEPT:
-        return httpx.URL(url, params=params)
-    return _kept_url(url, params)
 
 
 def _said(body: bytes, secrets: tuple[str, ...]) -> str:

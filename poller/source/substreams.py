@@ -64,7 +64,6 @@ Named = Callable[[int], Awaitable[Mapping[str, int]]]
 _UNAUTHORIZED: Final = 401
 _UNAVAILABLE: Final = 3  # listings in a row: then the fault is not the listing's
 _REFRESH_AFTER: Final = 1.0  # seconds between two looks for qualifications named meanwhile
-_KEPT_TOGETHER: Final = 64  # listings in one commit
 
 MOVED: Final = timedelta(hours=1)
 """For how long a listing that fails keeps what others lack, besides the time of two rotations."""
@@ -133,7 +132,6 @@ class SubstreamReader:
         # The feeds that had named a qualification may have forgotten it: a reset, another name, a feed that is gone.
         self._named = dict.fromkeys((*feed.qualifications, *(listings if feed.discover else ())), 0)
         self._named_until = self._refresh_at = 0.0
-        self._unkept: dict[str, SubstreamSnapshot] = {}
         self._failures: list[SourceError] = []
         self._unavailable = 0
         self._pass_over_rest()
@@ -166,17 +164,12 @@ class SubstreamReader:
             begun = True  # however short the slot is, each round reads a listing
             return self._next_turn()
 
-        try:
-            async with aclosing(_turns(start, at_once=self._feed.at_once)) as turns:
-                async for turn in turns:
-                    await self._read_listing(turn, mode)
-                    await self._timer.show()
-                    if clock() >= self._refresh_at:
-                        await self._refresh_named(named)
-        except SourceError:  # such as a token that expired: the listings before that one are read
-            await self._keep()
-            raise
-        await self._keep()
+        async with aclosing(_turns(start, at_once=self._feed.at_once)) as turns:
+            async for turn in turns:
+                await self._read_listing(turn, mode)
+                await self._timer.show()
+                if clock() >= self._refresh_at:
+                    await self._refresh_named(named)
         if self._timer.is_over and self._rotation.left and not self._failures:
             raise self._timer.exceeded()
         if self._failures:
@@ -336,8 +329,7 @@ class SubstreamReader:
             self._store_listing(turn.name, kept.failed(kept.tried, keys=keys))
             raise
         self._store_listing(turn.name, after)
-        if len(self._unkept) >= _KEPT_TOGETHER:
-            await self._keep()
+        await self._writer.commit_many_listings()
 
     async def _reading_of(
         self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode, keys: set[str]
@@ -398,13 +390,8 @@ class SubstreamReader:
         return kept.failed(turn.begun, keys=keys, in_baseline=mode is RoundMode.BASELINE)
 
     def _store_listing(self, name: str, listing: SubstreamSnapshot) -> None:
-        """Replace the snapshot of a listing; the next :meth:`_keep` commits it."""
-        self.listings[name] = self._unkept[name] = listing
-
-    async def _keep(self) -> None:
-        unkept, self._unkept = self._unkept, {}
-        if unkept:
-            await self._writer.listings(unkept)
+        self.listings[name] = listing
+        self._writer.keep_listing(name, listing)
 
 
 _NEVER: Final = SubstreamSnapshot()

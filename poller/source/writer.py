@@ -98,6 +98,7 @@ from poller.telemetry import tracing
 
 _MOST_WRITTEN: Final = 10_000  # keys
 _AT_ONCE: Final = 1000  # records that are read without a pause
+_LISTINGS_TOGETHER: Final = 64  # in one commit
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of known records that are compared, removed or marked together
 T = TypeVar("T")
 
@@ -266,6 +267,7 @@ class RoundWriter:
         self._first_marks: Mapping[str, str | None] = {}
         self._marks_of_parts: Callable[[], Mapping[str, str | None]] = dict
         self._with_records: Callable[[], Mapping[str, SubstreamSnapshot]] = dict
+        self._listings: dict[str, SubstreamSnapshot] = {}  # for the next commit
         self._tombstones = state.tombstones or 0
         self._taken_over = state.taken_over
         self._clock = clock
@@ -820,9 +822,14 @@ class RoundWriter:
         known = await self._store.known(list(listing.keys))
         return any(one.sequence > listing.sequence for one in known.values())
 
-    async def listings(self, listings: Mapping[str, SubstreamSnapshot]) -> None:
-        """Commit snapshots of listings."""
-        await self._commit(Commit(self._generation, self._sequence, listings=listings))
+    def keep_listing(self, name: str, listing: SubstreamSnapshot) -> None:
+        """Commit the snapshot of a listing with the next commit, which each round makes at its end."""
+        self._listings[name] = listing
+
+    async def commit_many_listings(self) -> None:
+        """Commit the snapshots of listings that wait, if they are many."""
+        if len(self._listings) >= _LISTINGS_TOGETHER:
+            await self._commit(Commit(self._generation, self._sequence))
 
     async def marks(self, marks: Mapping[str, str | None], *, page_digests: bytes | None = None) -> None:
         """Commit marks of the feed's state, and the digests of the pages of this reading, if there are any."""
@@ -877,14 +884,19 @@ class RoundWriter:
         if self._first_marks:
             commit = msgspec.structs.replace(commit, marks={**commit.marks, **self._first_marks})
             self._first_marks = {}
-        if listings := self._with_records():
-            commit = msgspec.structs.replace(commit, listings=listings)
+        self._listings |= self._with_records()
+        commit = self._with_listings(commit)
         await self._commits.put(_PlannedCommit(commit, tally, self._store.pack(commit)), self._write)
         if self._written is not None:
             self._written.update(commit.snapshots)
             self._written.update(commit.held)
             if len(self._written) > _MOST_WRITTEN:
                 self._written = None
+
+    def _with_listings(self, commit: Commit) -> Commit:
+        """The commit with the listings that wait for it."""
+        listings, self._listings = self._listings, {}
+        return msgspec.structs.replace(commit, listings=listings) if listings else commit
 
     async def _write(self, planned: _PlannedCommit) -> None:
         await self._store.write(planned.commit, planned.packed)
@@ -894,7 +906,7 @@ class RoundWriter:
     async def _commit(self, commit: Commit) -> None:
         """Write a commit after all that were planned before."""
         await self._commits.settle()
-        await self._store.commit(commit)
+        await self._store.commit(self._with_listings(commit))
         if at := commit.marks.get(RECHECK_AT):
             self.recheck_at = datetime.fromisoformat(at)
 
