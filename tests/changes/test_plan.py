@@ -90,6 +90,14 @@ def test_a_reading_that_ended_replaces_what_was_held_and_one_that_failed_does_no
     assert (list(gone.keys), gone.read, gone.gone) == ([], 11, True)
 
 
+def test_a_copy_leaves_what_the_reading_before_it_was_the_first_to_lack() -> None:
+    """A copy from a cache is no reading: what the last reading lacked is still what the last one lacked."""
+    lacking = SubstreamSnapshot().after(5, keys=["a", "b"]).after(7, keys=["a"])
+    assert list(lacking.keys_left) == ["b"]
+    assert list(lacking.after(9, keys=["a"], copied=1000).keys_left) == ["b"]
+    assert list(lacking.after(9, keys=["a"]).keys_left) == []
+
+
 def test_heat_rises_with_changes_and_cools_with_rest() -> None:
     """Heat tends to 2 when every reading changes something and to 0 when none does."""
     listing = SubstreamSnapshot()

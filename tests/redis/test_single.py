@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import DataError
 
 from poller.errors import StoreRefused, StoreUnavailable
-from poller.redis.client import commands
+from poller.redis.client import commands, connect
 from poller.redis.errors import translated
+from poller.redis.single import single_client
 from poller.source.paging import SLICE_BYTES
 from poller.store.keys import KEY_TYPES
 from tests.harness.lookups import without_lookups
 from tests.harness.unread import MANY, unread
-from tests.harness.waiting import until
+from tests.harness.waiting import patience, strain, until
 from tests.servers import running
 from tests.stores import clients_of
 
@@ -212,6 +215,33 @@ async def test_a_command_that_is_given_up_does_not_arrive_later() -> None:
         sending.cancel()
         await asyncio.wait([sending])
         assert await server.rest() < MANY // 2
+
+
+async def test_a_server_that_reads_nothing_is_waited_for_as_long_as_said() -> None:
+    """A command that is larger than what the system takes ends with the reply timeout."""
+    limit = timedelta(seconds=0.5 * strain())
+    async with (
+        unread() as listener,
+        connect(f"redis://127.0.0.1:{listener.port}/0", reply_timeout=limit) as client,
+        patience("the command to be given up"),
+    ):
+        sending = asyncio.ensure_future(client.set("k", b"x" * MANY))
+        server = await listener.accepted()
+        await server.read()
+        await server.write(b"+OK\r\n")  # to CLIENT SETNAME
+        with pytest.raises(StoreUnavailable, match="Timeout writing"), translated(client):
+            await sending
+        assert await server.rest() < MANY // 2
+
+
+async def test_a_connection_that_fails_leaves_its_place_to_the_next() -> None:
+    """While no server listens, each command learns that; none waits for a connection of those before it."""
+    async with patience("the commands"):
+        client = single_client({"host": "127.0.0.1", "port": 1}, reply_timeout=timedelta(hours=1), connections=1)
+        for _ in range(3):
+            with pytest.raises(Disconnected, match="connecting to"):
+                await client.ping()
+        await client.aclose()
 
 
 def test_the_name_of_a_server_is_not_looked_up_by_the_event_loop() -> None:

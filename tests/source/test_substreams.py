@@ -112,6 +112,21 @@ async def test_all_are_read_some_at_a_time_and_committed_in_order(many: Many) ->
     assert many.store.state.rotation is None
 
 
+async def test_a_crash_forgets_only_the_last_listings_that_were_read(many: Many) -> None:
+    """Listings without news are committed when they are many, and not at the end of the round alone."""
+    many.names = dict.fromkeys((f"q{number:03}" for number in range(150)), 0)
+    many.values = {name: [] for name in many.names}
+
+    def crash() -> None:
+        if len(many.asked) == 140:
+            raise RuntimeError("killed")
+
+    many.on_asked = dict.fromkeys(many.names, crash)
+    with pytest.raises(RuntimeError, match="killed"):
+        await many(names=150, at_once=1)
+    assert len(many.store.kept_listings) == 128
+
+
 async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
     """A rotation reads each substream once, over several rounds; only its end counts as a full round."""
     await many()
