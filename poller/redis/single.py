@@ -56,7 +56,7 @@ _NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
 _SUBCOMMANDED: Final = frozenset({"MEMORY", "XINFO", "XGROUP", "OBJECT"})
 _SCRIPTED: Final = frozenset({"EVAL", "EVALSHA"})
 _SEND_BUFFER: Final = 1024 * 1024  # bytes; the system may give less
-_NEVER_WAITS: Final = 32 * 1024  # bytes of a command; the transport takes twice as many without a pause
+_NEVER_WAITS: Final = 32 * 1024  # bytes that wait to be sent; the event loop takes twice as many without a pause
 _NO_PRIMARY: Final = (ReadOnlyError, MasterDownError)
 _WITHIN: Final = re.compile(r"(?:^|\s-)(?:READONLY|UNBLOCKED)\b")  # a script of Redis 6; a read that was waiting
 
@@ -285,7 +285,7 @@ class OurConnection(AbstractConnection):
     ) -> None:
         """Without ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation now and then.
 
-        A timer costs as much as the rest of a short command, and has no purpose where nothing can be waited for.
+        Where nothing can be waited for, no timer is started: with thousands of feeds it would be seen.
         """
         limit, self.socket_timeout = self.socket_timeout, None
         try:
@@ -328,7 +328,7 @@ class OurPool(BlockingConnectionPool):
     _waiting = 0  # commands that wait for one; they come first
 
     async def get_connection(self, *args: Any, **options: Any) -> AbstractConnection:
-        """As in redis-py, which starts a timer each time."""
+        """As in redis-py, which waits for a connection under a timer also where one is free."""
         if self._waiting or not self._available_connections:
             self._waiting += 1
             try:

@@ -512,8 +512,7 @@ class HttpSession:
         kept = self._urls.get(path)
         if kept is not None and kept[0] == params:
             return kept[1]
-        # A mapping without entries would add a question mark.
-        url = httpx.URL(self._base_url + path, params=params or None)
+        url = httpx.URL(self._base_url + path, params=params or None)  # empty ones would add a question mark
         if len(self._urls) >= _KEPT_URLS:
             self._urls.clear()
         if len(str(url)) <= _LONGEST_KEPT:
