@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 There may be thousands of listings. Several are requested at the same time and all are committed one after the other.
-What each listing held is stored after its records, with a later commit of the round: a crash in between costs some
-readings (64 at most). A round lasts one slot (its interval); the next round goes on with the listings that are left.
-When all have been tried, the rotation is complete, and records that no listing holds any more can be settled.
+What each listing held is stored after its records, with a later commit of the round: a crash in between costs 64
+readings at most. A round lasts one slot (its interval); the next round goes on with the listings that are left. When
+all have been tried, the rotation is complete, and records that no listing holds any more can be settled.
 
 The order is: first the listings that may have changed, the latest first. These are the ones whose qualification was
 named by a change since they were last tried, and the ones that were never read. Then the listings that are being

@@ -823,11 +823,11 @@ class RoundWriter:
         return any(one.sequence > listing.sequence for one in known.values())
 
     def keep_listing(self, name: str, listing: SubstreamSnapshot) -> None:
-        """Commit the snapshot of a listing with the next commit, which each round makes at its end."""
+        """Let the next commit write the snapshot of a listing; each round ends with a commit."""
         self._listings[name] = listing
 
     async def commit_many_listings(self) -> None:
-        """Commit the snapshots of listings that wait, if they are many."""
+        """Write the snapshots of listings that wait for a commit, if they are many."""
         if len(self._listings) >= _LISTINGS_TOGETHER:
             await self._commit(Commit(self._generation, self._sequence))
 

@@ -55,8 +55,6 @@ from poller.redis.errors import translated
 from poller.store.structure import MOST_LAYOUTS, Structure, layouts, share_with_layout, skeletons
 
 SAMPLES: Final = 64
-SAMPLED: Final = 80
-"""Snapshots in a sample: more than a training needs, for some may be unreadable."""
 FIRST_LOOK: Final = 16
 """Snapshots that tell whether more have to be looked at."""
 STRUCTURAL: Final = 2
@@ -69,6 +67,7 @@ _LEVEL: Final = 2  # in four fifths of the time of the third, with records of an
 _WARM: Final = 64
 _TOGETHER: Final = 8  # snapshots; for fewer it does not pay
 _WORTHWHILE: Final = 0.8  # of its bytes: what a snapshot may take with a new dictionary, on average
+_SAMPLED: Final = 80  # snapshots: more than a training needs, for some may be unreadable
 _SCANNED: Final = 100  # times as many: those of removed records may be more than the others
 _HIGHEST: Final = 255  # number of a dictionary: it takes one byte
 
@@ -396,7 +395,7 @@ class SnapshotCodec:
         return bool(stored[:1]) and bool(stored[0] & _VALUES)
 
     @classmethod
-    def share_with_layout(cls, stored: Mapping[str, bytes]) -> float:
+    def share_laid_out(cls, stored: Mapping[str, bytes]) -> float:
         """The share of these snapshots of which the values alone are stored; 1 where there are none."""
         return sum(map(cls.has_layout, stored.values())) / len(stored) if stored else 1.0
 
@@ -505,7 +504,7 @@ def _sample(key: str, raw: bytes) -> _Sample:
     return _Sample(bytes(raw[:_SAMPLE_BYTES]), former_name(key))
 
 
-async def sampled(client: Redis, name: str, *, most: int = SAMPLED) -> dict[str, bytes]:
+async def sampled(client: Redis, name: str, *, most: int = _SAMPLED) -> dict[str, bytes]:
     """Some live snapshots of a feed, as stored, by their records' keys; who asks again gets the same ones.
 
     Args:

@@ -205,13 +205,13 @@ class SnapshotUpkeep:
         now = self._clock.monotonic()
         if now >= self._sampled_at + LONGEST.total_seconds():
             few = await sampled(self._client, self._keys.snapshots, most=FIRST_LOOK)
-            changed = codec.share_with_layout(few) < _CLEARLY_MOST and await self._has_improvement(codec)
+            changed = codec.share_laid_out(few) < _CLEARLY_MOST and await self._has_improvement(codec)
             self._sampled_at, self._changed_since = now, codec.dictionaries if changed else None
         return self._changed_since == codec.dictionaries
 
     async def _has_improvement(self, codec: SnapshotCodec) -> bool:
         stored = await sampled(self._client, self._keys.snapshots)
-        return 2 * codec.share_with_layout(stored) < 1 and codec.improvement(codec.readable(stored)) is not None
+        return 2 * codec.share_laid_out(stored) < 1 and codec.improvement(codec.readable(stored)) is not None
 
     async def _slice(self, here: _Pass) -> None:
         with translated(self._client):
