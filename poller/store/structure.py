@@ -49,7 +49,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from hashlib import blake2b, shake_128
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress
 from operator import itemgetter
 from typing import Final
 
@@ -243,6 +243,7 @@ _GROUPS: Final = {
     _WORD: rb"(%b)" % b"|".join(_WORDS),
 }
 _DIGITS_OF: Final = {"0": rb"\d", "x": b"[0-9a-f]"}
+_SET_OF: Final = {"0": b"0123456789", "x": b"0123456789abcdef"}
 _MARKS: Final = b"-:TZ.+ "  # of all formats
 
 
@@ -345,17 +346,57 @@ class _Packer:
     def __init__(self, layout: Layout) -> None:
         kinds = [kind for kind in layout.kinds if kind != _AGAIN]  # of the groups of the pattern
         self._layout = layout
-        self.key_at: Final = kinds.index(_KEY) if _KEY in kinds else None
-        self._digits_of = _items([at for at, kind in enumerate(kinds) if _is_format(kind)])
+        self._key_at = kinds.index(_KEY) if _KEY in kinds else None
+        self._formats = [(at, _marks(kind), _SET_OF[kind[0]]) for at, kind in enumerate(kinds) if _is_format(kind)]
+        self._digits_of = _items([at for at, _, _ in self._formats])
         self._others = [(at, kind == _WORD) for at, kind in enumerate(kinds) if kind in _GROUPS]
         digits = sum(len(_digits(kind)) for kind in kinds if _is_format(kind))
         self._padding, self._width = b"0" * (digits % 2), (digits + 1) // 2
         self._slices, self._template, self._places = _template(layout)
 
+    def values(self, records: Sequence[bytes], keys: Sequence[bytes | None]) -> Sequence[tuple[bytes, ...] | None]:
+        """The values of these records with these keys; None for each that does not have this layout.
+
+        A pattern finds the values by their lengths alone, and all values of one kind are then checked together. That
+        takes half of the time of a pattern that checks each character.
+        """
+        matches = list(map(self._probable, records))
+        rows = [one.groups() for one in matches if one is not None]
+        if self._fit(rows, list(compress(keys, matches))):
+            found = iter(rows)
+            return rows if len(rows) == len(matches) else [next(found) if one else None for one in matches]
+        at = self._key_at
+        exactly = [None if one is None else one.groups() for one in map(self._exact, records)]
+        if at is None:
+            return exactly
+        return [row if row and row[at] == key else None for row, key in zip(exactly, keys, strict=True)]
+
+    def _fit(self, rows: Sequence[tuple[bytes, ...]], keys: Sequence[bytes | None]) -> bool:
+        """Whether all of these values, which have the right lengths, are of their kinds."""
+        columns = list(zip(*rows, strict=True))
+        if not columns:
+            return True
+        if self._key_at is not None and list(columns[self._key_at]) != keys:
+            return False
+        for at, marks, digits in self._formats:
+            together, count, width = b"".join(columns[at]), len(rows), len(rows[0][at])
+            if len(together.translate(None, digits)) != count * len(marks):
+                return False
+            if any(together[place::width] != mark * count for place, mark in marks):
+                return False
+        return True
+
+    # Patterns are made when they are first needed: that costs thirty times what the rest of a packer does.
+
     @cached_property
-    def match(self) -> Callable[[bytes], re.Match[bytes] | None]:
-        """Matches a record that has this layout. Made when first needed: it costs thirty times what the rest does."""
-        return re.compile(b"".join(_pattern(self._layout))).fullmatch
+    def _probable(self) -> Callable[[bytes], re.Match[bytes] | None]:
+        """Matches a record whose values have the lengths that this layout gives them."""
+        return re.compile(b"".join(_pattern(self._layout, is_exact=False)), re.DOTALL).fullmatch
+
+    @cached_property
+    def _exact(self) -> Callable[[bytes], re.Match[bytes] | None]:
+        """Matches a record that has this layout, but for the key."""
+        return re.compile(b"".join(_pattern(self._layout, is_exact=True))).fullmatch
 
     def pack(self, rows: Sequence[tuple[bytes, ...]]) -> list[bytes]:
         """What is stored of these values; all at once, for a first reading packs each record."""
@@ -432,8 +473,11 @@ _LENGTHS: Final = tuple(bytes((length,)) for length in range(_LONGEST_VALUE + 1)
 _WORD_BYTES: Final = {word: bytes((number,)) for number, word in enumerate(_WORDS)}
 
 
-def _pattern(layout: Layout) -> Iterator[bytes]:
-    """The parts of the pattern of a record with this layout; each value but a repeated one is a group."""
+def _pattern(layout: Layout, *, is_exact: bool) -> Iterator[bytes]:
+    """The parts of the pattern of a record with this layout; each value but a repeated one is a group.
+
+    With ``is_exact`` each character of a value with a format is checked, else their number.
+    """
     group = last = 0
     yield re.escape(layout.texts[0])
     for kind, text in zip(layout.kinds, layout.texts[1:], strict=True):
@@ -442,7 +486,8 @@ def _pattern(layout: Layout) -> Iterator[bytes]:
         else:
             group += 1
             last = group if _is_format(kind) else last
-            yield _GROUPS.get(kind) or b"(%b)" % _pattern_of(_UUID_FORMAT if kind == _KEY else kind)
+            form = _UUID_FORMAT if kind == _KEY else kind
+            yield _GROUPS.get(kind) or (b"(%b)" % _pattern_of(form) if is_exact else b"(.{%d})" % len(form))
         yield re.escape(text)
 
 
@@ -451,6 +496,11 @@ def _pattern_of(form: str) -> bytes:
     return b"".join(
         b"%b{%d}" % (_DIGITS_OF[run[0]], len(run)) if run[0] in _DIGITS_OF else re.escape(run.encode()) for run in runs
     )
+
+
+def _marks(form: str) -> list[tuple[int, bytes]]:
+    """The places of the marks of a format, and the marks."""
+    return [(at, one.encode()) for at, one in enumerate(form) if one not in _DIGITS_OF]
 
 
 def _digits(form: str) -> str:
@@ -516,17 +566,11 @@ class Structure(msgspec.Struct, frozen=True, array_like=True):
             if not left:
                 break
             packer = _packer_of(layout)
-            places, rows, others = list[int](), list[tuple[bytes, ...]](), list[int]()
-            for place in left:
-                found = packer.match(records[place])
-                if found is None or (packer.key_at is not None and found[packer.key_at + 1] != keys[place]):
-                    others.append(place)
-                else:
-                    places.append(place)
-                    rows.append(found.groups())
-            for place, stored in zip(places, packer.pack(rows), strict=True):
+            found = packer.values([records[place] for place in left], [keys[place] for place in left])
+            places = [place for place, row in zip(left, found, strict=True) if row is not None]
+            for place, stored in zip(places, packer.pack([row for row in found if row is not None]), strict=True):
                 packed[place] = (number, stored)
-            left = others
+            left = [place for place, row in zip(left, found, strict=True) if row is None]
         return packed
 
     def unpack(self, number: int, stored: bytes, key: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -215,6 +216,25 @@ def test_a_record_is_given_back_from_its_values(shape: dict[str, str], data: st.
                 if packed is not None:
                     assert found.unpack(*packed, (key or b"").decode()) == record
                     assert (key is None or key in record) or "key" not in found.layouts[packed[0]].kinds
+
+
+def test_values_of_the_right_length_are_not_all_of_the_right_kind() -> None:
+    """Law: a record with another character somewhere comes back as it is, and those beside it are stored as ever."""
+    made = [
+        {"id": str(UUID(int=2**100 - n)), "of": str(UUID(int=2**99 + n)), "why": "x" * n, "on": f"2026-01-{n:02}"}
+        for n in range(1, 5)
+    ]
+    records = encoded(made)
+    ids: list[bytes | None] = [*ids_of(records)]
+    found = Structure(tuple(layouts([*zip(records, ids, strict=True)])))
+    alone = [found.pack([record], [key])[0] for record, key in zip(records, ids, strict=True)]
+    assert None not in alone
+    for at, other in product(range(len(records[1])), [b"-", b"0", b"f", b"g", b"F", b"\n", b'"', b"x"]):
+        record = records[1][:at] + other + records[1][at + 1 :]
+        first, packed, *others = found.pack([records[0], record, *records[2:]], ids)
+        assert [first, *others] == [alone[0], *alone[2:]]
+        assert packed == found.pack([record], ids[1:2])[0]
+        assert packed is None or found.unpack(*packed, (ids[1] or b"").decode()) == record
 
 
 @given(st.lists(VALUES, min_size=8, max_size=8, unique_by=json.dumps), st.booleans())
