@@ -370,6 +370,11 @@ class OneAnswerProtocol(ResponseHandler):
                 self._fail_body()
                 return
 
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 -- as there
+        """Go on after a pause. aiohttp calls this for each piece of a body that is taken, paused or not."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
     def _fail_body(self) -> None:
         """Tell the reader of the body that it is malformed; aiohttp does not always, and it would wait in vain."""
         if self._final is not None and not self._final.is_eof() and self._final.exception() is None:

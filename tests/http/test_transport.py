@@ -14,6 +14,7 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 import aiohttp
+import httpx
 import pytest
 import trustme
 from hypothesis import given
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from poller.auth.oauth import ClientCredentials, OAuthClient
 from poller.clock import Clock
 from poller.errors import SourceUnavailable
-from poller.http.transport import SharedConnections, Transport, reason_of
+from poller.http.transport import DirectClient, SharedConnections, Transport, reason_of, shared_tls, transport_of
 from poller.limits import http_date, pause_requested
 from poller.source.client import ClientLimits, HttpSession
 from tests.harness.lookups import without_lookups
@@ -236,6 +237,20 @@ async def test_a_header_of_tens_of_kilobytes_does_no_harm() -> None:
     """A header of 20 kB, as some gateways send, is accepted."""
     async with serving(http(200, b"ok", f"X-Trace: {'x' * 20_000}")) as api, client_of(api.url) as client:
         assert await client.get("/x") == b"ok"
+
+
+async def test_a_large_answer_is_read_to_its_end_though_its_reader_is_slow() -> None:
+    """An answer of 16 MiB that nobody takes for a while arrives to its end."""
+    body, pieces = bytes(range(256)) * (64 * 1024), list[bytes]()
+    async with serving(http(200, body)) as api, asyncio.timeout(20):
+        client = DirectClient(transport_of(shared_tls(uses_tls=False), proxy=None, connections=1), ())
+        response = await client.open_get(httpx.URL(api.url), {})
+        async for piece in response.aiter_raw():
+            for _ in range(0 if pieces else 1000):  # turns of the event loop, in which more arrives
+                await asyncio.sleep(0)
+            pieces.append(piece)
+        await client.aclose()
+    assert b"".join(pieces) == body
 
 
 async def test_a_handshake_that_ends_without_a_word_is_told_as_one(certificates: Certificates) -> None:
