@@ -190,7 +190,7 @@ class DeltaMemory:
 
     def forget(self, names: Iterable[str]) -> None:
         """Forget what a full reading has changed: the next delta brings it as something new."""
-        for name in names:
+        for name in names if self._brought else ():
             self._brought.pop(name, None)
 
     def is_repeated(self, name: str, age: timedelta) -> bool:

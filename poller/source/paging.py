@@ -187,8 +187,8 @@ def _ending(page: Page, pages: int) -> Ending:
 
 
 # A slice is small enough that its commit keeps the store busy for a few milliseconds only. A commit without any record
-# would cost as much as thirty records do, so a page of a thousand is committed in three.
-SLICE_RECORDS: Final = 334
+# would cost as much as thirty records do, so a page of a thousand is committed in two.
+SLICE_RECORDS: Final = 500
 SLICE_BYTES: Final = 256 * 1024
 
 Get = Callable[[str, Params], Awaitable[bytes | None]]

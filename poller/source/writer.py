@@ -991,7 +991,7 @@ def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:
 
 
 _LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
-_MOST_COMMITS: Final = 4
+_MOST_COMMITS: Final = 2  # one is written and one waits; more of them would push each other out of the caches
 
 
 class CommitQueue(Generic[T]):
