@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -102,8 +103,9 @@ def compared(asked: argparse.Namespace, root: Path) -> list[Figure]:
     """The program beside a script of forty lines."""
 
     def servers() -> Generator[Server]:
-        for name in ("a", "b"):
-            with running("valkey", short_directory(root, name), appendfsync="everysec", options=_NO_REWRITE) as server:
+        for number in count():
+            place = short_directory(root, f"s{number}")
+            with running("valkey", place, appendfsync="everysec", options=_NO_REWRITE) as server:
                 yield server
 
     async def all_of(api_url: str) -> list[Figure]:
