@@ -49,6 +49,7 @@ _SLEEPING = {
     "bench/delivering.py": 1,  # a pace
     "bench/fanout.py": 1,  # the time in which a bare client gathers a batch
     "bench/metering.py": 1,  # a measured span
+    "bench/pulse.py": 1,  # a pace
 }
 """Files that sleep, how often, and why."""
 
