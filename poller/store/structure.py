@@ -357,8 +357,8 @@ class _Packer:
     def values(self, records: Sequence[bytes], keys: Sequence[bytes | None]) -> Sequence[tuple[bytes, ...] | None]:
         """The values of these records with these keys; None for each that does not have this layout.
 
-        A pattern finds the values by their lengths alone, and all values of one kind are then checked together. That
-        takes half of the time of a pattern that checks each character.
+        A pattern finds values with a format by their lengths, and those at one place are then checked together. That
+        takes half of the time of a pattern that checks each character, which is used where one of them does not fit.
         """
         matches = list(map(self._probable, records))
         rows = [one.groups() for one in matches if one is not None]
@@ -372,7 +372,7 @@ class _Packer:
         return [row if row and row[at] == key else None for row, key in zip(exactly, keys, strict=True)]
 
     def _fit(self, rows: Sequence[tuple[bytes, ...]], keys: Sequence[bytes | None]) -> bool:
-        """Whether all of these values, which have the right lengths, are of their kinds."""
+        """Whether all of these values, which have the right lengths, have their formats, and the keys are these."""
         columns = list(zip(*rows, strict=True))
         if not columns:
             return True
@@ -476,7 +476,7 @@ _WORD_BYTES: Final = {word: bytes((number,)) for number, word in enumerate(_WORD
 def _pattern(layout: Layout, *, is_exact: bool) -> Iterator[bytes]:
     """The parts of the pattern of a record with this layout; each value but a repeated one is a group.
 
-    With ``is_exact`` each character of a value with a format is checked, else their number.
+    With ``is_exact``, it checks each character of a value with a format; without, only how many there are.
     """
     group = last = 0
     yield re.escape(layout.texts[0])
