@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-_WAKES_A_SECOND: Final = 4  # of a process at rest
+_QUARTER: Final = 0.25  # seconds
 _PHASES: Final = 61
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -34,7 +34,7 @@ class Clock:
         """Use the system's clocks and its source of random numbers."""
         self.random: random.Random = random.SystemRandom()
 
-    _phase: Final = os.getpid() % _PHASES / _PHASES / _WAKES_A_SECOND
+    _phase: Final = os.getpid() % _PHASES / _PHASES
 
     def now(self) -> datetime:
         """The wall clock, UTC."""
@@ -58,15 +58,16 @@ class Clock:
             return event.is_set()
 
     def aligned(self, seconds: float) -> float:
-        """About this many seconds: as many as end at one of four moments of each second.
+        """About this many seconds: as many as end with a second, or with a quarter of one if they are fewer than one.
 
         What is done regularly, a little sooner or later, so wakes a process at rest once, and not each in its turn.
-        Processes of one machine have other moments each. Short times stay as they are.
+        The seconds of each process of a machine end at another moment. Short times stay as they are.
         """
-        if seconds * _WAKES_A_SECOND < 1:
+        if seconds < _QUARTER:
             return seconds
+        unit = 1.0 if seconds >= 1 else _QUARTER
         now = asyncio.get_running_loop().time() + self._phase
-        return max(round((now + seconds) * _WAKES_A_SECOND) / _WAKES_A_SECOND - now, 0.0)
+        return max(round((now + seconds) / unit) * unit - now, 0.0)
 
     def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """Call this function after this many seconds, perhaps a little earlier, unless the timer is cancelled."""

@@ -27,7 +27,7 @@ from poller.config.settings import Settings
 from poller.control.orphans import waiting_at
 from poller.control.subscriptions import end_unlisted_feeds, filed, filed_ends, health_resumed
 from poller.daemon.cluster.leases import LeaseBalancer
-from poller.daemon.cluster.membership import LOOK_SECONDS, Configurations, Membership, StoreObserver
+from poller.daemon.cluster.membership import Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError, StoreUnavailable
@@ -260,7 +260,7 @@ def _named(text: str, names: Collection[str]) -> str:
 
 
 ROLE: Final = "deliver"
-_LOOK_AGAIN: Final = 1.0  # seconds between reads of the registry's version
+_LOOK_AGAIN: Final = 1.0  # seconds until the store is asked again after an error
 _UNLISTED_AGAIN: Final = 1.0  # seconds; deliveries of a feed that is listed no more end soon
 _WAITS_AGAIN: Final = timedelta(minutes=1)  # what waits there goes after days
 _PART_OF_GRACE: Final = 4  # between two looks at most: as much as a clock that is set forward can count
@@ -384,9 +384,7 @@ class DeliverRole:
                     if task.done():  # none should have ended before the stop; its error is raised
                         task.result()
                 await unless_stopped(self._refresh(send), stop)
-                send, among = self._membership.ask, self._membership.among(ROLE)
-                if among is None or len(among.names) == 1:  # else another process may store a pause of a sink
-                    await self._shared.clock.wait(stop, self._shared.clock.aligned(_LOOK_AGAIN - LOOK_SECONDS))
+                send = self._membership.ask
         finally:
             self._membership.leave(ROLE)
             for name in list(self._running):

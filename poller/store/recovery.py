@@ -441,7 +441,7 @@ async def overhear(
     """
     feeds, seconds = list(stores), FIRST_SECONDS
     while not stop.is_set():
-        await clock.wait(stop, seconds)
+        await clock.wait(stop, clock.aligned(seconds))
         with suppress(StoreError):  # rounds and deliveries report it
             await _exchange(feeds, await high_water_marks(client, key))
         unknown = any(store.memory.known is None and not store.held for _, store in feeds)

@@ -106,7 +106,9 @@ class LeaseBalancer:
                 woken = self._wake.is_set()
                 self._wake.clear()
                 await self._tried(anyway=woken)
-                await self._clock.wait(self._wake, self._lots.next_look - self._clock.monotonic())
+                seconds = self._lots.until_look
+                regular = seconds == LOOK_AGAIN  # no lease of another process is due before
+                await self._clock.wait(self._wake, self._clock.aligned(seconds) if regular else seconds)
         finally:
             if self._handing:
                 await finished(asyncio.gather(*self._handing, return_exceptions=True), within=RELEASE_SECONDS)
@@ -592,11 +594,11 @@ class LeaseTable:
         }
 
     @property
-    def next_look(self) -> float:
-        """When the next lease is due to be read."""
+    def until_look(self) -> float:
+        """Seconds until the next lease is due to be read, at most :data:`LOOK_AGAIN`."""
         now = self._clock.monotonic()
-        looks = (place.look_at for place in self._places.values() if place.state in _ELSEWHERE)
-        return max(min((now + LOOK_AGAIN, *looks)), now + _AFTER)
+        looks = (place.look_at - now for place in self._places.values() if place.state in _ELSEWHERE)
+        return max(min((LOOK_AGAIN, *looks)), _AFTER)
 
     @property
     def is_due(self) -> bool:
