@@ -54,6 +54,7 @@ _LOOK_AGAIN: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(minutes=1)
 _TOGETHER: Final = 100  # streams in one request; each takes the store some ten microseconds
 _MAINTAINED_AT_ONCE: Final = 10  # feeds whose upkeep is looked at in one turn: a start with thousands is busy enough
+_LEASES_AGAIN: Final = 10.0  # seconds between two checks of all leases; each takes a while with thousands of feeds
 _PART_OF_AGE: Final = 4
 _PART_OF_SIZE: Final = 20
 
@@ -127,6 +128,7 @@ class RetentionRole:
         self._member = member
         self._let_go = let_go
         self._orphans: dict[str, _StreamState] = {}
+        self._leases_due_at = clock.monotonic()
         self._maintained = [
             _MaintainedFeed(
                 feed,
@@ -175,7 +177,8 @@ class RetentionRole:
     async def trim_due(self) -> None:
         """Trim the streams that are due, and report trimmed events that were still needed."""
         now = self._clock.monotonic()
-        due = [feed for feed in self._feeds if feed.is_due(now)]
+        due = [feed for feed in self._feeds if feed.due_at <= now or feed.store.appended > feed.most_appended]
+        due = [feed for feed in due if feed.store.held]
         for start in range(0, len(due), _TOGETHER):
             some = due[start : start + _TOGETHER]
             for feed in some:
@@ -187,7 +190,12 @@ class RetentionRole:
     async def maintain_due(self) -> None:
         """Continue the upkeep of the snapshots that are due, of a few feeds."""
         now = self._clock.monotonic()
-        for feed in [feed for feed in self._maintained if feed.is_due(now)][:_MAINTAINED_AT_ONCE]:
+        if now >= self._leases_due_at:
+            self._leases_due_at = now + _LEASES_AGAIN
+            for feed in self._maintained:
+                feed.check_lease(now)
+        due = [feed for feed in self._maintained if feed.due_at <= now and feed.check_lease(now)]
+        for feed in due[:_MAINTAINED_AT_ONCE]:
             await feed.step()
 
     async def _pressing(self, feeds: Sequence[_StreamState]) -> list[_StreamState]:
@@ -217,7 +225,7 @@ class RetentionRole:
         names = self._configurations.orphans
         self._orphans = {name: self._orphans.get(name) or self._orphan(name) for name in names}
         for feed in self._orphans.values():
-            if feed.is_due(self._clock.monotonic()):
+            if feed.due_at <= self._clock.monotonic():
                 feed.looked()
                 await self._retain_orphan(feed.keys.lease, feed)
 
@@ -296,7 +304,11 @@ class _OrphanedStream(msgspec.Struct, frozen=True):
 
 
 class _MaintainedFeed:
-    """A feed's snapshots and erasures, and the time of their next upkeep."""
+    """A feed's snapshots and erasures, and the time of their next upkeep.
+
+    Attributes:
+        due_at: when the upkeep is due, by the monotonic clock.
+    """
 
     def __init__(
         self,
@@ -310,18 +322,22 @@ class _MaintainedFeed:
         self._upkeep = upkeep
         self._announce = announce
         self._goes_on = False
+        self.due_at = clock.monotonic()
         self._name = name
         self._clock = clock
-        self._next = clock.monotonic()
         self._failure = LogOnce(_log, "snapshots not kept up", feed=name)
 
-    def is_due(self, now: float) -> bool:
-        """Whether this process has the lease, and the upkeep is due at this moment of the monotonic clock."""
+    def check_lease(self, now: float) -> bool:
+        """Whether this process has the lease. Without it the upkeep is broken off, and is due once it has it again.
+
+        Args:
+            now: by the monotonic clock.
+        """
         if not self._store.held:
             self._upkeep.abandon()
-            self._next = now
+            self.due_at = now
             return False
-        return now >= self._next
+        return True
 
     async def step(self) -> None:
         """Continue; a failure is tried again later."""
@@ -342,11 +358,17 @@ class _MaintainedFeed:
         except Exception:  # noqa: BLE001 -- a fault of the program here must not end the rounds beside it
             _log.exception("snapshots not kept up", feed=self._name)
         self._store.wants_dictionary = self._upkeep.wants_dictionary
-        self._next = self._clock.monotonic() + wait.total_seconds()
+        self.due_at = self._clock.monotonic() + wait.total_seconds()
 
 
 class _StreamState:
-    """A feed's stream, and the time of its next check."""
+    """A feed's stream, and the time of its next check.
+
+    Attributes:
+        store: of the feed.
+        due_at: when the check is due, by the monotonic clock.
+        most_appended: if more bytes than these have been appended, the check is due, too.
+    """
 
     def __init__(
         self, keys: FeedKeys, store: PolledStream, trimmer: Trimmer, rule: RetentionRule, clock: Clock
@@ -356,20 +378,16 @@ class _StreamState:
         self.nonce = store.nonce
         self.trimmer = trimmer
         self.failure = LogOnce(_log, "not trimmed", feed=name)
-        self._store = store
+        self.store = store
         self._clock = clock
         self._every = max(min(rule.age / _PART_OF_AGE, _LONGEST), _LOOK_AGAIN).total_seconds()
         self._much = rule.max_bytes // _PART_OF_SIZE
-        self._next = clock.monotonic()
-        self._appended = 0
-
-    def is_due(self, now: float) -> bool:
-        """Whether this process has the lease, and the stream's check is due at this moment of the monotonic clock."""
-        return (now >= self._next or self._store.appended - self._appended > self._much) and self._store.held
+        self.due_at = clock.monotonic()
+        self.most_appended = self._much
 
     def looked(self) -> None:
         """Schedule the next check."""
-        self._next, self._appended = self._clock.monotonic() + self._every, self._store.appended
+        self.due_at, self.most_appended = self._clock.monotonic() + self._every, self.store.appended + self._much
 
 
 def watched(

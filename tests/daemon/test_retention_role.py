@@ -304,6 +304,21 @@ async def test_an_old_dictionary_is_replaced_beside_the_rounds(tmp_path: Path, v
     assert [*wanted, store.wants_dictionary] == [False, True, True, False]
 
 
+async def test_the_upkeep_begins_anew_with_a_lease_that_was_away(tmp_path: Path, valkey: Redis) -> None:
+    """Law: another process has changed what this one knew; it looks as soon as it has the lease again."""
+    store, clock = Store(), Clock()
+    role = retaining(limited(tmp_path), valkey, store, clock)
+    await valkey.hset(KEYS.state, mapping={"generation": "g", "sequence": "0"})
+    await role.maintain_due()
+    await valkey.hset(KEYS.dictionaries, "1", "values of records")
+    wanted = []
+    for held in (True, False, True):
+        store.held, clock.moment = held, clock.moment + 11
+        await role.maintain_due()
+        wanted.append(store.wants_dictionary)
+    assert wanted == [False, False, True]
+
+
 async def test_a_failed_upkeep_is_tried_again(tmp_path: Path, valkey: Redis) -> None:
     """Law: what the store refuses is logged once, and looked at again a minute later; trimming goes on."""
     store, clock = Store(), Clock()
