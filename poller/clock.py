@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import sys
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Final
 
 _QUARTER: Final = 0.25  # seconds
+_EARLY: Final = 0.02  # of a second or a quarter: a timer that ran so much too early is not set once more for the rest
 _PHASES: Final = 61
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -58,16 +60,16 @@ class Clock:
             return event.is_set()
 
     def aligned(self, seconds: float) -> float:
-        """About this many seconds: as many as end with a second, or with a quarter of one if they are fewer than one.
+        """At most this many seconds: as many as end with a second, or with a quarter of one if they are fewer than one.
 
-        What is done regularly, a little sooner or later, so wakes a process at rest once, and not each in its turn.
-        The seconds of each process of a machine end at another moment. Short times stay as they are.
+        So what is done regularly wakes a process at rest once, and not each in its turn. The seconds of each process of
+        a machine end at another moment. Short times stay as they are.
         """
         if seconds < _QUARTER:
             return seconds
         unit = 1.0 if seconds >= 1 else _QUARTER
         now = asyncio.get_running_loop().time() + self._phase
-        return max(round((now + seconds) / unit) * unit - now, 0.0)
+        return math.floor((now + seconds) / unit + _EARLY) * unit - now
 
     def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """Call this function after this many seconds, perhaps a little earlier, unless the timer is cancelled."""
