@@ -221,7 +221,8 @@ async def test_one_that_is_alone_looks_less_often(client: Redis) -> None:
             await until(lambda: membership.seen is members.made, "a reading")
             slept.clear()
             await until(lambda: len(slept) > 2, "some more")
-            assert {round(one) for one in slept[1:]} == {seconds}  # alone, it wakes with what else wakes the process
+            least = seconds - 1 if seconds > 1 else seconds  # alone, it wakes with what else wakes the process
+            assert all(least <= one <= seconds + 0.1 for one in slept[1:])
 
 
 COUNT = ScriptCall("return redis.call('INCR', KEYS[1])", ("poller:{one}:n",))
