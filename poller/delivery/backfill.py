@@ -406,8 +406,8 @@ class BackfillReader:
             Fenced: the store has lost what was read of the stream.
             StoreRefused: the store refuses the command.
         """
-        backfill, source, count = self._progress.wanted, self._source, self._room()
-        if backfill is None or source is None or count <= 0:
+        backfill, source = self._progress.wanted, self._source
+        if backfill is None or source is None or (count := self._room()) <= 0:
             return False
         try:
             return await self._read(order, backfill.id, source, count)
