@@ -205,6 +205,7 @@ class _Daemon:
 
     async def _noted_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        _log.info("stopping")
         self._readiness.stopping()
 
 

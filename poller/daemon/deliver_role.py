@@ -22,7 +22,7 @@ from typing import Final
 import structlog
 from redis.asyncio import Redis
 
-from poller.clock import Clock
+from poller.clock import Clock, rfc3339
 from poller.config.settings import Settings
 from poller.control.orphans import waiting_at
 from poller.control.subscriptions import end_unlisted_feeds, filed, filed_ends, health_resumed
@@ -237,12 +237,11 @@ async def restore(
         + _named("With other settings than in the file of this process, which a restart registers", filing.differing)
         + _named("Of other files, registered by the processes that list them, or not at all", filing.missing),
     )
-    for kind, names, reason in (
-        (OperationType.SUBSCRIPTION_LOST, lost, _LOST),
-        (OperationType.SUBSCRIPTION_RESUMED, resumed, _RESUMED_AGAIN),
-    ):
-        for name in names:
-            await announce(OperationalEvent(kind, name, now, reason))
+    for name in lost:  # each process that delivers finds it missing
+        was = f"version {before.version}, known since {rfc3339(before.registered[name].since)}"
+        await announce(OperationalEvent(OperationType.SUBSCRIPTION_LOST, name, now, _LOST, occurrence=was))
+    for name in resumed:
+        await announce(OperationalEvent(OperationType.SUBSCRIPTION_RESUMED, name, now, _RESUMED_AGAIN))
     return kept
 
 

@@ -88,7 +88,6 @@ async def poll_until(
     try:
         await first_of(stop, renewing, balancing, handling)
     finally:
-        _log.info("stopping")
         membership.leave(ROLE)
         await ended(balancing, handling)
         await schedule.drain()

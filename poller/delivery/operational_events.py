@@ -103,6 +103,8 @@ class OperationalEvent(msgspec.Struct, frozen=True):
         at: the time of the occurrence, UTC.
         reason: in words; foreign text in it is shortened and cleaned when it is written.
         details: further members of ``data``; none is called ``reason``.
+        occurrence: what distinguishes it from others of the same kind and subject, if several processes may see it,
+            each at another moment: they write the same id, and readers drop the repeat. Empty: the time does.
     """
 
     kind: OperationType
@@ -110,6 +112,7 @@ class OperationalEvent(msgspec.Struct, frozen=True):
     at: datetime
     reason: str
     details: Mapping[str, str | int | float | bool | None] = {}
+    occurrence: str = ""
 
 
 def announcement_bytes(announcement: OperationalEvent) -> bytes:
@@ -117,7 +120,8 @@ def announcement_bytes(announcement: OperationalEvent) -> bytes:
     reason = one_line(without_credentials(announcement.reason))
     content = dict(announcement.details) | {"reason": reason}
     # A NUL stands in none of the parts, so they cannot run into each other.
-    identity = f"{announcement.kind}\0{announcement.subject}\0{rfc3339(announcement.at)}\0".encode()
+    occurrence = announcement.occurrence or rfc3339(announcement.at)
+    identity = f"{announcement.kind}\0{announcement.subject}\0{occurrence}\0".encode()
     return operational_event(
         type_=announcement.kind,
         subject=announcement.subject,

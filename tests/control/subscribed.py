@@ -29,7 +29,7 @@ def configured(tmp_path: Path, *ids: str) -> Settings:
     return load(file, {})
 
 
-async def added(client: Redis, settings: Settings, subscription: str) -> None:
+async def added(client: Redis, settings: Settings, subscription: str, *, since: datetime = NOW) -> None:
     """Add a subscription at run time, to the first feed, with a secret."""
     wanted = subscription_of({"id": subscription, "sink": SINK, "feeds": FEEDS[:1]}, settings, where="x")
-    await subscribing.add(registry_of(settings, client), settings, wanted, secrets=["whsec_x"], now=NOW)
+    await subscribing.add(registry_of(settings, client), settings, wanted, secrets=["whsec_x"], now=since)

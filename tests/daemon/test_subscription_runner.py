@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from poller.control.subscriptions import filed, registry_of
 from poller.daemon.deliver_role import restore
 from poller.daemon.health import StoreMonitor
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner
-from poller.delivery.operational_events import OperationalEvent, OperationType
+from poller.delivery.operational_events import OperationalEvent, OperationType, announcement_bytes
 from poller.limits import ConnectionBudget
 from poller.store.consumer_state import ConsumerScripts
 from poller.store.keys import SubscriptionKeys
@@ -49,6 +50,26 @@ async def test_the_files_come_back_and_the_others_are_told_by_name(client: FakeA
     assert kept.paused == {"resting": pause}
     assert [(one.kind, one.subject) for one in told] == [(OperationType.SUBSCRIPTION_LOST, "run")]
     assert [(line["log_level"], line["lost"]) for line in said] == [("error", ["run"])]
+
+
+async def test_a_loss_that_two_processes_see_is_one_event(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Law: each announces what is missing, with the same id; the loss of one that was added later has another one."""
+    settings = configured(tmp_path)
+    registry, ids = registry_of(settings, client), list[str]()
+
+    async def announce(announcement: OperationalEvent) -> None:
+        ids.append(json.loads(announcement_bytes(announcement))["id"])
+
+    for loss in range(2):
+        await added(client, settings, "run", since=NOW + timedelta(hours=loss))
+        before = await registry.all()
+        await client.flushall()
+        for process in range(2):
+            now = LATER + timedelta(hours=loss, milliseconds=process)
+            await restore(registry, filed(settings), before, now=now, announce=announce)
+    first, again, later, later_again = ids
+    assert (first, later) == (again, later_again)
+    assert first != later
 
 
 async def test_what_an_older_registry_has_otherwise_is_named(client: FakeAsyncRedis, tmp_path: Path) -> None:
