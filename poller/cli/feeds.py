@@ -33,7 +33,7 @@ _EFFECTS: Final = {
 }
 # These take effect even if no daemon polls.
 _IMMEDIATE: Final = {
-    "pause": _EFFECTS["pause"],
+    "pause": f"{_EFFECTS['pause']}; no daemon polls now",
     "resume": "resumed; the next daemon polls it, none runs now",
 }
 

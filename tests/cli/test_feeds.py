@@ -65,6 +65,7 @@ def test_a_paused_feed_is_skipped(called: Called, store_url: str) -> None:
     paused = called("pause", "contractTypes", "--reason", "moving\x1b[31m house\udcff", **environ)
     assert (paused.code, paused.out.count("\n"), paused.err) == (0, 1, "")
     assert called("pause", "evidenceVariants", "--wait", **environ).code == 0
+    assert "no daemon polls now" in paused.out
     again = called("pause", "contractTypes", **environ)
     assert (again.code, "was paused by" in again.out, "\x1b" in again.out) == (0, True, False)
     once = called("once", "contractTypes", **environ)
