@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 _QUARTER: Final = 0.25  # seconds
-_EARLY: Final = 0.02  # of a second or a quarter: a timer that ran so much too early is not set once more for the rest
+_EARLY: Final = 0.02  # of a second or a quarter; a timer may run a little early and has then reached its moment
 _PHASES: Final = 61
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -60,10 +60,10 @@ class Clock:
             return event.is_set()
 
     def aligned(self, seconds: float) -> float:
-        """At most this many seconds: as many as end with a second, or with a quarter of one if they are fewer than one.
+        """At most this many seconds, or 20 ms more: rounded to the end of a second, below one to that of a quarter.
 
-        So what is done regularly wakes a process at rest once, and not each in its turn. The seconds of each process of
-        a machine end at another moment. Short times stay as they are.
+        All regular work then falls on the same moments, and wakes a process at rest rarely. Each process of a machine
+        has other moments. Times below a quarter of a second stay as they are.
         """
         if seconds < _QUARTER:
             return seconds

@@ -103,8 +103,8 @@ class OperationalEvent(msgspec.Struct, frozen=True):
         at: the time of the occurrence, UTC.
         reason: in words; foreign text in it is shortened and cleaned when it is written.
         details: further members of ``data``; none is called ``reason``.
-        occurrence: what distinguishes it from others of the same kind and subject, if several processes may see it,
-            each at another moment: they write the same id, and readers drop the repeat. Empty: the time does.
+        occurrence: replaces the time in the event's id. Several processes that report the same occurrence, each at
+            another moment, write the same id so, and readers drop the repeats. Empty: the time is used.
     """
 
     kind: OperationType

@@ -107,8 +107,8 @@ class LeaseBalancer:
                 self._wake.clear()
                 await self._tried(anyway=woken)
                 seconds = self._lots.until_look
-                regular = seconds == LOOK_AGAIN  # no lease of another process is due before
-                await self._clock.wait(self._wake, self._clock.aligned(seconds) if regular else seconds)
+                is_regular = seconds == LOOK_AGAIN  # no lease of another process is due before
+                await self._clock.wait(self._wake, self._clock.aligned(seconds) if is_regular else seconds)
         finally:
             if self._handing:
                 await finished(asyncio.gather(*self._handing, return_exceptions=True), within=RELEASE_SECONDS)
