@@ -344,6 +344,16 @@ class BackfillReader:
         """Whether a chunk waits for what came before it to be read."""
         return self._waiting is not None
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether to look again, see :meth:`ask`."""
+        return self._asked
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is more of a backfill to read."""
+        return self._progress.wanted is not None
+
     def ask(self) -> None:
         """Look again: a command may have begun or cancelled a backfill."""
         self._asked = True

@@ -137,6 +137,11 @@ class DeliveryTracker:
         for waiting in self._parked.join(deliveries, now=now, clock=clock):
             self.queues.insert(waiting)
 
+    @property
+    def waits_for_sink(self) -> bool:
+        """Whether retries wait for the end of a pause of the sink."""
+        return self._parked.any_paused
+
     def end_pause(self, *, clock: float) -> None:
         """Make retries due that wait for a pause of the sink: it is over, whatever was its length."""
         due = clock + PAUSE_FLOOR.total_seconds()  # the sink may have refused without a pause
@@ -406,11 +411,18 @@ class DeliveryTracker:
         """Whether the next batch is not empty, and no queue waits for it."""
         return self._batch.patient
 
+    @property
+    def has_news(self) -> bool:
+        """Whether the next batch is not empty."""
+        return bool(self._batch) or self.replay.place is not None or self.backfill.place is not None
+
     def next_batch(self) -> AckBatch | None:
         """The batch to write now, if it is not empty; call :meth:`written` afterwards."""
+        if not self.has_news:
+            return None
         draft, self._batch = self._batch, AckBatch()
         draft.replay, draft.backfill = self.replay.place, self.backfill.place
-        return draft or None
+        return draft
 
     @property
     def place(self) -> str:
@@ -634,6 +646,11 @@ class ScheduledRetries:
         """Whether an entry waits."""
         return bool(self._due)
 
+    @property
+    def any_paused(self) -> bool:
+        """Whether an entry waits for the end of a pause."""
+        return bool(self._paused)
+
     def _note_pause(self, entry: str, one: Delivery) -> None:
         if one.paused:
             self._paused.add(entry)
@@ -695,6 +712,11 @@ class ReplayProgress:
         if self._span is None or self._exhausted or len(self.open) >= most:
             return None
         return ReplaySpan(self._span.id, self._read, self._span.to)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether there is nothing more to read."""
+        return self._exhausted
 
     def took(self, entries: Sequence[ReplayedEntry], *, most: int) -> None:
         """Record entries that were read; fewer than ``most``: the replay has no more."""

@@ -208,8 +208,11 @@ class EndpointState:
 
         None: there is none.
         """
-        moments = (self._paused_until, self._breath_until, self._credential.next_try)
-        return min((moment for moment in moments if moment is not None and moment > since), default=None)
+        first = None
+        for moment in (self._paused_until, self._breath_until, self._credential.next_try):
+            if moment is not None and moment > since and (first is None or moment < first):
+                first = moment
+        return first
 
     def acquire(self, *, fresh: bool) -> None:
         """Take a slot for a request; check :attr:`free` first. ``fresh``: for a new event."""
@@ -374,6 +377,11 @@ class EndpointState:
     def _too_long(self) -> bool:
         lasted = self._standing.failing_for
         return lasted is not None and lasted >= self.subscription.disable_after
+
+    @property
+    def has_unstored_pause(self) -> bool:
+        """Whether the sink has requested a pause that the store may not have."""
+        return self._unstored is not None
 
     async def store_pause(self) -> None:
         """Store a requested pause, for other processes and for operators, unless the store has it or it is over.

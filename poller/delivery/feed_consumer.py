@@ -132,6 +132,16 @@ class RepeatReader:
         self._asked = True
 
     @property
+    def is_asked(self) -> bool:
+        """Whether to read again, see :meth:`ask`."""
+        return self._asked
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is more of a replay to read."""
+        return not self._tracker.replay.is_read
+
+    @property
     def next_moment(self) -> float:
         """When reading is possible again after a failure, perhaps in the past."""
         return self._not_before
@@ -504,22 +514,28 @@ class FeedConsumer:
             while not self._stopping:
                 self._changed.clear()
                 began = self._clock.monotonic()
-                if not self._endpoint.is_paused:
-                    self._tracker.end_pause(clock=began)
+                self._end_pause(began)
                 if not self._store.held:
                     await self._settle()
                     raise Fenced(f"the lease of {self.feed} was not renewed in time")
-                await self._look_at_erasures()
-                await self._repeats.read_scheduled()
-                await self._backfill.follow_asked()
+                if self._reloads or self._repeats.is_asked or self._backfill.is_asked:
+                    await self._look_at_erasures()
+                    await self._repeats.read_scheduled()
+                    await self._backfill.follow_asked()
                 self._requests.start()
-                await self._read()
-                await self._read_again()
-                await self._read_backfill()
-                if not self._gathers():
+                self._report_full()
+                if self._intake.wanted:
+                    await self._read()
+                if self._repeats.wanted:
+                    await self._read_again()
+                if self._backfill.wanted:
+                    await self._read_backfill()
+                if self._has_outcomes() and not self._gathers():
                     await self._settle()
-                await self._note_counts()
-                await self._wait(began)
+                if self._note_by is None or began >= self._note_by:
+                    await self._note_counts()
+                if not self._changed.is_set():
+                    await self._wait(began)
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
@@ -527,10 +543,14 @@ class FeedConsumer:
             self._endpoint.leave(self.wake)
             await self._requests.cancel()
 
+    def _end_pause(self, began: float) -> None:
+        """Let what waits for the end of a pause of the sink go on, if that has ended; ``began``: now."""
+        if self._tracker.waits_for_sink and not self._endpoint.is_paused:
+            self._tracker.end_pause(clock=began)
+
     async def _read(self) -> None:
-        self._report_full()
         most = self._room()
-        if most <= 0 or not self._intake.wanted:
+        if most <= 0:
             return
         if self._queues.ready and most < self._window // 2:
             return  # reading many costs little more than reading one
@@ -607,6 +627,10 @@ class FeedConsumer:
         if queues.fresh_bytes >= self._window_bytes:
             return 0
         return min(self._window - queues.fresh, 1 + (self._window_bytes - queues.fresh_bytes) // self._largest)
+
+    def _has_outcomes(self) -> bool:
+        """Whether :meth:`_settle` has something to do."""
+        return self._tracker.has_news or self._requests.failed is not None or self._endpoint.has_unstored_pause
 
     def _gathers(self) -> bool:
         """Whether to gather more results before the next write."""
@@ -685,14 +709,15 @@ class FeedConsumer:
         have been looked at too early: a timer fires up to a millisecond before its time, and the store was asked
         meanwhile.
         """
-        queues, now = self._queues, self._clock.monotonic()
-        own = (queues.next_due, self._settle_by, self._note_by, self._endpoint.next_moment(began))
-        readers = (self._intake.next_moment, self._repeats.next_moment, self._backfill.next_moment)
-        moments = (*own, *readers, self._requests.next_moment)
-        later = min((moment for moment in moments if moment is not None and moment > began), default=None)
+        now, due, settle_by = self._clock.monotonic(), self._queues.next_due, self._settle_by
+        own = (due, settle_by, self._note_by, self._endpoint.next_moment(began), self._requests.next_moment)
+        later = None
+        for moment in (*own, self._intake.next_moment, self._repeats.next_moment, self._backfill.next_moment):
+            if moment is not None and moment > began and (later is None or moment < later):
+                later = moment
         if later is not None and later <= now:
             return
-        if any(moment is not None and moment <= now for moment in (queues.next_due, self._settle_by)):
+        if (due is not None and due <= now) or (settle_by is not None and settle_by <= now):
             return
         if later is not None and (self._timer is None or later < self._timer_at):
             self._stop_timer()

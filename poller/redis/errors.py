@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -39,7 +38,7 @@ from poller.errors import ConfigurationError, PollerError, StoreError, StoreRefu
 from poller.text import shown_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from types import TracebackType
 
     from redis.asyncio import Redis
 
@@ -65,8 +64,28 @@ _LONGEST: Final = 300
 _let_in: Final[WeakSet[Any]] = WeakSet()
 
 
-@contextmanager
-def translated(client: Redis | None = None) -> Iterator[None]:
+class _Translation:
+    """The context of :func:`translated`. A generator in its place would cost more than the rest of many calls."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: Redis | None) -> None:
+        self._client = client
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Raise the program's own error in place of this one."""
+        # redis-py leaks AttributeError and others from a connection that was closed under it, and after any of them
+        # it is unknown what was sent. Cancellation is not an Exception and passes.
+        if isinstance(error, Exception) and not isinstance(error, PollerError):
+            raise _ours(error, address_of(self._client), known=self._client in _let_in) from _cause(error)
+
+
+def translated(client: Redis | None = None) -> _Translation:
     """A context around calls to Redis that raises the program's own errors only.
 
     Args:
@@ -76,14 +95,7 @@ def translated(client: Redis | None = None) -> Iterator[None]:
         StoreUnavailable: trying again may help. Whether the command was carried out is not known.
         StoreRefused: the server will say the same again. redis-py's own error is the ``__cause__``.
     """
-    try:
-        yield
-    except PollerError:
-        raise
-    # redis-py leaks AttributeError and others from a connection that was closed under it, and after any of them
-    # it is unknown what was sent. Cancellation is not an Exception and passes.
-    except Exception as error:  # noqa: BLE001 — any failure at this seam means: connection broken
-        raise _ours(error, address_of(client), known=client in _let_in) from _cause(error)
+    return _Translation(client)
 
 
 def let_in(client: Redis) -> None:

@@ -105,6 +105,10 @@ class Settlement(msgspec.Struct, frozen=True):
     backfill: BackfillPosition | None = None
 
 
+_NO_REPLAY: Final = ReplayPosition("", "")
+_NO_BACKFILL: Final = BackfillPosition("", "", 0)
+
+
 class FirstReading(msgspec.Struct, frozen=True):
     """The first reading of a feed, as one of its consumers sees it.
 
@@ -199,6 +203,8 @@ class ConsumerStore:
         self._scripts = scripts
         self._events = events
         self._erased = f"{events.rpartition(':')[0]}:erased"
+        # Of a settlement.
+        self._names = (keys.lease, events, keys.state, keys.parked, keys.letters, keys.letter_times, self._erased)
         self._erasures = NO_ERASURES
         self._requests = scripts.of_stream(events)
         self._subscription = subscription
@@ -328,24 +334,19 @@ class ConsumerStore:
             Fenced: the lease is another's, or the store has lost the settlement before; nothing was written.
             StoreError: it may or may not be written.
         """
-        keys = self.keys
-        sections: list[list[str | bytes]] = [
-            list(settlement.acked),
-            list(chain.from_iterable(settlement.parked.items())),
-            list(settlement.unparked),
-            list(chain.from_iterable(settlement.letters.items())),
-        ]
-        names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times, self._erased]
-        replay = settlement.replay or ReplayPosition("", "")
         self._serial += 1
         serial, before = self._serial, self.lease.answered
-        checks: list[str | bytes | int] = [self.lease.token, serial, self._group, settlement.place, now_ms]
-        checks += [replay.id, replay.after]
-        backfill = settlement.backfill or BackfillPosition("", "", 0)
+        acked, unparked = settlement.acked, settlement.unparked
+        parked: list[str | bytes] = list(chain.from_iterable(settlement.parked.items()))
+        letters: list[str | bytes] = list(chain.from_iterable(settlement.letters.items()))
+        replay, backfill = settlement.replay or _NO_REPLAY, settlement.backfill or _NO_BACKFILL
+        checks = (self.lease.token, serial, self._group, settlement.place, now_ms, replay.id, replay.after)
+        sizes = (len(acked), len(parked), len(unparked), len(letters))
         rest = (backfill.id, backfill.at, backfill.done, self._erasures.number, before)
-        arguments = [*checks, *map(len, sections), *chain.from_iterable(sections), *rest]
+        # In the order in which the script reads them.
+        arguments = (*checks, *sizes, *acked, *parked, *unparked, *letters, *rest)
         # Not sent again, all of it would be delivered again.
-        send = partial(self._requests.settlements.ask, ScriptCall(SETTLE, tuple(names), tuple(arguments)))
+        send = partial(self._requests.settlements.ask, ScriptCall(SETTLE, self._names, arguments))
         answer = await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
         if not answer:
             raise await self.lease.fenced("nothing settled")

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, KeysView, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -41,6 +42,7 @@ class EntryId(NamedTuple):
     n: int = 0
 
     @classmethod
+    @lru_cache(maxsize=512)  # all subscriptions of a feed look at the same entries, and each several times
     def parse(cls, text: str | bytes) -> EntryId:
         """The id from what the store answers; a missing number is 0.
 
