@@ -534,8 +534,8 @@ class FeedConsumer:
                     await self._settle()
                 if self._note_by is None or began >= self._note_by:
                     await self._note_counts()
-                if not self._changed.is_set():
-                    await self._wait(began)
+                if not self._changed.is_set() and self._is_to_wait(began):
+                    await self._changed.wait()  # a timer that is left from an earlier turn costs one turn too many
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
@@ -702,8 +702,8 @@ class FeedConsumer:
                 _log.debug("not noted", feed=self.feed, subscription=self._subscription.id, error=str(error))
                 self._note_by = self._clock.monotonic() + NOTE_COUNTS
 
-    async def _wait(self, began: float) -> None:
-        """Wait for a change, or for the first moment after ``began``, when this turn of the loop began.
+    def _is_to_wait(self, began: float) -> bool:
+        """Whether to wait for a change, as which the first moment after ``began`` counts, when this turn began.
 
         What had passed by then waits for something else: a free place, or the end of a pause. What has passed since may
         have been looked at too early: a timer fires up to a millisecond before its time, and the store was asked
@@ -716,13 +716,13 @@ class FeedConsumer:
             if moment is not None and moment > began and (later is None or moment < later):
                 later = moment
         if later is not None and later <= now:
-            return
+            return False
         if (due is not None and due <= now) or (settle_by is not None and settle_by <= now):
-            return
+            return False
         if later is not None and (self._timer is None or later < self._timer_at):
             self._stop_timer()
             self._timer, self._timer_at = self._clock.call_after(later - now, self._timer_fired), later
-        await self._changed.wait()  # a timer that is left from an earlier turn costs one turn too many
+        return True
 
     def _timer_fired(self) -> None:
         self._timer = None

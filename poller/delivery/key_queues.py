@@ -170,6 +170,8 @@ class KeyQueues(Generic[T]):
 
     def wake(self, now: float) -> None:
         """Open the queues that are due, in the order of their due times."""
+        if not self._due:
+            return
         due = []
         while self._due and self._due[0][0] <= now:
             due.append(heappop(self._due)[1])

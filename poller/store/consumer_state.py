@@ -38,7 +38,7 @@ the records that the feed has (:mod:`poller.store.backfill`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -292,16 +292,16 @@ class ConsumerStore:
         reset = await self.reset_entry()
         return FirstReading(found[0] is not None, found[1] is not None, reset is not None)
 
-    async def pending(self, after: str, *, most: int) -> list[Entry]:
+    def pending(self, after: str, *, most: int) -> Coroutine[Any, Any, list[Entry]]:
         """Entries that the group holds and that come after this one.
 
         Raises:
             GroupGone: there is no such group.
             Fenced: the lease is another's.
         """
-        return await self._read(after, most)
+        return self._read(after, most)
 
-    async def read(self, *, most: int) -> list[Entry]:
+    def read(self, *, most: int) -> Coroutine[Any, Any, list[Entry]]:
         """Entries that the group has not read yet; the group holds them from now on.
 
         If another error is raised than those below, the group may hold them, too: see :meth:`pending`.
@@ -310,7 +310,7 @@ class ConsumerStore:
             GroupGone: there is no such group.
             Fenced: another process has the lease; nothing was read.
         """
-        return await self._read(">", most)
+        return self._read(">", most)
 
     async def fetch(self, entries: Sequence[str]) -> dict[str, bytes]:
         """The events of these entries, those that the stream still has."""

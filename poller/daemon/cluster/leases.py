@@ -445,7 +445,7 @@ class LeaseKeeper:
             if self._again and await self.acquire() is not None:  # the lease was lost meanwhile, not by the failure
                 return _AFTER_FAILURE
             self._again = True
-            await self._pair.run()
+            await asyncio.create_task(self._pair.run())  # or each step of its work would pass through all callers
         except Fenced as error:
             (self._log.debug if self._watch.away else self._log.warning)("lease lost", error=str(error))
             return _AFTER_LOSS

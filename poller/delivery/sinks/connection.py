@@ -293,7 +293,7 @@ class SinkClient:
         except OSError as error:
             raise aiohttp.ClientOSError(*error.args) from error
         try:
-            return await _exchanged(connection, head, body or b"", form.request_info)
+            return await _exchanged(connection, head, body or b"", form)
         except BaseException:
             connection.close()
             raise
@@ -324,7 +324,7 @@ class SinkClient:
         return "\r\n".join([*lines, "", ""]).encode()
 
 
-async def _exchanged(connection: Connection, head: bytes, body: bytes, info: aiohttp.RequestInfo) -> StartedResponse:
+async def _exchanged(connection: Connection, head: bytes, body: bytes, form: aiohttp.ClientRequest) -> StartedResponse:
     """Write a request, and wait for the head of its response."""
     protocol = connection.protocol
     if protocol is None:
@@ -341,7 +341,7 @@ async def _exchanged(connection: Connection, head: bytes, body: bytes, info: aio
         try:
             message, content = await protocol.read()
         except HttpProcessingError as error:
-            failed = aiohttp.ClientResponseError(info, (), status=error.code, message=error.message)
+            failed = aiohttp.ClientResponseError(form.request_info, (), status=error.code, message=error.message)
             raise failed from error
         if message.code not in _INTERIM or message.code == _SWITCHING:
             return StartedResponse(connection, protocol, message, content)
