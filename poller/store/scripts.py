@@ -197,6 +197,9 @@ def _batch_of(sources: Sequence[str]) -> str:
 
 C = TypeVar("C")
 
+MOST_FIRST: Final = 16
+"""Requests that may go before calls that follow them, see :class:`CallGathering`."""
+
 LATER: Final = object()
 """In place of an answer: the call was not carried out, and goes first with the next request."""
 
@@ -204,7 +207,8 @@ LATER: Final = object()
 class CallGathering(Generic[C]):
     """Calls of many tasks, sent together: a request takes what has come while the one before was under way.
 
-    A call that comes alone waits for nothing. The more come at a time, the fewer requests they cost.
+    A call that comes alone waits for nothing. The more come at a time, the fewer requests they cost. One gathering may
+    let the calls of another go first: where so many of those come that they take several requests, its own follow.
 
     **Invariants**
 
@@ -212,10 +216,16 @@ class CallGathering(Generic[C]):
     - A call that is not awaited any more is not sent. A request of which no call is awaited any more is given up, as a
       command is whose caller was cancelled; the next one is sent after that.
     - Nothing is remembered but the calls that wait for an answer.
+    - Of the calls that go first, :data:`MOST_FIRST` requests are sent before some that follow them, and no more.
     """
 
     def __init__(
-        self, send: Callable[[Sequence[C]], Awaitable[Sequence[Any]]], *, weight: Callable[[C], int], most: int
+        self,
+        send: Callable[[Sequence[C]], Awaitable[Sequence[Any]]],
+        *,
+        weight: Callable[[C], int],
+        most: int,
+        following: CallGathering[Any] | None = None,
     ) -> None:
         """Take what is to be done with calls.
 
@@ -224,6 +234,7 @@ class CallGathering(Generic[C]):
                 :data:`LATER`, but not to the first.
             weight: of a call.
             most: the greatest weight of all calls of a request; a heavier call goes alone.
+            following: what these calls follow: while some of its calls wait for a request, none of these is sent.
         """
         self._send = send
         self._weight = weight
@@ -231,6 +242,11 @@ class CallGathering(Generic[C]):
         self._waiting: deque[tuple[C, asyncio.Future[Any]]] = deque()
         self._sent: Sequence[tuple[C, asyncio.Future[Any]]] = ()
         self._sending: asyncio.Task[Sequence[Any]] | None = None
+        self._following = following
+        self._passed = 0  # requests that have gone first since the last one here
+        self._let_follow: list[Callable[[], None]] = []
+        if following is not None:
+            following.let_follow(self._after_another)
 
     async def ask(self, call: C) -> Any:
         """The answer to a call.
@@ -240,8 +256,7 @@ class CallGathering(Generic[C]):
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
-        if self._sending is None:
-            self._start()
+        self._start()
         try:
             return await answer
         except asyncio.CancelledError:
@@ -249,8 +264,30 @@ class CallGathering(Generic[C]):
                 self._sending.cancel()
             raise
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether calls wait for a request."""
+        return bool(self._waiting)
+
+    def let_follow(self, start: Callable[[], None]) -> None:
+        """Call this function after each request."""
+        self._let_follow.append(start)
+
+    def _after_another(self) -> None:
+        """A request that goes first has ended."""
+        self._passed += 1
+        self._start()
+
     def _start(self) -> None:
-        """Send what waits. The task begins a turn of the loop later, and takes what has come until then."""
+        """Send what waits, if its turn has come.
+
+        The task begins a turn of the loop later, and takes what has come until then.
+        """
+        if not self._waiting or self._sending is not None:
+            return
+        if self._following is not None and self._following.is_waiting and self._passed < MOST_FIRST:
+            return
+        self._passed = 0
         self._sending = asyncio.create_task(self._request(), name="gathered calls")
         self._sending.add_done_callback(self._ended)
 
@@ -284,5 +321,6 @@ class CallGathering(Generic[C]):
                 answer.set_exception(found)
             else:
                 answer.set_result(found)
-        if self._waiting:
-            self._start()
+        self._start()
+        for start in self._let_follow:
+            start()

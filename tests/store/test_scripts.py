@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.redis.client import commands, servers, until_answered
 from poller.store import scripts
-from poller.store.scripts import LATER, CallGathering, ScriptBatch, ScriptCall, ScriptQuestion, lua
+from poller.store.scripts import LATER, MOST_FIRST, CallGathering, ScriptBatch, ScriptCall, ScriptQuestion, lua
 from tests.acl import running_with_acl
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns
@@ -226,12 +226,12 @@ async def test_a_question_that_nobody_asks_any_more_takes_its_answer_silently() 
 class Requests:
     """Requests that are answered when the test says so; each answer is the call in capitals."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, following: CallGathering[str] | None = None) -> None:
         self.seen: list[list[str]] = []
         self.given_up = 0
         self.free = asyncio.Event()
         self.answers: dict[str, list[Any]] = {}  # in place of the usual one, the first time
-        self.calls = CallGathering(self._send, weight=len, most=6)
+        self.calls = CallGathering(self._send, weight=len, most=6, following=following)
 
     async def _send(self, calls: Sequence[str]) -> Sequence[Any]:
         self.seen.append(list(calls))
@@ -286,6 +286,39 @@ async def test_a_call_that_was_put_off_goes_first_with_the_next_request() -> Non
     requests.free.set()
     assert await asyncio.gather(*asked) == ["A", "B", "C", "D"]
     assert requests.seen == [["a", "b", "c"], ["b", "c", "d"]]
+
+
+async def test_calls_that_follow_others_wait_while_some_of_those_wait() -> None:
+    """Calls go alone where nothing goes first; else after the last of those that have come before them."""
+    first = Requests()
+    then = Requests(following=first.calls)
+    then.free.set()
+    assert await asyncio.gather(*then.ask("a")) == ["A"]
+    asked = first.ask("heavy", "heavy", "heavy")
+    await turns(9)
+    followed = then.ask("b")
+    await turns(9)
+    assert (first.seen, then.seen) == ([["heavy"]], [["a"]])
+    first.free.set()
+    assert await asyncio.gather(*asked, *followed) == ["HEAVY", "HEAVY", "HEAVY", "B"]
+    first.free.clear()
+    asked = first.ask("c")
+    await turns(9)
+    assert await asyncio.gather(*then.ask("d")) == ["D"], "one that is under way keeps nothing waiting"
+    first.free.set()
+    await asyncio.gather(*asked)
+
+
+async def test_what_goes_first_without_end_keeps_nothing_waiting_for_ever() -> None:
+    """After so many requests that went first, those that follow are sent, whatever waits there."""
+    first = Requests()
+    then = Requests(following=first.calls)
+    first.free.set()
+    then.free.set()
+    asked = first.ask(*["heavy"] * (MOST_FIRST + 9))
+    assert await asyncio.gather(*then.ask("a")) == ["A"]
+    assert MOST_FIRST <= len(first.seen) < len(asked)
+    await asyncio.gather(*asked)
 
 
 async def test_what_is_not_awaited_any_more_is_not_sent() -> None:
