@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Literal
+
+import pytest
 
 from poller.clock import Clock
 from poller.delivery.endpoint import EndpointState
@@ -15,7 +18,9 @@ from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer
 from poller.delivery.filters import Subscription
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Outcome
+from poller.errors import StoreUnavailable
 from poller.lifecycle import ended
+from poller.store.backfill import Backfill
 from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, Settlement
 from poller.store.replay import ReplaySpan
 from tests.delivery.events import spelled
@@ -199,3 +204,56 @@ async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:
     ):
         await until(lambda: store.settlements, "a settlement")
     assert notes.pauses == [(NOW + timedelta(seconds=60), 0)]
+
+
+class Failing(Counting):
+    """A store that counts what it is asked, and fails the next time at one of these questions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = Counter[str]()
+        self.fails = ""
+
+    def _ask(self, what: str) -> None:
+        self.asked[what] += 1
+        if self.fails == what:
+            self.fails = ""
+            raise StoreUnavailable("a short absence")
+
+    async def parked_besides(self, known: Container[str]) -> Mapping[str, bytes]:
+        self._ask("retries")
+        return await super().parked_besides(known)
+
+    async def replay(self) -> ReplaySpan | None:
+        self._ask("replay")
+        return await super().replay()
+
+    async def backfill(self) -> Backfill | None:
+        self._ask("backfill")
+        return await super().backfill()
+
+    async def erasures(self) -> ErasedRecords:
+        self._ask("erasures")
+        return await super().erasures()
+
+
+@pytest.mark.parametrize("what", ["retries", "replay", "backfill", "erasures"])
+async def test_what_a_store_did_not_answer_is_asked_again(what: str) -> None:
+    """Law: what other processes may have requested is looked for until the store answers, and then no more."""
+    store, now = Failing(), [0.0]
+    clock = StubClock(now=lambda: NOW, monotonic=lambda: now[0])
+    async with delivering(store, Sink(), clock=clock, concurrency=1) as pair:
+        await until(lambda: store.reads, "the first turn")
+        pair.reload()
+        await until(lambda: store.asked[what] and not store.fails, "the first answer")
+        await turns(20)
+        before, store.fails = store.asked[what], what
+        pair.reload()
+        await until(lambda: store.asked[what] > before, "a failure")
+        await turns(20)
+        now[0] += 2
+        pair.wake()
+        await until(lambda: store.asked[what] == before + 2, "another question")
+        pair.wake()
+        await turns(20)
+        assert store.asked[what] == before + 2
