@@ -38,6 +38,7 @@ from poller.store.scripts import LONGEST_LEASE_MS, ScriptBatch, ScriptCall, lua
 
 RELEASE_SECONDS: Final = 1.5
 _TOGETHER: Final = 250
+_AGAIN: Final = 0.5  # seconds
 
 _ACQUIRE: Final = lua("acquire_lease")
 
@@ -239,6 +240,9 @@ class Releasable(Protocol):
 async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, clock: Clock) -> None:
     """Renew those that are held, every third of their lifetime, until cancelled. All are of one store.
 
+    While a single store does not answer, it is asked again every half a second: an outage that ends before the leases
+    do costs none of them.
+
     **Invariants**
 
     - Many are renewed in one request: a busy event loop delays each answer, and one after the other the last would be
@@ -246,13 +250,14 @@ async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, clock: Clock)
     - An unavailable store does not end the loop: leases expire there by themselves, and the rounds report the error.
     - If one server of a cluster is unavailable or hangs, the leases on the others are renewed in time.
     """
-    under_way: dict[str, asyncio.Task[None]] = {}
+    under_way: dict[str, asyncio.Task[bool]] = {}
+    third, is_away = ttl.total_seconds() / 3, False
     try:
         while True:
-            await clock.sleep(clock.aligned(ttl.total_seconds() / 3))
+            await clock.sleep(min(third, _AGAIN) if is_away else clock.aligned(third))
             held = [lease for lease in leases if lease.held]
             if not held or not held[0].batch.is_scattered:
-                await _renewed_in_turn(held)
+                is_away = not await _renewed_in_turn(held)
                 continue
             under_way = {place: task for place, task in under_way.items() if not task.done()}
             for place, some in _by_place(held).items():
@@ -270,10 +275,12 @@ def _by_place(leases: Iterable[Lease]) -> Mapping[str, Sequence[Lease]]:
     return found
 
 
-async def _renewed_in_turn(leases: Sequence[Lease]) -> None:
+async def _renewed_in_turn(leases: Sequence[Lease]) -> bool:
+    """Renew these. Returns whether the store has answered; if not, the rest would wait for the same store."""
     for first in range(0, len(leases), _TOGETHER):
         if not await _renewed(leases[first : first + _TOGETHER]):
-            break  # the others would wait for the same store
+            return False
+    return True
 
 
 async def _renewed(leases: Sequence[Lease]) -> bool:

@@ -429,6 +429,13 @@ async def test_a_replay_of_large_events_is_read_in_parts() -> None:
     assert tracker.replay.open_bytes == 0
 
 
+async def test_a_replay_of_which_nothing_is_wanted_ends(client: Redis) -> None:
+    """Law: a replay is completed although the subscription wants none of its events, and nothing else is settled."""
+    await replay_of_all(client, "K", "L")
+    async with delivering(client, Scripted(), wanted=lambda _: False):
+        await until(lambda: replays.is_completed(client, KEYS, "r"), "the replay to end")
+
+
 async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
     """Law: after a crash the replay continues, and repeats only what was not written yet."""
     count = 5 * WINDOW

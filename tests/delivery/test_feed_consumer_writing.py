@@ -129,16 +129,23 @@ class NotedPause(Notes):
         assert health.failed, (subscription, feed)
 
 
-@asynccontextmanager
-async def delivering(
-    store: Counting, sink: Sink | Busy, *, clock: Clock, concurrency: int, notes: Notes | None = None
-) -> AsyncIterator[FeedConsumer]:
-    """A feed consumer that runs while the block does."""
+def consumer(
+    store: Counting, sink: PythonSink, *, clock: Clock, concurrency: int, notes: Notes | None = None
+) -> FeedConsumer:
+    """A feed consumer that does not run yet."""
     wanted = Subscription(
         "s", lambda _: True, RetryPolicy([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
     )
     subscriber = EndpointState(wanted, sink, notes or Notes(), paused_until=None, clock=clock)
-    pair = FeedConsumer("acme/a", subscriber, store, clock=clock)
+    return FeedConsumer("acme/a", subscriber, store, clock=clock)
+
+
+@asynccontextmanager
+async def delivering(
+    store: Counting, sink: PythonSink, *, clock: Clock, concurrency: int, notes: Notes | None = None
+) -> AsyncIterator[FeedConsumer]:
+    """A feed consumer that runs while the block does."""
+    pair = consumer(store, sink, clock=clock, concurrency=concurrency, notes=notes)
     running = asyncio.create_task(pair.run())
     try:
         yield pair
@@ -204,6 +211,23 @@ async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:
     ):
         await until(lambda: store.settlements, "a settlement")
     assert notes.pauses == [(NOW + timedelta(seconds=60), 0)]
+
+
+class Faulty(PythonSink):
+    """A sink with a fault of the program."""
+
+    async def post(self, body: bytes) -> Outcome:
+        raise LookupError(f"a fault at {len(body)} bytes")
+
+
+async def test_a_fault_in_an_attempt_ends_the_run() -> None:
+    """Law: a fault of the program in an attempt is raised, although there is nothing to write."""
+    store, clock = Counting(), StubClock(now=lambda: NOW)
+    store.add(spelled(partitionkey="a"))
+    async with patience("the run to end"):
+        with pytest.raises(LookupError, match="a fault"):
+            await consumer(store, Faulty(), clock=clock, concurrency=1).run()
+    assert not store.settlements
 
 
 class Failing(Counting):
