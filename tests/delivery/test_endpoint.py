@@ -158,6 +158,18 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     assert "breathing" not in state(sink)
 
 
+async def test_the_next_moment_is_the_first_of_those_to_come() -> None:
+    """Law: of the ends of a pause and of a breath the earlier one counts, and one that has passed does not."""
+    clock = FakeClock(monotonic=1000.0)
+    sink = made(clock)
+    for _ in range(MANY_FAILURES):
+        await learn(sink, clock, BROKEN)
+    sink.pause(timedelta(seconds=2 * FIRST_BREATH))
+    assert sink.next_moment(1000.0) == pytest.approx(1000 + FIRST_BREATH)
+    assert sink.next_moment(1000.0 + FIRST_BREATH) == pytest.approx(1000 + 2 * FIRST_BREATH)
+    assert sink.next_moment(1000.0 + 2 * FIRST_BREATH) is None
+
+
 BUSY = answered(429)
 
 
