@@ -208,7 +208,7 @@ class CallGathering(Generic[C]):
     """Calls of many tasks, sent together: a request takes what has come while the one before was under way.
 
     A call that comes alone waits for nothing. The more come at a time, the fewer requests they cost. One gathering may
-    let the calls of another go first: where so many of those come that they take several requests, its own follow.
+    let the calls of another go first: where those take several requests, its own are sent after them.
 
     **Invariants**
 
