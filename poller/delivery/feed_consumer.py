@@ -703,7 +703,7 @@ class FeedConsumer:
                 self._note_by = self._clock.monotonic() + NOTE_COUNTS
 
     def _is_to_wait(self, began: float) -> bool:
-        """Whether to wait for a change, as which the first moment after ``began`` counts, when this turn began.
+        """Whether to wait for a change now. A timer is set for the first moment after ``began``, when this turn began.
 
         What had passed by then waits for something else: a free place, or the end of a pause. What has passed since may
         have been looked at too early: a timer fires up to a millisecond before its time, and the store was asked

@@ -203,7 +203,7 @@ class ConsumerStore:
         self._scripts = scripts
         self._events = events
         self._erased = f"{events.rpartition(':')[0]}:erased"
-        # Of a settlement.
+        # The keys of the script that settles.
         self._names = (keys.lease, events, keys.state, keys.parked, keys.letters, keys.letter_times, self._erased)
         self._erasures = NO_ERASURES
         self._requests = scripts.of_stream(events)
@@ -427,7 +427,7 @@ class StreamRequests:
     """The requests of one process's feed consumers at one stream, each for many of them.
 
     An event is on its way to all subscriptions before much is settled: settlements follow reads. A crash meanwhile
-    repeats deliveries of some tenths of a second; without that, an event would come to the last of a thousand sinks so
+    repeats the deliveries of some tenths of a second. Otherwise the last of a thousand sinks would get each event that
     much later.
 
     Attributes:
