@@ -412,13 +412,13 @@ class DeliveryTracker:
         return self._batch.patient
 
     @property
-    def has_news(self) -> bool:
+    def has_batch(self) -> bool:
         """Whether the next batch is not empty."""
         return bool(self._batch) or self.replay.place is not None or self.backfill.place is not None
 
     def next_batch(self) -> AckBatch | None:
         """The batch to write now, if it is not empty; call :meth:`written` afterwards."""
-        if not self.has_news:
+        if not self.has_batch:
             return None
         draft, self._batch = self._batch, AckBatch()
         draft.replay, draft.backfill = self.replay.place, self.backfill.place

@@ -530,11 +530,11 @@ class FeedConsumer:
                     await self._read_again()
                 if self._backfill.wanted:
                     await self._read_backfill()
-                if self._has_outcomes() and not self._gathers():
+                if self._has_to_settle() and not self._gathers():
                     await self._settle()
                 if self._note_by is None or began >= self._note_by:
                     await self._note_counts()
-                if not self._changed.is_set() and self._is_to_wait(began):
+                if not self._changed.is_set() and self._set_timer(began):
                     await self._changed.wait()  # a timer that is left from an earlier turn costs one turn too many
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
@@ -628,9 +628,9 @@ class FeedConsumer:
             return 0
         return min(self._window - queues.fresh, 1 + (self._window_bytes - queues.fresh_bytes) // self._largest)
 
-    def _has_outcomes(self) -> bool:
+    def _has_to_settle(self) -> bool:
         """Whether :meth:`_settle` has something to do."""
-        return self._tracker.has_news or self._requests.failed is not None or self._endpoint.has_unstored_pause
+        return self._tracker.has_batch or self._requests.failed is not None or self._endpoint.has_unstored_pause
 
     def _gathers(self) -> bool:
         """Whether to gather more results before the next write."""
@@ -702,8 +702,8 @@ class FeedConsumer:
                 _log.debug("not noted", feed=self.feed, subscription=self._subscription.id, error=str(error))
                 self._note_by = self._clock.monotonic() + NOTE_COUNTS
 
-    def _is_to_wait(self, began: float) -> bool:
-        """Whether to wait for a change now. A timer is set for the first moment after ``began``, when this turn began.
+    def _set_timer(self, began: float) -> bool:
+        """Set a timer for the first moment after ``began``, when this turn began. False: there is something to do now.
 
         What had passed by then waits for something else: a free place, or the end of a pause. What has passed since may
         have been looked at too early: a timer fires up to a millisecond before its time, and the store was asked

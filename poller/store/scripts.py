@@ -244,9 +244,9 @@ class CallGathering(Generic[C]):
         self._sending: asyncio.Task[Sequence[Any]] | None = None
         self._following = following
         self._passed = 0  # requests that have gone first since the last one here
-        self._let_follow: list[Callable[[], None]] = []
+        self._followers: list[CallGathering[Any]] = []
         if following is not None:
-            following.let_follow(self._after_another)
+            following.go_before(self)
 
     async def ask(self, call: C) -> Any:
         """The answer to a call.
@@ -269,12 +269,12 @@ class CallGathering(Generic[C]):
         """Whether calls wait for a request."""
         return bool(self._waiting)
 
-    def let_follow(self, start: Callable[[], None]) -> None:
-        """Call this function after each request."""
-        self._let_follow.append(start)
+    def go_before(self, follower: CallGathering[Any]) -> None:
+        """Tell this one of each request that has ended; its own follow."""
+        self._followers.append(follower)
 
-    def _after_another(self) -> None:
-        """A request that goes first has ended."""
+    def follow(self) -> None:
+        """Send what waits, if its turn has come: a request that goes first has ended."""
         self._passed += 1
         self._start()
 
@@ -322,5 +322,5 @@ class CallGathering(Generic[C]):
             else:
                 answer.set_result(found)
         self._start()
-        for start in self._let_follow:
-            start()
+        for follower in self._followers:
+            follower.follow()
