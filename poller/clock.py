@@ -22,6 +22,7 @@ from typing import Final
 _QUARTER: Final = 0.25  # seconds
 _EARLY: Final = 0.02  # of a second or a quarter; a timer may run a little early and has then reached its moment
 _PHASES: Final = 61
+_STAYS: Final = 60.0  # seconds
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -36,7 +37,8 @@ class Clock:
         """Use the system's clocks and its source of random numbers."""
         self.random: random.Random = random.SystemRandom()
 
-    _phase: Final = os.getpid() % _PHASES / _PHASES
+    _phase = os.getpid() % _PHASES / _PHASES
+    _phase_until = -math.inf
 
     def now(self) -> datetime:
         """The wall clock, UTC."""
@@ -70,6 +72,16 @@ class Clock:
         unit = 1.0 if seconds >= 1 else _QUARTER
         now = asyncio.get_running_loop().time() + self._phase
         return math.floor((now + seconds) / unit + _EARLY) * unit - now
+
+    def align(self, late: float) -> None:
+        """Let regular work come whole seconds after the moment at which a round was due, ``late`` seconds ago.
+
+        A feed that is polled every second or every few seconds has its rounds there, so the process wakes up once for
+        both. Other feeds have theirs elsewhere: a moment stays for a minute, so that regular work stays together.
+        """
+        moment = asyncio.get_running_loop().time() - late
+        if moment >= self._phase_until:
+            self._phase, self._phase_until = -moment, moment + _STAYS
 
     def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """Call this function after this many seconds, perhaps a little earlier, unless the timer is cancelled."""

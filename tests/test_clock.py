@@ -43,3 +43,24 @@ async def test_periodic_work_wakes_the_process_together() -> None:
             ends.append((loop.time() + aligned) % unit)
         assert max(ends) - min(ends) < 0.02 or max(ends) - min(ends) > unit - 0.02
     assert clock.aligned(0.2) == 0.2
+
+
+async def test_periodic_work_comes_at_the_moment_of_a_round() -> None:
+    """Law: regular work ends where a round has begun, and whole seconds later.
+
+    A round at another moment changes that no sooner than a minute later.
+    """
+    clock, loop = Clock(), asyncio.get_running_loop()
+    began = loop.time() - 0.3
+
+    def apart(moment: float) -> float:
+        ends = loop.time() + clock.aligned(2.0) - moment
+        return abs(ends - round(ends))
+
+    clock.align(loop.time() - began)
+    assert apart(began) < 0.02
+    clock.align(loop.time() - began - 0.5)
+    clock.align(loop.time() - began - 59.5)
+    assert apart(began) < 0.02
+    clock.align(loop.time() - began - 60.5)
+    assert apart(began + 0.5) < 0.02

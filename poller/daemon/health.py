@@ -356,9 +356,9 @@ def status(report: ReadinessReport, doing: str) -> str:
     return line if len(line) <= LONGEST_STATUS else line[: LONGEST_STATUS - 1] + "…"
 
 
-# Lag of the event loop. The measurement costs two short turns of the loop a second.
+# Lag of the event loop, which is measured with the regular work of the process and does not wake it on its own.
 
-EVERY: Final = 0.5
+EVERY: Final = 1.0
 """Seconds between measurements."""
 
 ASLEEP: Final = 1.0

@@ -130,22 +130,31 @@ class _StoreCron(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
 class _Jobs(MemoryJobStore):  # type: ignore[misc] # APScheduler has no types
     """The jobs of a scheduler. It notices a wall clock that jumps between two readings of the scheduler.
 
+    What is regular in this process comes with the rounds.
+
     Attributes:
         jumped: whether one was noticed since the due times were last checked.
     """
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.jumped = False
-        self._monotonic = monotonic
-        self._started = Clock().now() - timedelta(seconds=monotonic())  # when it was zero, by the scheduler's clock
+        self._clock = clock
+        self._started = self._zero(Clock().now())
+
+    def _zero(self, now: datetime) -> datetime:
+        """When the monotonic clock was zero, by the scheduler's."""
+        return now - timedelta(seconds=self._clock.monotonic())
 
     def get_due_jobs(self, now: datetime) -> list[Job]:
-        started = now - timedelta(seconds=self._monotonic())
+        started = self._zero(now)
         if abs(started - self._started) > _JUMP:
             self.jumped = True
         self._started = started
         jobs: list[Job] = super().get_due_jobs(now)
+        if jobs:
+            late: timedelta = now - jobs[0].next_run_time
+            self._clock.align(late.total_seconds())
         return jobs
 
 
@@ -172,7 +181,7 @@ class Schedule:
         self._turns_from = -math.inf  # by the monotonic clock
         self._was_set = False
         logging.getLogger("apscheduler.scheduler").addFilter(_worth_a_line)
-        self._jobs = _Jobs(clock.monotonic)
+        self._jobs = _Jobs(clock)
         self._scheduler = AsyncIOScheduler(
             jobstores={"default": self._jobs},
             timezone=UTC,

@@ -53,6 +53,7 @@ class StoreClock(Clock):
         # Not methods around them: a delivery reads the clock forty times.
         self.monotonic, self.sleep, self.wait = process.monotonic, process.sleep, process.wait  # type: ignore[method-assign] # for its cost
         self.aligned = process.aligned  # type: ignore[method-assign] # a simulated one has no such moments
+        self.align = process.align  # type: ignore[method-assign] # it is the process that wakes up
         self.call_after = process.call_after  # type: ignore[method-assign] # likewise
         self._ahead: float | None = None  # seconds since 1970 at the monotonic clock's zero
 

@@ -362,7 +362,7 @@ READY: Final = declared("poller_ready", "gauge", "1 while this process is ready,
 _LOOP_LAG: Final = declared(
     "poller_loop_lag_seconds",
     "histogram",
-    "Delay of the event loop in running what is due, in seconds; measured twice a second.",
+    "Delay of the event loop in running what is due, in seconds; measured each second.",
     bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
 _ANSWERS: Final = declared(

@@ -104,6 +104,20 @@ async def test_a_feed_may_wait_to_be_hastened(schedule: Schedule) -> None:
     await within(rounds.enough.wait(), 5)
 
 
+async def test_regular_work_comes_with_the_rounds() -> None:
+    """Law: what is regular in this process comes at the moments at which a round is due, however late the round is."""
+    clock, rounds = StubClock(now=now), Rounds()
+    schedule = Schedule(clock=clock)
+    schedule.add("a", rounds, SELDOM, at_once=False)
+    schedule.start()
+    due = now() - timedelta(seconds=0.7)
+    schedule.hasten("a", due)
+    await within(rounds.enough.wait(), 5)
+    await schedule.drain()
+    ends = (now() - due).total_seconds() + clock.aligned(1.0)
+    assert abs(ends - round(ends)) < 0.05
+
+
 async def test_a_round_may_ask_for_the_next_one_sooner(schedule: Schedule) -> None:
     """Law: a round may ask for an earlier next round, as one that was skipped for another process's lease does."""
     rounds = Rounds(until=2, answer=timedelta(milliseconds=10))
