@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ from tests.harness.subscribed import SECRET, Wish
 from tests.harness.waiting import Deadline, strain, unless, until
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from random import Random
 
@@ -163,6 +165,15 @@ class Stage:
     async def rest(self, seconds: float) -> None:
         """Let this much time pass: the duration is part of the fault."""
         await unless(self._never, seconds)
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """For the duration of the block the store answers no process, or refuses what they write."""
+        since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.scene.outages.append((since, time.monotonic()))
 
     async def killed(self) -> None:
         """Record that a process was killed, and what is settled."""

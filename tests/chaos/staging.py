@@ -74,6 +74,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         }
         if "sinks" in wires:
             scene.losses = wires["sinks"].losses
+        scene.wire = wires.get("store")
         proxy = await stack.enter_async_context(proxied(url)) if "commands" in setting.between else None
         ways = {name: wire.url for name, wire in wires.items()} | ({"store": proxy.url} if proxy else {})
         config = scene.config(lines=setting.feeds, **{**_CONFIG, **setting.config, **ways})

@@ -107,6 +107,7 @@ class Asked:
         grace: seconds after which a live process knows of an answer.
         given_up: of each feed the entries that became dead letters; those behind them may be sent.
         suspensions: from when to when processes were suspended: an answer to one of them is not heard meanwhile.
+        outages: from when to when processes may have been unable to store anything: a pause reaches no other one then.
     """
 
     wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
@@ -120,6 +121,7 @@ class Asked:
     grace: float = GRACE
     given_up: Mapping[str, Collection[str]] = field(default_factory=dict)
     suspensions: Sequence[tuple[float, float]] = ()
+    outages: Sequence[tuple[float, float]] = ()
 
 
 def order(entry: str) -> tuple[int, int]:

@@ -14,6 +14,8 @@ Law: it trusts the sink's own log and the stream, and no state of the program. F
 
 Two things cannot be avoided, and are allowed and counted. A request that arrives within ``GRACE`` of the answer that
 asks for a pause was already on its way (``underway``; with several processes ``heard`` says when all know of it). A
+pause that cannot be stored binds only the process that was asked, until the store is back and the others have had that
+time. A sink cannot tell processes apart, but what comes on the connection of the answer is of the one that has it. A
 process killed within ``GRACE`` of an answer may not have read it (``unheard``), nor may any where the network lost
 answers then. A process that was suspended and replaced may resume in the middle of a request:
 :meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows the effects of that.
@@ -70,6 +72,15 @@ class _Place:
     nth: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """A pause that a sink has asked for, and the connection on which it did."""
+
+    since: float
+    until: float
+    connection: int
+
+
 class _Judge:
     """The state of one sink while its log is replayed."""
 
@@ -100,14 +111,15 @@ class _Judge:
         self._busy: Counter[tuple[str, str]] = Counter()
         self._names: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         self._named: dict[tuple[str, ...], str] = {}
-        self._silences: list[tuple[float, float]] = []
+        self._silences: list[_Silence] = []
+        self._outages = sorted(asked.outages)
         self._gone: float | None = None
 
     def arrived(self, request: Arrived) -> None:
         found, at, ids = self._found, request.at, ids_of(request)
         found.requests += 1
         where = f"request {request.number} at {at:.3f}"
-        self._in_silence(request.at, where)
+        self._in_silence(request, where)
         if told := told_wrongly(request, self._entries):
             found.altered.append(Fault(at, f"{where}: {told}"))
         if forged(request, self._asked.secret):
@@ -156,23 +168,37 @@ class _Judge:
             first = min(place.nth for place in places if place.key == key)
             self._newest[key] = max(self._newest.get(key, 0), first)
 
-    def _in_silence(self, at: float, where: str) -> None:
+    def _in_silence(self, request: Arrived, where: str) -> None:
         """A requested pause lasts to its end, whichever process knows of it, or until the subscription is resumed."""
-        for since, until in self._silences:
-            resumed = any(since - self._asked.heard < moment < at for moment in self._asked.resumed)
+        at, heard = request.at, self._asked.heard
+        for one in self._silences:
+            since, until = one.since, one.until
+            resumed = any(since - heard < moment < at for moment in self._asked.resumed)
             if at < until - _ROUNDING and not resumed:
-                self._too_soon(since, at, self._found.early, f"{where}: {at - since:.3f} s into {until - since:.1f} s")
-        self._silences = [(since, until) for since, until in self._silences if at < until]
+                known, text = self._known(one, request), f"{where}: {at - since:.3f} s into {until - since:.1f} s"
+                self._too_soon(since, at, known, self._found.early, text)
+        self._silences = [one for one in self._silences if at < one.until]
         if self._gone is not None and not any(self._gone < moment < at for moment in self._asked.resumed):
-            self._too_soon(self._gone, at, self._found.uncalled, f"{where}: {at - self._gone:.3f} s after 410 or 415")
+            text = f"{where}: {at - self._gone:.3f} s after 410 or 415"
+            self._too_soon(self._gone, at, self._gone + heard, self._found.uncalled, text)
 
-    def _too_soon(self, since: float, at: float, faults: list[Fault], text: str) -> None:
+    def _known(self, silence: _Silence, request: Arrived) -> float:
+        """The moment from which the process that sends a request has to know of a pause."""
+        stored = silence.since
+        for begun, ended in self._outages:
+            if begun <= stored + self._asked.heard:  # until then it may not be stored, or not read by the others
+                stored = max(stored, ended)
+        if stored > silence.since and request.connection == silence.connection:
+            return silence.since + self._asked.grace
+        return stored + self._asked.heard
+
+    def _too_soon(self, since: float, at: float, known: float, faults: list[Fault], text: str) -> None:
         ends = chain(self._asked.kills, self._asked.losses)
         ended = next((moment for moment in ends if since <= moment <= min(at, since + self._asked.grace)), None)
         asleep = any(begun - self._asked.grace <= since <= until for begun, until in self._asked.suspensions)
         if ended is not None or asleep:
             self._found.unheard.append(at - since if ended is None else ended - since)
-        elif at - since <= self._asked.heard:
+        elif at <= known:
             self._found.underway.append(at - since)
         else:
             faults.append(Fault(at, text))
@@ -184,7 +210,7 @@ class _Judge:
         if end.status is None:
             return
         if end.pause:
-            self._silences.append((end.at, end.at + end.pause))
+            self._silences.append(_Silence(end.at, end.at + end.pause, request.connection))
         if end.status in _GONE:
             self._gone = end.at
         if 200 <= end.status < 300:

@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 
 
 class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
-    """A complete request has arrived; ``at`` is CLOCK_MONOTONIC in seconds, headers are by lower-case name."""
+    """A complete request has arrived; ``at`` is CLOCK_MONOTONIC in seconds, headers are by lower-case name.
+
+    ``connection`` is the number of its connection.
+    """
 
     number: int
     sink: str
     at: float
     headers: dict[str, str]
     body: bytes
+    connection: int = 1
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):

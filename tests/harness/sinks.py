@@ -91,7 +91,7 @@ class Sinks:
         self._open[self._number] = request
         sink = request.target.strip("/")
         headers = {name.lower(): value for name, value in request.headers}
-        self._note(Arrived(self._number, sink, request.at, headers, request.body))
+        self._note(Arrived(self._number, sink, request.at, headers, request.body, request.connection))
         return self._answered(self._number, sink)
 
     def _end(self, number: int, status: int | None, pause: float | None) -> None:

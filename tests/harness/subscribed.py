@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 
     from tests.harness.delivered import Deliveries, Entry
+    from tests.harness.wire import Wire
 
 __all__ = ["FEEDS", "OPERATIONS", "SECRET", "Subscribed", "Wish", "subscribed"]
 
@@ -49,6 +50,8 @@ class Subscribed:
     kills: list[float] = field(default_factory=list)
     losses: Sequence[float] = ()
     suspensions: list[tuple[float, float]] = field(default_factory=list)
+    outages: list[tuple[float, float]] = field(default_factory=list)
+    wire: Wire | None = None  # before the store
     heard: float | None = None
     ttl: str = field(default_factory=lambda: lasting(1))
     resumed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -157,6 +160,7 @@ class Subscribed:
             self.heard or grace,
             grace,
             suspensions=self.suspensions,
+            outages=[*self.outages, *(self.wire.outages if self.wire else ())],
         )
         return judge_deliveries(log, streams, asked)
 

@@ -49,6 +49,7 @@ class _Log:
         webhook_id: str = "",
         body: bytes = b"",
         takes: float = 0.01,
+        connection: int = 1,
     ) -> _Log:
         number = len(self.lines) + 1
         events = [_EVENTS[str(one)] for one in numbers]
@@ -58,7 +59,7 @@ class _Log:
             "content-type": "application/cloudevents-batch+json" if batch else "application/cloudevents+json",
             "webhook-id": webhook_id or ("batch" if batch else f"e{numbers[0]}"),
         }
-        self.lines.append(Arrived(number, "a", at, headers, content))
+        self.lines.append(Arrived(number, "a", at, headers, content, connection))
         self.lines.append(Ended(number, "a", at + takes, status, pause))
         self.lines.sort(key=lambda line: line.at)
         return self
@@ -160,6 +161,43 @@ def test_inside_a_pause_is_early() -> None:
         assert (bool(found.unheard), found.clean) == (clean, clean)
     assert log.judged(Asked(resumed=[1.9])).clean  # to resume a subscription ends what its sink has asked for
     assert _kinds(log.judged(Asked(resumed=[0.1, 2.1]))) == {"early"}
+
+
+@pytest.mark.parametrize(
+    ("outages", "at", "connection", "kinds"),
+    [
+        pytest.param([(0.5, 3.0)], 2.9, 2, set(), id="another process, while the store is away"),
+        pytest.param([(0.5, 3.0)], 3.2, 2, set(), id="another one, before it has heard"),
+        pytest.param([(0.5, 3.0)], 3.4, 2, {"early"}, id="another one, once it has heard"),
+        pytest.param([(1.2, 3.0)], 2.9, 2, set(), id="an outage before the pause was heard of"),
+        pytest.param([(3.2, 4.0), (0.5, 3.0)], 4.2, 2, set(), id="two outages, and no time to hear between them"),
+        pytest.param([(3.4, 5.0), (0.5, 3.0)], 4.2, 2, {"early"}, id="two, and time between them"),
+        pytest.param([(0.5, 3.0)], 1.2, 1, set(), id="the same process, before it has read the answer"),
+        pytest.param([(0.5, 3.0)], 1.4, 1, {"early"}, id="the same process, while the store is away"),
+        pytest.param([(0.2, 0.9)], 1.4, 2, {"early"}, id="an outage that was over"),
+        pytest.param([(1.4, 3.0)], 1.5, 2, {"early"}, id="an outage after the pause was heard of"),
+        pytest.param([], 1.4, 2, {"early"}, id="no outage, another process"),
+        pytest.param([], 1.2, 2, set(), id="no outage, before it was heard of"),
+    ],
+)
+def test_a_pause_that_cannot_be_stored_binds_who_was_asked(
+    outages: list[tuple[float, float]], at: float, connection: int, kinds: set[str]
+) -> None:
+    """Law: until the store is back and the others have had time to hear of it, it binds only who has the answer."""
+    log = _Log().request(1, at=0.99, status=429, pause=5.0).request(2, at=at, connection=connection)
+    found = log.request(1, at=6.1).request(3, at=7).request(4, at=8).judged(Asked(outages=outages))
+    assert _kinds(found) == kinds
+    assert len(found.early) + len(found.underway) == 1
+
+
+def test_time_to_hear_is_not_what_an_answer_takes_to_be_read() -> None:
+    """In an outage the process that was asked has the time to read an answer, and others that to hear of the pause."""
+    for at, connection, clean in ((1.4, 1, False), (3.9, 2, True), (4.1, 2, False)):
+        log = _Log().request(1, at=0.99, status=429, pause=5.0).request(2, at=at, connection=connection)
+        log.request(1, at=6.1).request(3, at=7).request(4, at=8)
+        assert log.judged(Asked(heard=1.0, outages=[(0.5, 3.0)])).clean is clean
+    log = _Log().request(1, at=0.99, status=429, pause=5.0).request(2, at=1.4)
+    assert log.request(1, at=6.1).request(3, at=7).request(4, at=8).judged(Asked(heard=1.0)).clean
 
 
 @pytest.mark.parametrize("status", [410, 415])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -45,8 +46,11 @@ class _Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    async def said(self, text: bytes) -> bytes:
+    def tell(self, text: bytes) -> None:
         self._writer.write(text)
+
+    async def said(self, text: bytes) -> bytes:
+        self.tell(text)
         async with patience("an answer"):
             return await self._reader.readexactly(len(text))
 
@@ -134,3 +138,24 @@ async def test_it_is_slow() -> None:
         began = clock()
         await client.said(b"x" * 500)
         assert clock() - began >= 0.05
+
+
+async def test_an_outage_lasts_until_those_who_wait_in_vain_have_given_up() -> None:
+    """It ends with the wire's fault, or later with the last silent connection on which something was lost."""
+    async with _echo() as wire:
+        wire.delay(0.001)
+        wire.mend()
+        async with _client(wire) as idle:
+            await idle.said(b"one")
+            async with _client(wire) as client:
+                await client.said(b"one")
+                wire.silence()
+                client.tell(b"two")
+                await until(lambda: bool(wire.losses), "the loss")
+                wire.mend()
+                assert [end < math.inf for _, end in wire.outages] == [True, False]
+            await until(lambda: wire.outages[-1][1] < math.inf, "the end of the outage")
+            idle.tell(b"two")
+            await until(lambda: len(wire.outages) > 2, "an outage, because a connection is still silent")
+        await until(lambda: wire.outages[-1][1] < math.inf, "its end")
+    assert all(begun <= end for begun, end in wire.outages)

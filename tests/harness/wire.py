@@ -8,6 +8,7 @@ recovers, and its user has to notice and open another.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 import time
@@ -24,12 +25,13 @@ _CHUNK = 2**16
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One connection and its faults."""
+    """One connection and its faults; on one that has ``lost`` something its user may wait for it in vain."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     silent: bool = False
     answers_left: int | None = None
+    lost: bool = False
 
 
 @dataclass(slots=True)
@@ -49,11 +51,15 @@ class Wire:
     Attributes:
         url: the address to connect to.
         losses: the moments (monotonic) at which answers of the peer may have been lost.
+        outages: from when to when the peer may have been out of reach: until the wire was mended, and until the last
+            silent connection on which something was lost was given up. One that lasts has no end (infinity).
     """
 
     def __init__(self, end: str) -> None:
         self.url = ""
         self.losses: list[float] = []
+        self.outages: list[tuple[float, float]] = []
+        self._mended = True
         self._end = urlsplit(end)
         self._weather = _Weather()
         self._lines: set[_Line] = set()
@@ -66,20 +72,24 @@ class Wire:
 
     def delay(self, seconds: float) -> None:
         """Delay all bytes, both ways."""
+        self._break()
         self._weather.delay = seconds
 
     def throttle(self, rate: float) -> None:
         """Limit each direction of each connection to this many bytes a second."""
+        self._break()
         self._weather.rate = rate
 
     def silence(self) -> None:
         """Make connections half-open: nothing arrives, either way, and nothing is closed."""
+        self._break()
         self._weather.silent = True
         for line in self._lines:
             line.silent = True
 
     def cut(self, after: int) -> None:
         """Reset each connection after this many more bytes of answers."""
+        self._break()
         self._weather.answers = after
         for line in self._lines:
             line.answers_left = after
@@ -91,6 +101,7 @@ class Wire:
 
     def reset(self) -> None:
         """Reset all connections; new ones work."""
+        self._break()
         for line in self._lines:
             self._reset(line)
 
@@ -99,6 +110,24 @@ class Wire:
         self._weather = _Weather()
         for line in self._lines:
             line.answers_left = None
+        self._mended = True
+        self._end_outage()
+
+    def _break(self) -> None:
+        self._mended = False
+        self._begin_outage()
+
+    def _begin_outage(self) -> None:
+        if not self._is_out:
+            self.outages.append((time.monotonic(), math.inf))
+
+    def _end_outage(self) -> None:
+        if self._is_out and self._mended and not any(line.lost for line in self._lines):
+            self.outages[-1] = self.outages[-1][0], time.monotonic()
+
+    @property
+    def _is_out(self) -> bool:
+        return bool(self.outages) and self.outages[-1][1] == math.inf
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until either side ends it."""
@@ -124,6 +153,7 @@ class Wire:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._lines.discard(line)
+            self._end_outage()
             onward.close()  # first, because this task may be cancelled while it waits below
             for way in ways:
                 way.cancel()
@@ -145,6 +175,8 @@ class Wire:
                 await asyncio.sleep(weather.delay + (len(some) / weather.rate if weather.rate else 0.0))
             if line.silent:
                 self.losses.append(time.monotonic())
+                line.lost = True
+                self._begin_outage()  # the wire may be mended, and the connection not used until now
                 continue  # these bytes are lost, and so are all later ones
             if not asked and line.answers_left is not None:
                 some, line.answers_left = some[: line.answers_left], line.answers_left - len(some)

@@ -19,9 +19,10 @@ _NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 async def strike(stage: Stage, rng: Random) -> None:
     """Limit the size of the server's files, which acts like a full disk: the last write may be partial."""
     left = stage.store.log.stat().st_size + rng.randrange(_MOST_LEFT)
-    resource.prlimit(stage.store.pid, resource.RLIMIT_FSIZE, (left, resource.RLIM_INFINITY))
-    await stage.rest(0.5 + 2 * rng.random())
-    resource.prlimit(stage.store.pid, resource.RLIMIT_FSIZE, _NO_LIMIT)
+    with stage.outage():
+        resource.prlimit(stage.store.pid, resource.RLIMIT_FSIZE, (left, resource.RLIM_INFINITY))
+        await stage.rest(0.5 + 2 * rng.random())
+        resource.prlimit(stage.store.pid, resource.RLIMIT_FSIZE, _NO_LIMIT)
 
 
 FAULT = Fault(

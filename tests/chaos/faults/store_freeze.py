@@ -17,9 +17,10 @@ _SECONDS = (0.3, 2.0, 6.0)
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    stage.store.send(signal.SIGSTOP)
-    await stage.rest(rng.choice(_SECONDS))
-    stage.store.send(signal.SIGCONT)
+    with stage.outage():
+        stage.store.send(signal.SIGSTOP)
+        await stage.rest(rng.choice(_SECONDS))
+        stage.store.send(signal.SIGCONT)
 
 
 FAULT = Fault(

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 async def strike(stage: Stage, rng: Random) -> None:
     client = stage.scene.played.client
-    await answered(lambda: client.config_set("maxmemory", 1))
-    await stage.rest(0.2 + 2 * rng.random())
-    await answered(lambda: client.config_set("maxmemory", 0))
+    with stage.outage():
+        await answered(lambda: client.config_set("maxmemory", 1))
+        await stage.rest(0.2 + 2 * rng.random())
+        await answered(lambda: client.config_set("maxmemory", 0))
 
 
 FAULT = Fault(

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 async def strike(stage: Stage, rng: Random) -> None:
     """The store is down for less than a lease, or for longer."""
-    stage.store.kill()
-    await stage.rest(rng.choice((0.0, 0.3, 1.5)) * rng.random())
-    await stage.store.start()
+    with stage.outage():
+        stage.store.kill()
+        await stage.rest(rng.choice((0.0, 0.3, 1.5)) * rng.random())
+        await stage.store.start()
 
 
 FAULT = Fault(

@@ -16,11 +16,12 @@ _MICROSECONDS = 1_500_000
 
 
 async def strike(stage: Stage, rng: Random) -> None:
-    stage.store.kill()
-    commands = stage.store.log.read_bytes().count(b"\n*")
-    await stage.store.start(key_load_delay=str(int(_MICROSECONDS * (0.2 + rng.random()) / commands)))
     client = stage.scene.played.client
-    await answered(lambda: client.config_set("key-load-delay", 0))
+    with stage.outage():
+        stage.store.kill()
+        commands = stage.store.log.read_bytes().count(b"\n*")
+        await stage.store.start(key_load_delay=str(int(_MICROSECONDS * (0.2 + rng.random()) / commands)))
+        await answered(lambda: client.config_set("key-load-delay", 0))
 
 
 FAULT = Fault(

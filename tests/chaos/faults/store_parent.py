@@ -32,15 +32,18 @@ async def strike(stage: Stage, rng: Random) -> None:
     if len(servers) > 1:
         stage.remarks.append(f"{len(servers)} servers on one directory: {servers}")
     parents = {one.ppid() for one in servers}
-    if servers and not rng.randrange(5):
-        servers[0].kill()
-        return
-    victim = next((one for one in stage.replicas.running if one.pid in parents), None) or stage.replicas.choose(rng)
-    await victim.kill()
-    await stage.replicas.replace(victim)
-    async with patience("a server to run again"):
-        while not _servers(stage):
-            await stage.rest(0.05)
+    with stage.outage():
+        killed = servers[:1] if servers and not rng.randrange(5) else []
+        if killed:
+            killed[0].kill()
+        else:
+            at = next((one for one in stage.replicas.running if one.pid in parents), None)
+            victim = at or stage.replicas.choose(rng)
+            await victim.kill()
+            await stage.replicas.replace(victim)
+        async with patience("a server to run again"):
+            while not any(one not in killed for one in _servers(stage)):
+                await stage.rest(0.05)
 
 
 FAULT = Fault(

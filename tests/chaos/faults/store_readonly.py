@@ -17,9 +17,10 @@ _NOBODY = ("127.0.0.1", "1")
 
 async def strike(stage: Stage, rng: Random) -> None:
     client = stage.scene.played.client
-    await answered(lambda: client.replicaof(*_NOBODY))
-    await stage.rest(0.2 + 2 * rng.random())
-    await answered(lambda: client.replicaof("NO", "ONE"))
+    with stage.outage():
+        await answered(lambda: client.replicaof(*_NOBODY))
+        await stage.rest(0.2 + 2 * rng.random())
+        await answered(lambda: client.replicaof("NO", "ONE"))
 
 
 FAULT = Fault(

@@ -23,8 +23,9 @@ async def strike(stage: Stage, rng: Random) -> None:
         await answered(client.script_flush)
         await stage.rest(rng.random() * 0.05)
     turns = str(rng.randrange(_TURNS))
-    await answered(lambda: cast("Awaitable[None]", client.eval(_BUSY, 0, turns)))
-    await answered(client.script_flush)
+    with stage.outage():
+        await answered(lambda: cast("Awaitable[None]", client.eval(_BUSY, 0, turns)))
+        await answered(client.script_flush)
 
 
 FAULT = Fault(
