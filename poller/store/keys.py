@@ -86,8 +86,10 @@ key ends in        type    holds
 ``version``        STRING  a number that rises when one comes, goes, or lets go of leases that others may take;
                            no less than the time of that, in milliseconds of the server's clock
 ``roles``          HASH    a process's name to what it does, separated by commas
-``beats``          ZSET    a process's name by when it counts as gone, milliseconds of the server's clock
-``configurations``  HASH   a process's name to the feeds that it has, and digests of what must be equal everywhere
+``beats``          ZSET    a process's name by when it counts as gone, milliseconds of the server's clock; one that
+                           has not left in order stays for two lifetimes of a lease more
+``configurations``  HASH   a process's name to the feeds that it has, and digests of what must be equal everywhere; for
+                           as long as it has a beat
 =================  ======  ==========================================================================================
 
 Under the hash tag ``{operations}`` lies what is about the daemon itself: the public stream ``events``, and ``feeds``, a

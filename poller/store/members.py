@@ -1,7 +1,8 @@
 """The list of live processes that share the work, with its version.
 
 A process sends a beat every third of its lease's lifetime. It counts as gone when no beat came for the whole lifetime,
-by the server's clock alone.
+by the server's clock alone. For forms of snapshots it counts for two lifetimes more, unless it has left in order: one
+that was only slow must still be able to read the feeds when it is back.
 
 **Invariants**
 
@@ -207,32 +208,55 @@ async def members_seen(client: Redis, keys: MemberKeys) -> MemberList:
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    names = (keys.roles, keys.beats, keys.configurations)
-    with translated(client):
-        there, roles, configurations = cast("list[list[bytes]]", await client.eval(THERE, 3, *names))
-    found = _seen("", roles, configurations)
-    alive = [name.decode("utf-8", "replace") for name in there]
-    return MemberList(
-        roles={name: found.roles.get(name, frozenset()) for name in alive},
-        configurations={name: found.configurations.get(name, UNSAID) for name in alive},
-    )
+    alive, _ = await _there(client, keys)
+    return alive
 
 
 async def every_member_reads(client: Redis, keys: MemberKeys, form: int) -> bool:
-    """Whether each live process says that it reads this form of snapshots; False also if that cannot be asked."""
+    """Whether each process says that it reads this form of snapshots; False also if that cannot be asked.
+
+    Those that have fallen silent a short time ago count, too.
+    """
     try:
-        return (await members_seen(client, keys)).reads(form)
+        alive, silent = await _there(client, keys)
     except StoreError:
         return False
+    return alive.reads(form) and silent.reads(form)
+
+
+async def _there(client: Redis, keys: MemberKeys) -> tuple[MemberList, MemberList]:
+    """The live processes, and those that have fallen silent a short time ago, which have no roles."""
+    names = (keys.roles, keys.beats, keys.configurations)
+    with translated(client):
+        alive, silent, roles, configurations = cast("list[list[bytes]]", await client.eval(THERE, 3, *names))
+    done, said = _done(roles), _said(configurations)
+    return _of(alive, done, said), _of(silent, {}, said)
+
+
+def _of(
+    names: Iterable[bytes], done: Mapping[str, frozenset[str]], said: Mapping[str, MemberConfiguration]
+) -> MemberList:
+    listed = [name.decode("utf-8", "replace") for name in names]
+    return MemberList(
+        roles={name: done.get(name, frozenset()) for name in listed},
+        configurations={name: said.get(name, UNSAID) for name in listed},
+    )
 
 
 def _seen(version: str, roles: Sequence[bytes], configurations: Sequence[bytes]) -> MemberList:
-    done = {
+    done, said = _done(roles), _said(configurations)
+    return MemberList(version, done, {name: said.get(name, UNSAID) for name in done})
+
+
+def _done(roles: Sequence[bytes]) -> dict[str, frozenset[str]]:
+    return {
         name: frozenset(filter(None, text.decode("utf-8", "replace").split(",")))
         for name, text in _named(roles).items()
     }
-    said = {name: _configuration(text) for name, text in _named(configurations).items()}
-    return MemberList(version, done, {name: said.get(name, UNSAID) for name in done})
+
+
+def _said(configurations: Sequence[bytes]) -> dict[str, MemberConfiguration]:
+    return {name: _configuration(text) for name, text in _named(configurations).items()}
 
 
 def _named(answer: Sequence[bytes]) -> dict[str, bytes]:

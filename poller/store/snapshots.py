@@ -25,8 +25,9 @@ third   the same, or in place of the record one byte with the number of its layo
 The seal is a digest of the record as it was received and of all that stands before the seal. So it tells whether a
 received record is the stored one, and whether the stored bytes are whole, before anything is decompressed.
 
-What a feed holds is in its state (:data:`poller.store.feed_state.FORMS`). It gets a later form once each live process
-says that it reads that, and keeps it. Earlier versions refuse a feed that holds it.
+What a feed holds is in its state (:data:`poller.store.feed_state.FORMS`). It gets a later form once each process says
+that it reads that, also those that have fallen silent a short time ago (:mod:`poller.store.members`), and keeps it.
+Earlier versions refuse a feed that holds it.
 
 **Invariants**
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import cast
 
 import pytest
 from redis.asyncio import Redis
@@ -83,6 +84,49 @@ async def test_one_that_is_silent_is_gone(client: Redis) -> None:
     assert (await silent.beat(POLL, seen)).doing("poll") == ("other", "silent")
 
 
+async def test_what_a_silent_one_has_said_is_kept_for_two_terms(client: Redis) -> None:
+    """Law: it is kept beside the list, which neither has that process nor changes when this ends.
+
+    A process that only looks does not end it: its own term may be another.
+    """
+    silent, other = member(client, "silent"), member(client, "other")
+    seen = await other.beat(POLL, await silent.beat(POLL, MemberList()))
+    await fall_silent(client, "silent", terms=1.9)
+    gone = await other.beat(POLL, seen)
+    assert set(gone.roles) == set(gone.configurations) == {"other"}
+    assert gone.version != seen.version
+    assert await other.beat(POLL, gone) is gone
+    assert await other.read(gone) is gone
+    assert (await members_seen(client, KEYS)).roles == gone.roles
+    told = await other.read(gone, tell=True)
+    assert told.roles == gone.roles
+    assert await _kept(client) == [b"other", b"silent"]
+    await fall_silent(client, "silent", terms=2.1)
+    assert await member(client, "", timedelta(seconds=1)).read(told) is told
+    assert await _kept(client) == [b"other", b"silent"]
+    assert await other.beat(POLL, told) is told
+    assert await _kept(client) == [b"other"]
+
+
+async def test_a_silent_one_comes_back_or_leaves(client: Redis) -> None:
+    """Law: a silent process that beats is in the list as before; of one that leaves nothing is kept."""
+    silent, other = member(client, "silent"), member(client, "other")
+    seen = await other.beat(POLL, await silent.beat(BOTH, MemberList()))
+    for terms in (0.1, 2.1):
+        await fall_silent(client, "silent", terms=terms)
+        gone = await other.read(seen)
+        back = await silent.beat(BOTH, gone)
+        assert (back.roles, back.configurations) == (seen.roles, seen.configurations)
+        assert back.version not in {seen.version, gone.version}
+        assert await other.beat(POLL, back) is back
+        assert await _kept(client) == [b"other", b"silent"]
+        seen = back
+    await fall_silent(client, "silent", terms=0.1)
+    gone = await other.read(seen)
+    assert await silent.leave(gone) is gone
+    assert await _kept(client) == [b"other"]
+
+
 async def test_a_beat_from_before_the_clock_was_set_back_is_for_one_term(client: Redis) -> None:
     """Law: a beat dated ahead of the server's clock, which was set back, counts for one term at most."""
     other = member(client, "other", timedelta(seconds=2))
@@ -111,6 +155,19 @@ async def test_a_beat_is_for_one_term(client: Redis) -> None:
         return terms > 1.5
 
     await until(beats, "more than a term to pass by the server's clock", every=0.05)
+
+
+async def fall_silent(client: Redis, name: str, *, terms: float) -> None:
+    """Let the last beat of a process have run out a number of terms ago; a term is :data:`LONG`."""
+    at = await _time(client) - terms * LONG.total_seconds()
+    await client.zadd(KEYS.beats, {name: int(at * 1000)})
+
+
+async def _kept(client: Redis) -> list[bytes]:
+    """The processes of which beats and configurations are kept."""
+    beats = cast("list[bytes]", await client.zrange(KEYS.beats, 0, -1))
+    assert sorted(beats) == sorted(cast("list[bytes]", await client.hkeys(KEYS.configurations)))
+    return sorted(beats)
 
 
 async def _gone(client: Redis, name: str) -> bool:

@@ -24,6 +24,7 @@ from poller.store.snapshots import FORM, SAMPLES, SnapshotCodec, key_of, name_of
 from tests.harness.clock import StubClock, store_clock
 from tests.store.records import unavailability
 from tests.store.test_feed import KEYS, begun, events, write
+from tests.store.test_members import LONG, fall_silent
 
 IDS = ("7", "\x017", "A text", "sixteen letters.", "0b8e7c5e-9d4a-4d9f-8a55-6c1f3f0e2a11")
 COUNT = SAMPLES + 20
@@ -353,6 +354,43 @@ async def test_every_live_process_has_to_say_that_it_reads_the_second_form(store
     assert await every_member_reads(store_client, keys, FORM)
     await store_client.set(keys.beats, "no list")
     assert not await every_member_reads(store_client, keys, FORM)
+
+
+@pytest.mark.parametrize("said", [b'{"snapshots":%d}' % FORM, b'{"feeds":["acme/contractTypes"]}', b""])
+async def test_a_silent_process_counts_for_two_terms_more(store_client: Redis, said: bytes) -> None:
+    """Law: one that was slow for less than that can read all feeds when it is back; one that leaves counts no more.
+
+    One that reads the latest form holds nothing up, nor does the list of the others while it changes.
+    """
+    keys, is_latest = MemberKeys.of("poller"), str(FORM).encode() in said
+
+    def member(name: str) -> Members:
+        configuration = MemberConfiguration(snapshots=FORM)
+        return Members(store_client, keys, name=name, ttl=LONG, clock=store_clock(), configuration=configuration)
+
+    new, slow = member("new"), member("slow")
+    for leaves in (False, True):
+        await slow.beat(["poll"], MemberList())
+        if said:
+            await store_client.hset(keys.configurations, "slow", cast("Any", said))
+        else:
+            await store_client.hdel(keys.configurations, "slow")
+        seen = await new.beat(["poll"], MemberList())
+        assert await every_member_reads(store_client, keys, FORM) is is_latest
+        for terms in (0.1, 1.9):
+            await fall_silent(store_client, "slow", terms=terms)
+            assert await every_member_reads(store_client, keys, FORM) is is_latest
+            for _ in range(2):
+                seen = await new.beat(["poll"], await member("passing").beat(["poll"], seen))
+                seen = await member("passing").leave(seen)
+                assert set(seen.roles) == {"new"}
+                assert await every_member_reads(store_client, keys, FORM) is is_latest
+        if leaves:
+            await slow.leave(seen)
+        else:
+            await fall_silent(store_client, "slow", terms=2.1)
+            await new.beat(["poll"], seen)
+        assert await every_member_reads(store_client, keys, FORM)
 
 
 async def test_records_are_compared_by_seals(store_client: Redis) -> None:

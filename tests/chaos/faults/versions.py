@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from poller.store.feed_state import FORMS
 from tests.chaos.checkouts import FORMER, missing
 from tests.chaos.fault import Fault
 from tests.chaos.remembered import SETTING, Quiet, exchange
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +30,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     """
     former = stage.replicas.checkout
     quiet = await Quiet.begin(stage)
+    forms = await _forms(stage)
     log, copy = stage.store.directory / "appendonlydir", stage.directory / "copy"
     await asyncio.to_thread(shutil.copytree, log, copy)
     first, second = stage.replicas.running
@@ -36,6 +39,7 @@ async def strike(stage: Stage, rng: Random) -> None:
         upgraded = await _exchanged(stage, quiet, rng, upgraded, former)
         upgraded = await _exchanged(stage, quiet, rng, upgraded, None)
     await _exchanged(stage, quiet, rng, second, None)
+    await _all_later(stage, forms)
     if rng.randrange(2):
         await _refused(stage, former)
     await quiet.change(rng)
@@ -66,6 +70,22 @@ async def _exchanged(stage: Stage, quiet: Quiet, rng: Random, one: Daemon, to: P
     await quiet.back()
     await (quiet.rest() if rng.randrange(2) else quiet.published())
     return new
+
+
+async def _forms(stage: Stage) -> list[bytes | None]:
+    """The forms of each feed's snapshots."""
+    client = stage.scene.played.client
+    states = [f"poller:{{acme/{feed}}}:state" for feed in stage.scene.feeds]
+    return [cast("bytes | None", await client.hget(state, cast("Any", FORMS))) for state in states]
+
+
+async def _all_later(stage: Stage, before: list[bytes | None]) -> None:
+    """Return when each feed has a later form, which is some time after the last earlier process was killed."""
+
+    async def later() -> bool:
+        return all(now != then for now, then in zip(await _forms(stage), before, strict=True))
+
+    await until(later, "a later form in each feed")
 
 
 async def _refused(stage: Stage, former: Path | None) -> None:
