@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import count
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -115,16 +116,15 @@ class EventFrame:
         """
         end = b'{"record":%b,"revision":1' + self._cause
         whole, copy = self._template(ChangeKind.CREATED, recorded) + end, self._origin.copy
-        moment, subjects = recorded.encode(), _lines([record.subject for record in records]).splitlines()
-        ids, events = list[str](), list[bytes]()
-        for number, (record, form, subject) in enumerate(zip(records, forms, subjects, strict=True), start=sequence):
+        ids, subjects = list[str](), _lines([record.subject for record in records]).splitlines()
+        for record, form in zip(records, forms, strict=True):
             digest = copy()
             digest.update(record.key.encode() + _FIRST_REVISION + form)
-            event_id = digest.hexdigest()
-            time = record.modified.encode() if record.modified else moment
-            ids.append(event_id)
-            events.append(whole % (event_id.encode(), subject, time, number, subject, record.raw))
-        return ids, events
+            ids.append(digest.hexdigest())
+        times = [(record.modified or recorded).encode() for record in records]
+        raws = [record.raw for record in records]
+        parts = zip(map(str.encode, ids), subjects, times, count(sequence), subjects, raws, strict=False)
+        return ids, list(map(whole.__mod__, parts))
 
     def _template(self, kind: ChangeKind, recorded: str) -> bytes:
         """An event up to its data, with places for its id, subject, time, number, and the subject once more."""

@@ -614,7 +614,7 @@ class SeenKeys:
         return bool(self._unsorted) or any(self._shelves)
 
 
-_FEW_KEYS: Final = 10_000
+_FEW_KEYS: Final = 100_000  # 13 MB
 _PLACES: Final = 1 << 22
 _THREE_BITS: Final = tuple(1 << one | 1 << two | 1 << three for one, two, three in combinations(range(8), 3))
 _MASKS: Final = (_THREE_BITS * 5)[:256]
@@ -623,27 +623,29 @@ _MASKS: Final = (_THREE_BITS * 5)[:256]
 class MetKeys:
     """Which record keys were met before: exactly while they are few, else with some that were not.
 
-    Of many, each sets three bits of one byte among four million. So of a thousand keys that are new, one or two are
-    taken for met once 200 000 were, and some six once a million were; none that was met is taken for new.
+    The first ones are kept. Each later one sets three bits of one byte among four million. So of a thousand keys that
+    are new, one is taken for met once 200 000 were, and some six once a million were; none that was met is taken for
+    new.
     """
 
     def __init__(self, *, few: int = _FEW_KEYS) -> None:
-        """``few``: how many are kept as they are."""
+        """``few``: how many are kept as they are, or a few more."""
         self._few = few
-        self._keys = set[str]()
-        self._places = bytearray()  # empty: they are few
+        self._keys = set[str]()  # three times cheaper than the bits, which no cache holds
+        self._places = bytearray()
 
     def meet(self, keys: Collection[str]) -> list[str]:
         """Those of these keys that may have been met before, in their order; all of them count as met from now on."""
-        if not self._places:
-            again = [] if self._keys.isdisjoint(keys) else [key for key in keys if key in self._keys]
+        again = [] if self._keys.isdisjoint(keys) else [key for key in keys if key in self._keys]
+        if len(self._keys) < self._few:
             self._keys.update(keys)
-            if len(self._keys) > self._few:
-                self._places = bytearray(_PLACES)
-                self._mark(self._keys)
-                self._keys = set()
             return again
-        return self._mark(keys)
+        self._places = self._places or bytearray(_PLACES)
+        marked = self._mark(keys)
+        if not again:
+            return marked
+        both = {*again, *marked}
+        return [key for key in keys if key in both]
 
     def _mark(self, keys: Iterable[str]) -> list[str]:
         places, again = self._places, list[str]()

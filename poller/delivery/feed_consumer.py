@@ -374,7 +374,7 @@ _FULL: Final = (
     "sooner, and the others come"
 )
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take after a stop
-NOTE_COUNTS: Final = 2.0  # seconds between two writes of the attempt counts
+NOTE_COUNTS: Final = 5.0  # seconds between two writes of the attempt counts
 GATHER: Final = 0.01  # seconds; after a crash, the deliveries of this time are sent again
 
 
@@ -559,12 +559,20 @@ class FeedConsumer:
         if self._intake.openings != openings:
             self._backfill.ask()  # a group that begins with the snapshots
             self._changed.set()
-        if entries or self._intake.wanted:  # they are sent in the next turn, after all checks
+        if self._intake.wanted:
             self._changed.set()
         if entries or self._backfill.is_waiting:
             await self._splice(entries)
         if entries:
             reach("delivery.read")
+            self._send_read()
+
+    def _send_read(self) -> None:
+        """Start the attempts for what was read; another turn would find nothing else to do."""
+        if self._stopping or not self._store.held:  # the next turn sees to that
+            self._changed.set()
+        else:
+            self._requests.start()
 
     async def _splice(self, entries: Sequence[Entry]) -> None:
         """Take in what was read, with the chunk of a backfill at its place."""

@@ -406,6 +406,12 @@ def test_a_key_that_was_met_is_never_taken_for_new(pages: list[list[str]], few: 
         before.update(keys)
 
 
+def test_a_page_may_have_keys_of_the_first_ones_and_of_later_ones() -> None:
+    """Both count as met, in the order of the page."""
+    met = MetKeys(few=1)
+    assert [met.meet(keys) for keys in (["first"], ["later"], ["new", "later", "first"])] == [[], [], ["later", "first"]]
+
+
 def test_hardly_a_new_key_is_taken_for_met() -> None:
     """Of 200 000 different keys about a hundred are taken for met, and all when they come again."""
     pages = [[f"key {number}" for number in range(start, start + 1000)] for start in range(0, 200_000, 1000)]

@@ -553,10 +553,12 @@ class AlmostOver(EndpointState):
 
 async def test_a_moment_that_passes_after_the_look_at_it_is_not_missed(scene: Scene) -> None:
     """A breath that ends between the look at it and the wait for it does not leave the events behind."""
-    await scene.add("a0")
     sink = AlmostOver(subscription(), scene.posted, Noted(), paused_until=None, clock=Clock())
     async with delivering(await scene.store(), sink) as (pair, _):
+        await until(lambda: pair._intake.has_read("1-0") and pair._changed._waiters, "the consumer to be at rest")
         sink.pair = pair
+        await scene.add("a0")
+        pair.news()
         await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
     assert sink.looks > 1
 
