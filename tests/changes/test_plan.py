@@ -409,7 +409,8 @@ def test_a_key_that_was_met_is_never_taken_for_new(pages: list[list[str]], few: 
 def test_a_page_may_have_keys_of_the_first_ones_and_of_later_ones() -> None:
     """Both count as met, in the order of the page."""
     met = MetKeys(few=1)
-    assert [met.meet(keys) for keys in (["first"], ["later"], ["new", "later", "first"])] == [[], [], ["later", "first"]]
+    pages = ["first"], ["later"], ["new", "later", "first"]
+    assert [met.meet(keys) for keys in pages] == [[], [], ["later", "first"]]
 
 
 def test_hardly_a_new_key_is_taken_for_met() -> None:
