@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
-from itertools import count
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -123,7 +122,8 @@ class EventFrame:
             ids.append(digest.hexdigest())
         times = [(record.modified or recorded).encode() for record in records]
         raws = [record.raw for record in records]
-        parts = zip(map(str.encode, ids), subjects, times, count(sequence), subjects, raws, strict=False)
+        numbers = range(sequence, sequence + len(records))
+        parts = zip(map(str.encode, ids), subjects, times, numbers, subjects, raws, strict=True)
         return ids, list(map(whole.__mod__, parts))
 
     def _template(self, kind: ChangeKind, recorded: str) -> bytes:
