@@ -65,7 +65,8 @@ class Clock:
         """At most this many seconds, or 20 ms more: rounded to the end of a second, below one to that of a quarter.
 
         All regular work then falls on the same moments, and wakes a process at rest rarely. They are those of its
-        rounds (:meth:`align`); before the first one, each process of a machine has other moments. Times below a quarter of a second stay as they are.
+        rounds (:meth:`align`); before the first one, each process of a machine has other moments. Times below a quarter
+        of a second stay as they are.
         """
         if seconds < _QUARTER:
             return seconds
