@@ -623,9 +623,9 @@ _MASKS: Final = (_THREE_BITS * 5)[:256]
 class MetKeys:
     """Which record keys were met before: exactly while they are few, else with some that were not.
 
-    The first ones are kept. Each later one sets three bits of one byte among four million. So of a thousand keys that
-    are new, one is taken for met once 200 000 were, and some six once a million were; none that was met is taken for
-    new.
+    The first ones are kept. Each later one sets three bits of one byte among four million. So of ten thousand keys that
+    are new, three or four are taken for met once 200 000 were, and some 67 once a million were; none that was met is
+    taken for new.
     """
 
     def __init__(self, *, few: int = _FEW_KEYS) -> None:

@@ -565,14 +565,8 @@ class FeedConsumer:
             await self._splice(entries)
         if entries:
             reach("delivery.read")
-            self._send_read()
-
-    def _send_read(self) -> None:
-        """Start the attempts for what was read; another turn would find nothing else to do."""
-        if self._stopping or not self._store.held:  # the next turn sees to that
-            self._changed.set()
-        else:
-            self._requests.start()
+            if not self._stopping:
+                self._requests.start()  # another turn would find nothing else to do
 
     async def _splice(self, entries: Sequence[Entry]) -> None:
         """Take in what was read, with the chunk of a backfill at its place."""

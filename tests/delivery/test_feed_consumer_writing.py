@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -18,7 +18,7 @@ from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer
 from poller.delivery.filters import Subscription
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Outcome
-from poller.errors import StoreUnavailable
+from poller.errors import Fenced, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.backfill import Backfill
 from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, Settlement
@@ -228,6 +228,46 @@ async def test_a_fault_in_an_attempt_ends_the_run() -> None:
         with pytest.raises(LookupError, match="a fault"):
             await consumer(store, Faulty(), clock=clock, concurrency=1).run()
     assert not store.settlements
+
+
+class Interrupted(Counting):
+    """A store during whose answer to a read something happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.happens: Callable[[], object] = lambda: None
+
+    async def read(self, *, most: int) -> list[Entry]:
+        found = await super().read(most=most)
+        self.happens()
+        return found
+
+
+async def test_what_is_read_during_a_stop_is_not_sent() -> None:
+    """Law: a consumer that is told to stop starts no more attempts, not even for what it has just asked for."""
+    store, sink = Interrupted(), Sink()
+    store.add(spelled(partitionkey="a"))
+    pair = consumer(store, sink, clock=StubClock(now=lambda: NOW), concurrency=1)
+    store.happens = pair.stop
+    async with patience("the run to end"):
+        await pair.run()
+    assert (sink.taken, store.reads) == (0, 1)
+
+
+async def test_what_is_read_while_the_lease_ends_is_not_sent() -> None:
+    """Law: a consumer whose lease ends while it reads sends nothing, and its run ends."""
+    store, sink = Interrupted(), Sink()
+    pair = consumer(store, sink, clock=StubClock(now=lambda: NOW), concurrency=1)
+    running = asyncio.create_task(pair.run())
+    await until(lambda: store.reads, "the first read")
+    await turns(10)  # it is at rest: one that has just begun looks at its lease once more anyway
+    store.add(spelled(partitionkey="a"))
+    store.happens = lambda: setattr(store, "held", False)
+    pair.news()
+    async with patience("the run to end"):
+        with pytest.raises(Fenced):
+            await running
+    assert (sink.taken, store.reads) == (0, 2)
 
 
 class Failing(Counting):
