@@ -17,7 +17,11 @@ Both give equal values for equal numbers.
 A repeated key is found without reading the text again. Each key is followed by one colon, and a reader that drops a
 member drops its colon. So the text then has more colons than the value made of it. Colons within strings count on
 both sides, unless written as an escape; a text with such an escape, or with more colons, is read a second time, key
-by key.
+by key. And a form is never longer than its text, unless a number is spelled otherwise: where the lengths are equal,
+nothing was dropped.
+
+The records of a page mostly have the same keys. They are read into a struct with these fields, which takes half of the
+time of dicts: no keys are made, and none are sorted.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from decimal import (
     InvalidOperation,
     Overflow,
 )
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, NoReturn
@@ -58,28 +62,37 @@ _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inva
 def _number(text: str) -> int | Decimal:
     """The exact value of a JSON number, in a form that all its spellings share."""
     value = Decimal(text).normalize(_EXACT)
+    _numbers.are_integers = False
     if not value:
         return 0
     exponent = value.as_tuple().exponent
     if isinstance(exponent, int) and exponent >= 0 and value.adjusted() < _INT_DIGITS:
-        _zeros.write(exponent)
+        _numbers.write_zeros(exponent)
         return int(value)
     return value
 
 
-class _Zeros:
-    """How many zeros the exponents of one text may still stand for: ``1e4299`` is six bytes, and 4 300 digits."""
+class _Numbers:
+    """What is known of the numbers of one text, or of several that are read together.
+
+    Attributes:
+        are_integers: whether all are spelled as integers, so that none becomes longer.
+        zeros: how many their exponents may still stand for: ``1e4299`` is six bytes, and 4 300 digits.
+    """
 
     def __init__(self) -> None:
-        self.left = MOST_ZEROS
+        self.begin()
 
-    def write(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
+    def begin(self) -> None:
+        self.are_integers, self.zeros = True, MOST_ZEROS
+
+    def write_zeros(self, count: int) -> None:
+        self.zeros -= count
+        if self.zeros < 0:
             raise ValueError(_TOO_MANY_ZEROS)
 
 
-_zeros: Final = _Zeros()  # one for all texts: the decoder has one function for its numbers, and reads one at a time
+_numbers: Final = _Numbers()  # one for all texts: the decoder has one function for its numbers, and reads one at a time
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -89,6 +102,8 @@ def _refuse_constant(text: str) -> NoReturn:
 _fast_decode: Final = msgspec.json.Decoder(float_hook=_number).decode
 _fast_encoder: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
 _fast_encode: Final = _fast_encoder.encode
+_struct_encoder: Final = msgspec.json.Encoder(order="deterministic", decimal_format="number")  # as the fields stand
+_SHAPES: Final = 64  # a struct takes some KiB
 
 
 def parse(raw: bytes) -> Any:
@@ -100,7 +115,7 @@ def parse(raw: bytes) -> Any:
         ValueError: not JSON, not UTF-8, nested too deep, a number beyond any exponent, or exponents that stand for too
             many digits; the text says which.
     """
-    _zeros.left = MOST_ZEROS
+    _numbers.begin()
     try:
         return _fast_decode(raw)
     except RecursionError:
@@ -116,7 +131,7 @@ def parse(raw: bytes) -> Any:
 
 
 def _parse_slowly(raw: bytes) -> Any:
-    _zeros.left = MOST_ZEROS
+    _numbers.begin()
     try:
         text = raw.decode("utf-8")
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant)
@@ -154,31 +169,81 @@ def parse_received(raw: bytes) -> tuple[Any, bytes]:
     return value, form
 
 
-def parse_all_received(raws: Sequence[bytes]) -> tuple[list[Any], list[bytes]] | None:
-    """The values and the canonical forms of several texts, as :func:`parse_received` gives them of each.
+def forms_received(raws: Sequence[bytes], strip: Callable[[Any], Any] | None = None) -> list[bytes] | None:
+    """The canonical forms of what counts of several texts, as :func:`parse_received` gives them of each.
 
-    They are read in less than half of the time, for what would be done for each is done once for all. None: at least
+    They are made in less than a third of the time, for what would be done for each is done once for all. None: at least
     one of them may have to be refused, or can only be read by itself.
+
+    Args:
+        raws: the texts.
+        strip: removes what does not count, from :func:`without`; None: all counts.
     """
-    _zeros.left = MOST_ZEROS
+    read = _read_together(raws, _decoder_like(raws[0]), _struct_encoder) if raws and strip is None else None
+    read = read or _read_together(raws, _fast_decode, _fast_encoder)
+    if read is None:
+        return None
+    values, forms = read
+    # No form is longer than its text while all numbers are integers: so equal sums mean that each has the same length.
+    is_whole = _numbers.are_integers and len(forms) == sum(map(len, raws)) + len(raws)
+    if not (is_whole or _keep_colons(raws, forms)) or _may_be_deep(raws):
+        return None
+    return forms.split(b"\n")[:-1] if strip is None else list(map(encode, map(strip, values)))
+
+
+def _read_together(
+    raws: Sequence[bytes], decode: Callable[[bytes], Any], encoder: msgspec.json.Encoder
+) -> tuple[list[Any], bytes] | None:
+    """The values of these texts, and a line with the form of each; None: one of them cannot be read so."""
+    _numbers.begin()
     try:
-        values = list(map(_fast_decode, raws))
-        forms = _fast_encoder.encode_lines(values)  # no line break occurs within a form
+        values = list(map(decode, raws))
+        return values, encoder.encode_lines(values)  # no line break occurs within a form
     except (ValueError, RecursionError, DecimalException):
         return None
+
+
+def _keep_colons(raws: Sequence[bytes], forms: bytes) -> bool:
+    """Whether these forms have all colons of their texts.
+
+    No text has fewer colons than its form, unless some are escaped: so equal sums mean that each has as many.
+    """
     together = b"".join(raws)
-    # No text has fewer colons than its form, unless some are escaped: so equal sums mean that each has as many.
-    if together.count(b":") != forms.count(b":") or (_ESCAPE in together and _ESCAPED_COLON in together):
-        return None
-    if _may_be_deep(raws, together):
-        return None
-    return values, forms.split(b"\n")[:-1]
+    return together.count(b":") == forms.count(b":") and not (_ESCAPE in together and _ESCAPED_COLON in together)
 
 
-def _may_be_deep(raws: Sequence[bytes], together: bytes) -> bool:
+def _decoder_like(raw: bytes) -> Callable[[bytes], Any]:
+    """What reads texts with the keys of this one, or some of them; it refuses others."""
+    try:
+        value = _fast_decode(raw)
+        return _struct_decoder(tuple(_fast_decode(_fast_encode(value)))) if type(value) is dict else _fast_decode
+    except (ValueError, RecursionError, DecimalException):
+        return _fast_decode
+
+
+@lru_cache(maxsize=_SHAPES)
+def _struct_decoder(keys: tuple[str, ...]) -> Callable[[bytes], Any]:
+    """What reads objects into a struct with these keys, in the order of the canonical form.
+
+    Raises:
+        ValueError: msgspec takes one of them for no name of a field.
+    """
+    names = [f"field_{number}" for number in range(len(keys))]
+    struct = msgspec.defstruct(
+        "Alike",
+        [(name, Any, msgspec.UNSET) for name in names],
+        rename=dict(zip(names, keys, strict=True)),
+        forbid_unknown_fields=True,
+        frozen=True,
+        gc=False,
+    )
+    return msgspec.json.Decoder(struct, float_hook=_number).decode
+
+
+def _may_be_deep(raws: Sequence[bytes]) -> bool:
     """Whether one of these texts may have too many levels, judged by their lengths or else by their brackets."""
     longest = max(map(len, raws), default=0)
-    if longest <= _ARRAYS_BYTES or (longest <= _OBJECTS_BYTES and _ARRAY not in together):
+    if longest <= _ARRAYS_BYTES or (longest <= _OBJECTS_BYTES and _ARRAY not in b"".join(raws)):
         return False
     # A text has at most as many levels as brackets that open, and most records have few of them.
     objects, arrays = (max(map(bytes.count, raws, repeat(bracket)), default=0) for bracket in (b"{", b"["))

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import chain, repeat
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ from poller.resources import RESOURCES
 MAX_EVENT_BYTES: Final = 64 * 1024
 
 _quoted: Final = msgspec.json.Encoder().encode
+_number: Final = b"%020d".__mod__
+_LAST_DIGITS: Final = tuple(b"%03d" % number for number in range(1000))
 _FIRST_REVISION: Final = f"\0{1}\0".encode()  # as it stands in what an id is made of
 _lines: Final = msgspec.json.Encoder().encode_lines
 
@@ -78,7 +81,7 @@ class EventFrame:
         self._cause = b',"cause":"' + cause.encode() + b'"}}'
         named = {"cause": str(cause), **extensions}
         self._extensions = b"".join(b',"%b":%b' % (name.encode(), _quoted(text)) for name, text in named.items())
-        self._templates: dict[ChangeKind, tuple[str, bytes]] = {}
+        self._heads: dict[ChangeKind, tuple[str, tuple[bytes, ...]]] = {}
 
     def event_id(self, change: Change) -> str:
         """The event's id: 32 lower-case hex digits; see the invariants of this module."""
@@ -97,7 +100,8 @@ class EventFrame:
             recorded: when the daemon read the record, from :func:`~poller.clock.rfc3339`.
         """
         subject, time = _quoted(change.subject), (change.modified or recorded).encode()
-        head = self._template(change.kind, recorded) % (event_id.encode(), subject, time, sequence, subject)
+        values = (event_id.encode(), subject, time, _number(sequence), subject, b"")
+        head = b"".join(chain.from_iterable(zip(self._texts(change.kind, recorded), values, strict=True)))
         return head + self._content(change, room=MAX_EVENT_BYTES - len(head))
 
     def created(
@@ -113,35 +117,34 @@ class EventFrame:
             sequence: the number of the first event.
             recorded: as for :meth:`encode`.
         """
-        end = b'{"record":%b,"revision":1' + self._cause
-        whole, copy = self._template(ChangeKind.CREATED, recorded) + end, self._origin.copy
-        ids, subjects = list[str](), _lines([record.subject for record in records]).splitlines()
+        ids, copy = list[str](), self._origin.copy
         for record, form in zip(records, forms, strict=True):
             digest = copy()
             digest.update(record.key.encode() + _FIRST_REVISION + form)
             ids.append(digest.hexdigest())
+        subjects = _lines([record.subject for record in records]).splitlines()
         times = [(record.modified or recorded).encode() for record in records]
-        raws = [record.raw for record in records]
-        numbers = range(sequence, sequence + len(records))
-        parts = zip(map(str.encode, ids), subjects, times, numbers, subjects, raws, strict=True)
-        return ids, list(map(whole.__mod__, parts))
+        numbers = _numbers(sequence, len(records))
+        columns = (map(str.encode, ids), subjects, times, numbers, subjects, [record.raw for record in records])
+        *heads, data = self._texts(ChangeKind.CREATED, recorded)
+        texts = map(repeat, (*heads, data + b'{"record":'))
+        parts = chain.from_iterable(zip(texts, columns, strict=True))
+        return ids, list(map(b"".join, zip(*parts, repeat(b',"revision":1' + self._cause), strict=False)))
 
-    def _template(self, kind: ChangeKind, recorded: str) -> bytes:
-        """An event up to its data, with places for its id, subject, time, number, and the subject once more."""
-        known, template = self._templates.get(kind, ("", b""))
+    def _texts(self, kind: ChangeKind, recorded: str) -> tuple[bytes, ...]:
+        """What stands before an event's id, subject, time, number, the subject once more, and its data."""
+        known, texts = self._heads.get(kind, ("", ()))
         if known != recorded:
-            template = (
-                b'{"specversion":"1.0","id":"%%b%b%b%%b,"time":"%%b","recordedtime":"%b","sequence":"%%020d",'
-                % (
-                    self._source.replace(b"%", b"%%"),
-                    self._types[kind].replace(b"%", b"%%"),
-                    recorded.encode(),
-                )
+            texts = (
+                b'{"specversion":"1.0","id":"',
+                self._source + self._types[kind],
+                b',"time":"',
+                b'","recordedtime":"%b","sequence":"' % recorded.encode(),
+                b'","partitionkey":',
+                self._extensions + b',"datacontenttype":"application/json","data":',
             )
-            extensions = self._extensions.replace(b"%", b"%%")
-            template += b'"partitionkey":%%b%b,"datacontenttype":"application/json","data":' % extensions
-            self._templates[kind] = recorded, template
-        return template
+            self._heads[kind] = recorded, texts
+        return texts
 
     def _content(self, change: Change, *, room: int) -> bytes:
         if change.kind is ChangeKind.CREATED and change.raw is not None and change.previous is None:
@@ -154,6 +157,15 @@ class EventFrame:
         if change.previous is None or len(record) + len(previous) + len(end) + 1 > room:
             previous = (b"," if record else b"") + b'"omitted":["previous"]'
         return b"{" + record + previous + end
+
+
+def _numbers(first: int, count: int) -> list[bytes]:
+    """Consecutive numbers of events, as they are written: those of a thousand share all but their last digits."""
+    numbers: list[bytes] = []
+    while len(numbers) < count:
+        thousands, at = divmod(first + len(numbers), 1000)
+        numbers += map((b"%017d" % thousands).__add__, _LAST_DIGITS[at : at + count - len(numbers)])
+    return numbers
 
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

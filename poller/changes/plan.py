@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from poller.changes.canonical import encode, parse_all_received
+from poller.changes.canonical import forms_received
 from poller.changes.diff import EVERYTHING, Change, ChangeKind, Snapshot, checked, compare, lost_snapshot
 from poller.changes.events import EventFrame
 from poller.changes.full_readings import Confirmation, DeltaVersions
@@ -135,12 +135,9 @@ class _CommitBuilder:
     ) -> Collection[Record | Rejected]:
         """Publish these records together if all are new and usable; returns those to be looked at one by one."""
         new = _all_new(records, known, rules)
-        read = parse_all_received([record.raw for record in new]) if new else None
-        if read is None:
+        forms = forms_received([record.raw for record in new], rules.strip) if new else None
+        if forms is None:
             return records
-        values, forms = read
-        if rules.strip is not None:
-            forms = list(map(encode, map(rules.strip, values)))
         ids, events = self._frame.created(new, forms, sequence=self._sequence + 1, recorded=self._recorded)
         self._event_ids += ids
         self.events += events

@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain, zip_longest
+from itertools import chain, repeat, zip_longest
 from typing import Any, Final, cast
 
 import msgspec
@@ -287,7 +287,7 @@ class SnapshotCodec:
             strict=True,
         ):
             if one is not None:
-                saved[one[0]] += size - len(one[1])
+                saved[one[0]] += size - (len(one) - 1)
         kept = [layout for layout, bytes_saved in zip(found, saved, strict=True) if bytes_saved >= 0]
         kept += [layout for layout in self._structure.layouts if layout not in kept][: MOST_LAYOUTS - len(kept)]
         return Structure(tuple(kept), dictionary or b"").encode() if kept or dictionary else None
@@ -299,19 +299,17 @@ class SnapshotCodec:
     def encode_all(self, snapshots: Mapping[str, Snapshot]) -> list[bytes]:
         """The stored forms of snapshots, by their records' keys, in this order; they are packed together."""
         raws, names = [one.raw for one in snapshots.values()], _uuids(snapshots)
-        structure = self._structure
-        if self._form < _LAID_OUT or not structure.layouts:
+        if self._form < _LAID_OUT or not self._structure.layouts:
             return list(self._joined(snapshots.values(), self._compressed(names, raws)))
-        values = structure.pack(raws, names)
-        flags, number = _VALUES | _DICTIONARY, bytes((self._newest or 0,))
-        before = [number + _SMALL[layout] for layout in range(len(structure.layouts))]
-        contents = [None if one is None else (flags, before[one[0]], one[1]) for one in values]
-        if None in contents:
-            others = [place for place, one in enumerate(contents) if one is None]
+        values = self._structure.pack(raws, names)
+        contents: Iterable[Any] = zip(repeat(_VALUES | _DICTIONARY), repeat(bytes((self._newest or 0,))), values)
+        if None in values:
+            others = [place for place, one in enumerate(values) if one is None]
             compressed = self._compressed([names[place] for place in others], [raws[place] for place in others])
+            contents = list(contents)
             for place, one in zip(others, compressed, strict=True):
                 contents[place] = one
-        return list(self._joined(snapshots.values(), cast("list[_Content]", contents)))
+        return list(self._joined(snapshots.values(), contents))
 
     def _compressed(self, names: Sequence[bytes | None], raws: Sequence[bytes]) -> Iterator[_Content]:
         """What is stored of records without a layout, compressed where that is smaller."""
@@ -442,7 +440,7 @@ class SnapshotCodec:
         changed_at, at = int.from_bytes(stored[at : at + _TIME_BYTES], "big"), at + _TIME_BYTES
         packed = stored[at:-_SEAL_BYTES]
         if flags & _VALUES:
-            raw = self._known(packed[0]).unpack(packed[1], packed[2:], key)
+            raw = self._known(packed[0]).unpack(packed[1:], key)
         else:
             raw = self._with_id(key, packed, flags) if flags & _WITHOUT_ID else self._unpacked(packed, flags)
         if _seal(raw + stored[:-_SEAL_BYTES]) != stored[-_SEAL_BYTES:]:

@@ -49,8 +49,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from hashlib import blake2b, shake_128
-from itertools import accumulate, chain, compress
-from operator import itemgetter
+from itertools import accumulate, chain, compress, repeat
+from struct import iter_unpack
 from typing import Final
 
 import msgspec
@@ -348,43 +348,57 @@ class _Packer:
         self._layout = layout
         self._key_at = kinds.index(_KEY) if _KEY in kinds else None
         self._formats = [(at, _marks(kind), _SET_OF[kind[0]]) for at, kind in enumerate(kinds) if _is_format(kind)]
-        self._digits_of = _items([at for at, _, _ in self._formats])
         self._others = [(at, kind == _WORD) for at, kind in enumerate(kinds) if kind in _GROUPS]
         digits = sum(len(_digits(kind)) for kind in kinds if _is_format(kind))
-        self._padding, self._width = b"0" * (digits % 2), (digits + 1) // 2
+        self._width = (digits + 1) // 2
+        self._padding = [repeat(b"0")] * (digits % 2)
         self._slices, self._template, self._places = _template(layout)
 
-    def values(self, records: Sequence[bytes], keys: Sequence[bytes | None]) -> Sequence[tuple[bytes, ...] | None]:
-        """The values of these records with these keys; None for each that does not have this layout.
+    def pack(self, records: Sequence[bytes], keys: Sequence[bytes | None], mark: bytes) -> Sequence[bytes | None]:
+        """This mark and the values of each of these records with these keys; None: it does not have this layout.
 
         A pattern finds values with a format by their lengths, and those at one place are then checked together. That
         takes half of the time of a pattern that checks each character, which is used where one of them does not fit.
         """
         matches = list(map(self._probable, records))
-        rows = [one.groups() for one in matches if one is not None]
-        if self._fit(rows, list(compress(keys, matches))):
-            found = iter(rows)
-            return rows if len(rows) == len(matches) else [next(found) if one else None for one in matches]
-        at = self._key_at
-        exactly = [None if one is None else one.groups() for one in map(self._exact, records)]
-        if at is None:
-            return exactly
-        return [row if row and row[at] == key else None for row, key in zip(exactly, keys, strict=True)]
+        columns = _columns(matches)
+        if not self._fit(columns, list(compress(keys, matches))):
+            matches = list(map(self._exact, records))
+            if (at := self._key_at) is not None:
+                matches = [one if one and one[at + 1] == key else None for one, key in zip(matches, keys, strict=True)]
+            columns = _columns(matches)
+        found = self._stored(columns, mark)
+        if len(found) == len(records):
+            return found
+        rest = iter(found)
+        return [next(rest) if one else None for one in matches]
 
-    def _fit(self, rows: Sequence[tuple[bytes, ...]], keys: Sequence[bytes | None]) -> bool:
+    def _fit(self, columns: Sequence[Sequence[bytes]], keys: Sequence[bytes | None]) -> bool:
         """Whether all of these values, which have the right lengths, have their formats, and the keys are these."""
-        columns = list(zip(*rows, strict=True))
         if not columns:
             return True
         if self._key_at is not None and list(columns[self._key_at]) != keys:
             return False
         for at, marks, digits in self._formats:
-            together, count, width = b"".join(columns[at]), len(rows), len(rows[0][at])
+            together, count, width = b"".join(columns[at]), len(columns[at]), len(columns[at][0])
             if len(together.translate(None, digits)) != count * len(marks):
                 return False
             if any(together[place::width] != mark * count for place, mark in marks):
                 return False
         return True
+
+    def _stored(self, columns: Sequence[Sequence[bytes]], mark: bytes) -> list[bytes]:
+        """The mark and these values of records; all at once, for a first reading packs each record."""
+        if not columns:
+            return []
+        parts: list[Iterable[bytes]] = [[mark] * len(columns[0])]
+        if self._formats:
+            rows = zip(*(columns[at] for at, _, _ in self._formats), *self._padding, strict=False)
+            digits = unhexlify(b"".join(chain.from_iterable(rows)).translate(None, _MARKS))
+            parts.append(chain.from_iterable(iter_unpack(f"{self._width}s", digits)))
+        for at, is_word in self._others:
+            parts += [map(_word, columns[at])] if is_word else [map(_length, map(len, columns[at])), columns[at]]
+        return list(map(b"".join, zip(*parts, strict=True)))
 
     # Patterns are made when they are first needed: that costs thirty times what the rest of a packer does.
 
@@ -398,28 +412,14 @@ class _Packer:
         """Matches a record that has this layout, but for the key."""
         return re.compile(b"".join(_pattern(self._layout, is_exact=True))).fullmatch
 
-    def pack(self, rows: Sequence[tuple[bytes, ...]]) -> list[bytes]:
-        """What is stored of these values; all at once, for a first reading packs each record."""
-        if not rows:
-            return []
-        joined = self._padding.join(map(b"".join, map(self._digits_of, rows))) + self._padding
-        digits, width = unhexlify(joined.translate(None, _MARKS)), self._width
-        others = [
-            [_WORD_BYTES[row[at]] for row in rows] if is_word else [_LENGTHS[len(row[at])] + row[at] for row in rows]
-            for at, is_word in self._others
-        ]
-        if not others:
-            return [digits[at * width : (at + 1) * width] for at in range(len(rows))]
-        behind = others[0] if len(others) == 1 else map(b"".join, zip(*others, strict=True))
-        return [digits[at * width : (at + 1) * width] + one for at, one in enumerate(behind)]
-
     def unpack(self, stored: bytes, key: str) -> bytes:
-        """The record with these values.
+        """The record with these values, behind their mark of one byte.
 
         Raises:
             IndexError: they are not as many.
         """
-        digits, at = stored[: self._width].hex().encode(), self._width
+        at = 1 + self._width
+        digits = stored[1:at].hex().encode()
         values = [key.encode(), *[digits[one] for one in self._slices]]
         for _, is_word in self._others:
             end = at + 1 if is_word else at + 1 + stored[at]
@@ -428,11 +428,9 @@ class _Packer:
         return self._template % tuple([values[place] for place in self._places])
 
 
-def _items(places: Sequence[int]) -> Callable[[tuple[bytes, ...]], Iterable[bytes]]:
-    """As :func:`operator.itemgetter`, which gives no tuple of a single item, and refuses none."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda row: [row[at] for at in places]
+def _columns(matches: Iterable[re.Match[bytes] | None]) -> list[tuple[bytes, ...]]:
+    """The values of all matches, by their places in a record."""
+    return list(zip(*[one.groups() for one in matches if one is not None], strict=True))
 
 
 def _template(layout: Layout) -> tuple[list[slice], bytes, list[int]]:
@@ -469,8 +467,9 @@ def _literal(text: bytes) -> bytes:
 
 
 _RUN: Final = re.compile(r"[0x]+")
-_LENGTHS: Final = tuple(bytes((length,)) for length in range(_LONGEST_VALUE + 1))
-_WORD_BYTES: Final = {word: bytes((number,)) for number, word in enumerate(_WORDS)}
+_BYTES: Final = tuple(bytes((number,)) for number in range(_LONGEST_VALUE + 1))
+_length: Final = _BYTES.__getitem__
+_word: Final = dict(zip(_WORDS, _BYTES, strict=False)).__getitem__
 
 
 def _pattern(layout: Layout, *, is_exact: bool) -> Iterator[bytes]:
@@ -553,30 +552,32 @@ class Structure(msgspec.Struct, frozen=True, array_like=True):
         encoded = msgspec.msgpack.encode(self)
         return _MAGIC + blake2b(encoded, digest_size=_DIGEST_BYTES).digest() + encoded
 
-    def pack(self, records: Sequence[bytes], keys: Sequence[bytes | None]) -> list[tuple[int, bytes] | None]:
-        """For each record the number of its layout and what is stored of its values; None: it has no layout.
+    def pack(self, records: Sequence[bytes], keys: Sequence[bytes | None]) -> list[bytes | None]:
+        """For each record one byte with the number of its layout, and its values; None: it has no layout.
 
         Args:
             records: as received.
             keys: as they stand in them; None: that is not known.
         """
-        packed: list[tuple[int, bytes] | None] = [None] * len(records)
+        packed: list[bytes | None] = [None] * len(records)
         left: Sequence[int] = range(len(records))
         for number, layout in enumerate(self.layouts):
             if not left:
                 break
-            packer = _packer_of(layout)
-            found = packer.values([records[place] for place in left], [keys[place] for place in left])
-            places = [place for place, row in zip(left, found, strict=True) if row is not None]
-            for place, stored in zip(places, packer.pack([row for row in found if row is not None]), strict=True):
-                packed[place] = (number, stored)
-            left = [place for place, row in zip(left, found, strict=True) if row is None]
+            packer, mark = _packer_of(layout), _BYTES[number]
+            if len(left) == len(records):
+                packed = list(packer.pack(records, keys, mark))
+            else:
+                found = packer.pack([records[place] for place in left], [keys[place] for place in left], mark)
+                for place, stored in zip(left, found, strict=True):
+                    packed[place] = stored
+            left = [place for place in left if packed[place] is None]
         return packed
 
-    def unpack(self, number: int, stored: bytes, key: str) -> bytes:
-        """The record with these values, in the layout with this number.
+    def unpack(self, stored: bytes, key: str) -> bytes:
+        """The record of what :meth:`pack` has made of it.
 
         Raises:
             IndexError: there is no such layout, or it has more values.
         """
-        return _packer_of(self.layouts[number]).unpack(stored, key)
+        return _packer_of(self.layouts[stored[0]]).unpack(stored, key)
