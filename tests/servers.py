@@ -20,6 +20,8 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 
 import pytest
 
+from poller.redis.embedded import ALLOCATION
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -83,7 +85,7 @@ def running(
 ) -> Iterator[Server]:
     """A server for the duration of the ``with``. ``appendfsync="no"`` means no append-only file at all.
 
-    Started again in the same directory it finds its former data.
+    Started again in the same directory it finds its former data. The wheel's server allocates as the embedded one does.
 
     Args:
         kind: the kind of server.
@@ -102,6 +104,7 @@ def running(
         "appendfsync": appendfsync,
         "maxmemory-policy": "noeviction",
     }
+    environ = {**(ALLOCATION if kind == "valkey" else {}), **(environ or {})}
     server = _started(binary(kind), directory, settings | dict(options or {}), tcp=tcp, environ=environ)
     try:
         yield server

