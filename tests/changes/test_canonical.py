@@ -363,6 +363,7 @@ def test_a_repeated_key_does_not_hide_behind_a_number_that_becomes_longer() -> N
     [
         b'{"a":1,"a":1}',
         rb'{"a\u003a":1,"a:":1}',
+        rb'{"a":"\u003a","b":1,"b":1}',
         b'{"a":NaN}',
         b'{"a":"\xff"}',
         b'{"a":1',

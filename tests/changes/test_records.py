@@ -22,6 +22,7 @@ from poller.changes.records import (
     latest_versions,
     probable_keys,
     record_reader,
+    records_reader,
     shape_of,
     twin_of,
     usable_keys,
@@ -172,6 +173,26 @@ def test_an_rfc_3339_time_is_kept_as_received(text: str) -> None:
 def test_what_is_no_rfc_3339_time_counts_as_none(value: Any) -> None:
     """A record whose time is not RFC 3339 is usable and has no time: the API does not document the format."""
     assert record_of(id="a", lastModifiedAt=value).modified is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "2025-01-31T09:30:00.123456789Z",
+            "2024-02-29T23:59:59-11:30",
+            "2025-02-29T00:00:00Z",
+            "0000-01-01T00:00:00Z",
+        ),
+        *("2025-01-31T09:30:00Z\n2025-01-31T09:30:00Z", "2025-01-31", "", None, 7, [], UUID, UUID.upper(), "a/b"),
+    ],
+)
+@pytest.mark.parametrize("field", ["lastModifiedAt", "qualificationID", "id"])
+def test_records_that_are_read_together_are_as_each_by_itself(field: str, value: Any) -> None:
+    """A page is read as each of its records, usable or not, whatever one of them holds."""
+    usual = {"id": UUID, "lastModifiedAt": "2025-01-31T09:30:00Z", "qualificationID": UUID}
+    raws = [msgspec.json.encode(one) for one in (usual, {**usual, field: value}, {**usual, "id": UUID.upper()})]
+    assert list(records_reader("id")(raws)) == [read(raw) for raw in raws]
 
 
 @pytest.mark.parametrize(
