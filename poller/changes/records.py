@@ -77,7 +77,8 @@ class _Beside(
     qualification: Any = None
 
 
-_decode_beside: Final = msgspec.json.Decoder(_Beside).decode
+# msgspec alone refuses a number beyond the range of a float; to Python it is infinite, and no time, reference or id.
+_decode_beside: Final = msgspec.json.Decoder(_Beside, float_hook=float).decode
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -127,7 +128,7 @@ def _head(id_field: str) -> tuple[type[msgspec.Struct], Callable[[Any], Any], Ca
 def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
     """A function that reads the identity out of one record's bytes."""
     head, modified_of, qualification_of = _head(id_field)
-    decode = msgspec.json.Decoder(head).decode
+    decode = msgspec.json.Decoder(head, float_hook=float).decode
 
     def read(raw: bytes) -> Record | Rejected:  # noqa: PLR0911 -- one for each way not to be usable
         if len(raw) > MAX_RECORD_BYTES:
@@ -161,7 +162,7 @@ def records_reader(id_field: str) -> Callable[[Sequence[bytes]], Sequence[Record
     It reads them together: nearly all ids and references of an API are UUIDs, and nearly all records are usable.
     """
     head, modified_of, qualification_of = _head(id_field)
-    decode: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[head]).decode  # type: ignore[valid-type]
+    decode: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[head], float_hook=float).decode  # type: ignore[valid-type]
     read = record_reader(id_field)
 
     def read_together(raws: Sequence[bytes]) -> Sequence[Record | Rejected]:

@@ -20,12 +20,14 @@ from poller.changes.records import (
     identities,
     is_single,
     latest_versions,
+    modified_of,
     probable_keys,
     record_reader,
     records_reader,
     shape_of,
     twin_of,
     usable_keys,
+    with_bytes,
 )
 from poller.lifecycle import at_once
 from poller.source.paging import ListQuery
@@ -193,6 +195,27 @@ def test_records_that_are_read_together_are_as_each_by_itself(field: str, value:
     usual = {"id": UUID, "lastModifiedAt": "2025-01-31T09:30:00Z", "qualificationID": UUID}
     raws = [msgspec.json.encode(one) for one in (usual, {**usual, field: value}, {**usual, "id": UUID.upper()})]
     assert list(records_reader("id")(raws)) == [read(raw) for raw in raws]
+
+
+@pytest.mark.parametrize("value", [b"1e400", b"-1.0E400", b'{"a":1e400}', b"[1e309]"])
+@pytest.mark.parametrize("field", [b"lastModifiedAt", b"qualificationID"])
+def test_a_number_beyond_the_range_of_a_float_is_no_reason_to_refuse_a_record(field: bytes, value: bytes) -> None:
+    """It is no time and no reference, so the record has none; what else it has is read."""
+    raw = b'{"id":"%b","%b":%b}' % (UUID.encode(), field, value)
+    for found in (read(raw), *records_reader("id")([raw, raw])):
+        assert isinstance(found, Record)
+        assert (found.key, found.modified, found.qualification) == (UUID.lower(), None, None)
+        assert with_bytes(found, raw) == found
+    dated = b'{"qualificationID":%b,"lastModifiedAt":"2025-01-31T09:30:00Z"}' % value
+    assert modified_of(dated) == "2025-01-31T09:30:00Z"
+
+
+@pytest.mark.parametrize("value", [b"1e400", b"1.5"])
+def test_a_number_with_a_point_or_an_exponent_is_no_id(value: bytes) -> None:
+    """The reason names the id, however large the number is."""
+    for found in (read(b'{"id":%b}' % value), *records_reader("id")([b'{"id":%b}' % value])):
+        assert isinstance(found, Rejected)
+        assert found.reason.startswith("no id: 'id' is absent, empty, or neither text nor an integer")
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,10 @@ FEEDS = [
     ('qualifications = "auto"', f'{F}.qualifications = "auto": expected only where resource is achievements'),
     ("intervall = 3", f'{F}.intervall: unknown key; did you mean "interval"?'),
     ("concurrency = 4", f"{F}.concurrency: unknown key; it belongs in [[sources]] or [[subscriptions]]"),
+    ("id_field = 'a\"b'",
+     rf'{F}.id_field = "a\"b": expected text without quotation marks, backslashes and control characters'),
+    (r"id_field = 'a\b'",
+     rf'{F}.id_field = "a\\b": expected text without quotation marks, backslashes and control characters'),
     ('[[sources.feeds]]\nresource = "positions"',
      ('sources[0].feeds[1].path: expected a path such as "/positions" for the resource "positions", which is none of '
      "evidenceVariants, employmentUnavailabilities, contractTypes, achievements")),
