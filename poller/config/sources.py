@@ -90,7 +90,7 @@ class FeedSettings(Table):
         description="The endpoint of one record, with {id}, to confirm removals. Default: that of the resource.",
     )
     id_field: Annotated[
-        str, Matching(r"[^\x00-\x1f\x7f\"\\]+", "text without quotation marks, backslashes and control characters")
+        str, Matching(r'[^\x00-\x1f\x7f"\\]+', "text without quotation marks, backslashes and control characters")
     ] = Field(default="id", description="The key of a record that identifies it. Default: id.")
     type_name: Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "letters, digits, - and _")] | None = Field(
         default=None, description="The name of a record in event types. Default: resource without a plural s."
