@@ -103,7 +103,7 @@ _fast_decode: Final = msgspec.json.Decoder(float_hook=_number).decode
 _fast_encoder: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
 _fast_encode: Final = _fast_encoder.encode
 _struct_encoder: Final = msgspec.json.Encoder(order="deterministic", decimal_format="number")  # as the fields stand
-_SHAPES: Final = 64  # a struct takes some KiB
+_STRUCTS: Final = 64  # a struct takes some KiB
 
 
 def parse(raw: bytes) -> Any:
@@ -221,7 +221,7 @@ def _decoder_like(raw: bytes) -> Callable[[bytes], Any]:
         return _fast_decode
 
 
-@lru_cache(maxsize=_SHAPES)
+@lru_cache(maxsize=_STRUCTS)
 def _struct_decoder(keys: tuple[str, ...]) -> Callable[[bytes], Any]:
     """What reads objects into a struct with these keys, in the order of the canonical form.
 

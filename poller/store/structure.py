@@ -354,8 +354,8 @@ class _Packer:
         self._padding = [repeat(b"0")] * (digits % 2)
         self._slices, self._template, self._places = _template(layout)
 
-    def pack(self, records: Sequence[bytes], keys: Sequence[bytes | None], mark: bytes) -> Sequence[bytes | None]:
-        """This mark and the values of each of these records with these keys; None: it does not have this layout.
+    def pack(self, records: Sequence[bytes], keys: Sequence[bytes | None], number: bytes) -> Sequence[bytes | None]:
+        """This byte and the values of each of these records with these keys; None: it does not have this layout.
 
         A pattern finds values with a format by their lengths, and those at one place are then checked together. That
         takes half of the time of a pattern that checks each character, which is used where one of them does not fit.
@@ -367,7 +367,7 @@ class _Packer:
             if (at := self._key_at) is not None:
                 matches = [one if one and one[at + 1] == key else None for one, key in zip(matches, keys, strict=True)]
             columns = _columns(matches)
-        found = self._stored(columns, mark)
+        found = self._stored(columns, number)
         if len(found) == len(records):
             return found
         rest = iter(found)
@@ -387,11 +387,11 @@ class _Packer:
                 return False
         return True
 
-    def _stored(self, columns: Sequence[Sequence[bytes]], mark: bytes) -> list[bytes]:
-        """The mark and these values of records; all at once, for a first reading packs each record."""
+    def _stored(self, columns: Sequence[Sequence[bytes]], number: bytes) -> list[bytes]:
+        """This byte and these values of records; all at once, for a first reading packs each record."""
         if not columns:
             return []
-        parts: list[Iterable[bytes]] = [[mark] * len(columns[0])]
+        parts: list[Iterable[bytes]] = [[number] * len(columns[0])]
         if self._formats:
             rows = zip(*(columns[at] for at, _, _ in self._formats), *self._padding, strict=False)
             digits = unhexlify(b"".join(chain.from_iterable(rows)).translate(None, _MARKS))
@@ -413,7 +413,7 @@ class _Packer:
         return re.compile(b"".join(_pattern(self._layout, is_exact=True))).fullmatch
 
     def unpack(self, stored: bytes, key: str) -> bytes:
-        """The record with these values, behind their mark of one byte.
+        """The record with these values, which stand behind one byte.
 
         Raises:
             IndexError: they are not as many.
@@ -564,11 +564,11 @@ class Structure(msgspec.Struct, frozen=True, array_like=True):
         for number, layout in enumerate(self.layouts):
             if not left:
                 break
-            packer, mark = _packer_of(layout), _BYTES[number]
+            packer, first = _packer_of(layout), _BYTES[number]
             if len(left) == len(records):
-                packed = list(packer.pack(records, keys, mark))
+                packed = list(packer.pack(records, keys, first))
             else:
-                found = packer.pack([records[place] for place in left], [keys[place] for place in left], mark)
+                found = packer.pack([records[place] for place in left], [keys[place] for place in left], first)
                 for place, stored in zip(left, found, strict=True):
                     packed[place] = stored
             left = [place for place in left if packed[place] is None]
