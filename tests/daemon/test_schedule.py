@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from poller.daemon.schedule import PollTiming, Schedule, _Interval, _StoreCron, tenth
+from poller.daemon.schedule import PollTiming, Schedule, _Interval, _StoreCron, shared_moment
 from tests.chaos.faults.clock import faked_by, missing, set_clock
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns, until, within
 
 OFTEN = PollTiming(timedelta(milliseconds=20), None, timedelta())
 SELDOM = PollTiming(timedelta(hours=1), None, timedelta())
+MINUTE = timedelta(seconds=60)
 DAILY = PollTiming(None, "30 4 * * *", timedelta())
 HOURS = timedelta(hours=7)
 
@@ -440,8 +441,8 @@ async def test_a_clock_that_runs_as_it_should_changes_nothing() -> None:
 
 @pytest.mark.parametrize("jitter", [timedelta(), timedelta(seconds=6)])
 async def test_rounds_of_about_the_same_time_begin_together(schedule: Schedule, jitter: timedelta) -> None:
-    """Law: rounds are due at whole tenths of a second, the first one of a feed and those that follow."""
-    timing, rounds = PollTiming(timedelta(seconds=60), None, jitter), [Rounds() for _ in range(20)]
+    """Law: rounds are due at shared moments, the first one of a feed and those that follow."""
+    timing, rounds = PollTiming(MINUTE, None, jitter), [Rounds() for _ in range(20)]
     for number, one in enumerate(rounds):
         schedule.add(str(number), one, timing)
     first = {schedule.next_round(str(number)) for number in range(20)}
@@ -452,15 +453,29 @@ async def test_rounds_of_about_the_same_time_begin_together(schedule: Schedule, 
     for due in (*first, *(schedule.next_round(str(number)) for number in range(20))):
         assert due is not None
         about = due + timedelta(milliseconds=1)  # the clocks of store and process are compared at two moments
-        assert about - tenth(about) < timedelta(milliseconds=2)
+        assert about - shared_moment(about, MINUTE) < timedelta(milliseconds=2)
 
 
-@pytest.mark.parametrize("milliseconds", [100, 250, 1050, 60_000])
-def test_a_whole_tenth_shortens_no_interval(milliseconds: int) -> None:
-    """Law: rounds follow each other at their interval, also if that is no number of tenths."""
+@pytest.mark.parametrize(
+    ("milliseconds", "shared"),
+    [(60_000, 750), (5_000, 750), (7_250, 750), (4_900, 900), (60_100, 900), (1_000, 900), (250, 900), (None, 900)],
+)
+def test_rounds_share_quarters_where_their_interval_is_long_and_tenths_else(
+    milliseconds: int | None, shared: int
+) -> None:
+    """Law: a shared moment is a whole quarter of a second from five seconds on, else a tenth; never a later moment."""
+    interval = None if milliseconds is None else timedelta(milliseconds=milliseconds)
+    at = datetime(2026, 3, 1, 12, 0, 7, 999_999, tzinfo=UTC)
+    assert shared_moment(at, interval) == at.replace(microsecond=shared * 1000)
+    assert shared_moment(at.replace(microsecond=0), interval) == at.replace(microsecond=0)
+
+
+@pytest.mark.parametrize("milliseconds", [100, 250, 1050, 4_900, 5_000, 5_050, 7_250, 60_000, 60_100])
+def test_a_shared_moment_shortens_no_interval(milliseconds: int) -> None:
+    """Law: rounds follow each other at their interval, also if that is no number of tenths or quarters."""
     interval = timedelta(milliseconds=milliseconds)
     trigger = _Interval(PollTiming(interval, None, timedelta()).trigger(), interval)
-    at = tenth(now())
+    at = shared_moment(now(), interval)
     for _ in range(10):
         due = trigger.get_next_fire_time(at, at)
         assert due is not None
