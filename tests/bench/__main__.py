@@ -80,13 +80,13 @@ def measured(asked: argparse.Namespace, root: Path) -> list[Figure]:
         with running("valkey", short_directory(root, "c"), appendfsync="everysec") as server:
             return [figure async for figure in many_listings(api_url, server)]
 
-    here, records = Path.cwd(), int(asked.records)
+    records = int(asked.records)
     with running("valkey", short_directory(root, "b"), appendfsync="everysec") as server:
         with sandbox(records // 10) as api_url:
-            small = peak_rss(api_url, server, here)
+            small = peak_rss(api_url, server)
         with sandbox(records) as api_url:
             figures = run_loop(all_readings(api_url))
-            large = peak_rss(api_url, server, here)
+            large = peak_rss(api_url, server)
         with sandbox(min(records, 40_000), *_MANY) as api_url:
             figures += run_loop(all_listings(api_url))
     growth = Figure(
