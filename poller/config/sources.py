@@ -99,12 +99,15 @@ class FeedSettings(Table):
         default=None, description="When to poll, as five cron fields in UTC; instead of interval. Default: none."
     )
     interval: Annotated[Duration, Between("100ms", "366d")] | None = Field(
-        default_factory=_interval, description="How often to poll, a duration; instead of cron. Default: 60s."
+        default_factory=_interval,
+        description="How often to poll, a duration; instead of cron. A turn is left out while the feed is still being "
+        "read. Default: 60s.",
     )
     jitter: Duration = Field(
         default_factory=_jitter,
         description="The longest random delay of a poll, a duration below interval, or below the time between two "
-        "polls of cron. Default: a tenth of interval; with cron, 0s.",
+        "polls of cron. Polls of an interval are due at whole tenths of a second; at quarters, if interval is 5s or "
+        "more, and jitter 0s, or 0.5s or more. Default: a tenth of interval; with cron, 0s.",
     )
     limit: Annotated[Whole, Field(ge=1, le=2**31 - 1)] | None = Field(
         default=None, description="The page size to request, in records. Default: none is requested."

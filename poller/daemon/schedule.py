@@ -87,22 +87,25 @@ Round = Callable[[], Awaitable[timedelta | None]]
 """Runs a round. Returns the wait before the next one if that is to come before its turn."""
 
 
-def shared_moment(moment: datetime, interval: timedelta | None) -> datetime:
-    """The last moment up to this one at which rounds of this interval are due, beside those of other feeds.
+def shared_moment(moment: datetime, timing: PollTiming) -> datetime:
+    """The last moment up to this one at which such rounds are due, beside those of other feeds.
 
     It is a whole quarter of a second for intervals of five seconds and more, else a whole tenth. With 4 000 feeds a
     minute, quarters take an eighth less CPU than tenths, and the rounds of one moment keep a core busy for 30 ms.
+    A jitter of less than two quarters would have no effect; with it, the moment is a whole tenth.
     """
-    step = _step(interval) or _TENTH
+    step = _step(timing) or _TENTH
     return moment - timedelta(microseconds=moment.microsecond) % step
 
 
-def _step(interval: timedelta | None) -> timedelta | None:
-    """The time between shared moments; None where they would shorten the interval each time."""
-    for step, least in ((_QUARTER, _LONG), (_TENTH, timedelta())):
-        if interval is not None and interval >= least and not interval % step:
-            return step
-    return None
+def _step(timing: PollTiming) -> timedelta | None:
+    """The time between shared moments; None where they would shorten the interval each time, and with cron."""
+    interval = timing.interval
+    if interval is None:
+        return None
+    if interval >= _LONG and not interval % _QUARTER and (not timing.jitter or timing.jitter >= 2 * _QUARTER):
+        return _QUARTER
+    return None if interval % _TENTH else _TENTH
 
 
 class _Interval(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
@@ -113,16 +116,17 @@ class _Interval(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
     Due times are shared moments, but not where each would shorten the interval.
     """
 
-    def __init__(self, inner: BaseTrigger, interval: timedelta) -> None:
-        self._inner = inner
+    def __init__(self, timing: PollTiming, interval: timedelta) -> None:
+        self._inner = timing.trigger()
+        self._timing = timing
         self._interval = interval
-        self._is_shared = _step(interval) is not None
+        self._is_shared = _step(timing) is not None
 
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime | None:
         if previous_fire_time is not None and now > previous_fire_time:
             previous_fire_time += (now - previous_fire_time) // self._interval * self._interval
         found: datetime | None = self._inner.get_next_fire_time(previous_fire_time, now)
-        return shared_moment(found, self._interval) if found is not None and self._is_shared else found
+        return shared_moment(found, self._timing) if found is not None and self._is_shared else found
 
 
 class _StoreCron(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
@@ -205,12 +209,11 @@ class Schedule:
     def add(self, name: str, round_: Round, timing: PollTiming, *, at_once: bool = True) -> None:
         """Poll ``name`` from now on. The first round comes immediately, in its first turn, or by :meth:`hasten`."""
         self._was_set = self._compare() or self._was_set
-        start = {"next_run_time": shared_moment(self._first_turn() - self._ahead, timing.interval)} if at_once else {}
-        trigger = timing.trigger()
-        if timing.cron is not None:
-            trigger = _StoreCron(trigger, lambda: self._ahead)
-        elif timing.interval is not None:
-            trigger = _Interval(trigger, timing.interval)
+        start = {"next_run_time": shared_moment(self._first_turn() - self._ahead, timing)} if at_once else {}
+        if timing.interval is not None:
+            trigger = _Interval(timing, timing.interval)
+        else:
+            trigger = _StoreCron(timing.trigger(), lambda: self._ahead)
         self._timings[name] = timing
         self._scheduler.add_job(self._run, trigger, args=(name, round_), id=name, **start)
 

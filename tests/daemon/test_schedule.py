@@ -21,13 +21,19 @@ from tests.harness.waiting import turns, until, within
 
 OFTEN = PollTiming(timedelta(milliseconds=20), None, timedelta())
 SELDOM = PollTiming(timedelta(hours=1), None, timedelta())
-MINUTE = timedelta(seconds=60)
 DAILY = PollTiming(None, "30 4 * * *", timedelta())
 HOURS = timedelta(hours=7)
 
 
 def now() -> datetime:
     return datetime.now(UTC)
+
+
+def every(interval: float | None, jitter: float) -> PollTiming:
+    """These seconds; with cron where there is no interval."""
+    if interval is None:
+        return PollTiming(None, "30 4 * * *", timedelta(seconds=jitter))
+    return PollTiming(timedelta(seconds=interval), None, timedelta(seconds=jitter))
 
 
 @pytest.fixture
@@ -442,7 +448,7 @@ async def test_a_clock_that_runs_as_it_should_changes_nothing() -> None:
 @pytest.mark.parametrize("jitter", [timedelta(), timedelta(seconds=6)])
 async def test_rounds_of_about_the_same_time_begin_together(schedule: Schedule, jitter: timedelta) -> None:
     """Law: rounds are due at shared moments, the first one of a feed and those that follow."""
-    timing, rounds = PollTiming(MINUTE, None, jitter), [Rounds() for _ in range(20)]
+    timing, rounds = PollTiming(timedelta(seconds=60), None, jitter), [Rounds() for _ in range(20)]
     for number, one in enumerate(rounds):
         schedule.add(str(number), one, timing)
     first = {schedule.next_round(str(number)) for number in range(20)}
@@ -453,29 +459,52 @@ async def test_rounds_of_about_the_same_time_begin_together(schedule: Schedule, 
     for due in (*first, *(schedule.next_round(str(number)) for number in range(20))):
         assert due is not None
         about = due + timedelta(milliseconds=1)  # the clocks of store and process are compared at two moments
-        assert about - shared_moment(about, MINUTE) < timedelta(milliseconds=2)
+        assert about - shared_moment(about, timing) < timedelta(milliseconds=2)
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "shared"),
-    [(60_000, 750), (5_000, 750), (7_250, 750), (4_900, 900), (60_100, 900), (1_000, 900), (250, 900), (None, 900)],
+    ("interval", "jitter", "shared"),
+    [
+        (60.0, 6.0, 750),
+        (5.0, 0.5, 750),
+        (5.0, 0.0, 750),
+        (7.25, 0.0, 750),
+        (5.0, 0.49, 900),  # in steps of quarters, it would mostly have no effect
+        (4.9, 0.5, 900),
+        (60.1, 6.0, 900),
+        (1.0, 0.1, 900),
+        (0.25, 0.0, 900),
+        (None, 0.0, 900),
+    ],
 )
 def test_rounds_share_quarters_where_their_interval_is_long_and_tenths_else(
-    milliseconds: int | None, shared: int
+    interval: float | None, jitter: float, shared: int
 ) -> None:
     """Law: a shared moment is a whole quarter of a second from five seconds on, else a tenth; never a later moment."""
-    interval = None if milliseconds is None else timedelta(milliseconds=milliseconds)
+    timing = every(interval, jitter)
     at = datetime(2026, 3, 1, 12, 0, 7, 999_999, tzinfo=UTC)
-    assert shared_moment(at, interval) == at.replace(microsecond=shared * 1000)
-    assert shared_moment(at.replace(microsecond=0), interval) == at.replace(microsecond=0)
+    assert shared_moment(at, timing) == at.replace(microsecond=shared * 1000)
+    assert shared_moment(at.replace(microsecond=0), timing) == at.replace(microsecond=0)
+
+
+@pytest.mark.parametrize("jitter", [0.2, 0.3, 0.6])
+def test_a_small_jitter_has_an_effect(jitter: float) -> None:
+    """Law: rounds with a jitter of two tenths and more are not all due at the same moment."""
+    timing, interval = every(5.0, jitter), timedelta(seconds=5)
+    trigger = _Interval(timing, interval)
+    at = shared_moment(now(), timing)
+    dues = {trigger.get_next_fire_time(at, at) for _ in range(100)}
+    assert len(dues) > 1
+    assert all(due and interval <= due - at < interval + timing.jitter for due in dues)
 
 
 @pytest.mark.parametrize("milliseconds", [100, 250, 1050, 4_900, 5_000, 5_050, 7_250, 60_000, 60_100])
 def test_a_shared_moment_shortens_no_interval(milliseconds: int) -> None:
     """Law: rounds follow each other at their interval, also if that is no number of tenths or quarters."""
     interval = timedelta(milliseconds=milliseconds)
-    trigger = _Interval(PollTiming(interval, None, timedelta()).trigger(), interval)
-    at = shared_moment(now(), interval)
+    timing = PollTiming(interval, None, timedelta())
+    trigger = _Interval(timing, interval)
+    at = shared_moment(now(), timing)
     for _ in range(10):
         due = trigger.get_next_fire_time(at, at)
         assert due is not None
