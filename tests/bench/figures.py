@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import httpx
 import msgspec
@@ -26,7 +26,7 @@ from tests.bench.limits import (
 from tests.bench.scene import PAGE, RESOURCE, Bench, bench
 from tests.servers import Server
 
-_IDLE_ROUNDS = 300
+_IDLE_ROUNDS = 200
 NODE_BYTES = 16384  # as the embedded server has it
 _READINGS = 3
 _CHANGED_SHARE = 0.01
@@ -196,23 +196,40 @@ async def _deltas(feed: Bench, api_url: str) -> AsyncIterator[Figure]:
         f"the silent full reading takes {start.seconds * 1000:.0f} ms",
         delta.seconds / start.seconds,
     )
-    begun, cpu = time.perf_counter(), time.process_time()
-    for _ in range(_IDLE_ROUNDS):
-        await feed.round()
-    seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    async for figure in _idle(feed):
+        yield figure
+
+
+async def _idle(feed: Bench) -> AsyncIterator[Figure]:
+    """Rounds without news and what they cannot do without, in turn; of each the best ones."""
     script = feed.redis.register_script("return redis.call('HGET', KEYS[1], 'delta_token')")
-    begun, bare_cpu = time.perf_counter(), time.process_time()
-    for _ in range(_IDLE_ROUNDS):
+
+    async def bare() -> None:
         token = await script(keys=[feed.keys.state])
         await feed.api.get(RESOURCE.path, (("sinceDeltaToken", token.decode()),))
-    bare, bare_cpu = _IDLE_ROUNDS / (time.perf_counter() - begun), time.process_time() - bare_cpu
+
+    costs = [(await _each(feed.round), await _each(bare)) for _ in range(_READINGS)]
+    seconds, cpu = _best([own for own, _ in costs])
+    raw, raw_cpu = _best([limit for _, limit in costs])
     yield Figure(
         "idle rounds, one after the other",
-        f"{_IDLE_ROUNDS / seconds:,.0f} rounds/s, {cpu / _IDLE_ROUNDS * 1e6:.0f} µs CPU each",
-        f"its GET and one script alone {bare:,.0f}/s",
-        _IDLE_ROUNDS / seconds / bare,
+        f"{1 / seconds:,.0f} rounds/s, {cpu * 1e6:.0f} µs CPU each",
+        f"its GET and one script alone {1 / raw:,.0f}/s",
+        raw / seconds,
     )
-    yield Figure("", "", f"{bare_cpu / _IDLE_ROUNDS * 1e6:.0f} µs CPU", cpu / bare_cpu, "<= 1.5")
+    yield Figure("", "", f"{raw_cpu * 1e6:.0f} µs CPU", cpu / raw_cpu, "<= 1.5")
+
+
+async def _each(work: Callable[[], Awaitable[object]]) -> tuple[float, float]:
+    """Seconds, and those of CPU, that this takes when it is done again and again."""
+    begun, cpu = time.perf_counter(), time.process_time()
+    for _ in range(_IDLE_ROUNDS):
+        await work()
+    return (time.perf_counter() - begun) / _IDLE_ROUNDS, (time.process_time() - cpu) / _IDLE_ROUNDS
+
+
+def _best(costs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return min(seconds for seconds, _ in costs), min(cpu for _, cpu in costs)
 
 
 def peak_rss(api_url: str, server: Server) -> int:
