@@ -106,8 +106,9 @@ class FeedSettings(Table):
     jitter: Duration = Field(
         default_factory=_jitter,
         description="The longest random delay of a poll, a duration below interval, or below the time between two "
-        "polls of cron. Polls of an interval are due at whole tenths of a second; at quarters, if interval is 5s or "
-        "more, and jitter 0s, or 0.5s or more. Default: a tenth of interval; with cron, 0s.",
+        "polls of cron. Polls of an interval that is a multiple of 0.1s are due at whole tenths of a second. If it is "
+        "one of 0.25s and 5s or more, and jitter 0s, or 0.5s or more, they are due at whole quarters. Default: a tenth "
+        "of interval; with cron, 0s.",
     )
     limit: Annotated[Whole, Field(ge=1, le=2**31 - 1)] | None = Field(
         default=None, description="The page size to request, in records. Default: none is requested."

@@ -91,8 +91,8 @@ def shared_moment(moment: datetime, timing: PollTiming) -> datetime:
     """The last moment up to this one at which such rounds are due, beside those of other feeds.
 
     It is a whole quarter of a second for intervals of five seconds and more, else a whole tenth. With 4 000 feeds a
-    minute, quarters take an eighth less CPU than tenths, and the rounds of one moment keep a core busy for 30 ms.
-    A jitter of less than two quarters would have no effect; with it, the moment is a whole tenth.
+    minute, some 16 rounds share a quarter; they took 1.8 ms of CPU each, where six shared a tenth 2.1 (measured once).
+    A jitter of less than two quarters would mostly have no effect; with it, the moment is a whole tenth.
     """
     step = _step(timing) or _TENTH
     return moment - timedelta(microseconds=moment.microsecond) % step

@@ -77,7 +77,6 @@ async def reading(api_url: str, server: Server) -> AsyncIterator[Figure]:
             yield figure
         async for figure in _memory(full, data):
             yield figure
-        await full.round()  # leaves the digests of pages, which the shifted readings have deleted
         await full.store.release()
         yield await _by_new_process(full, api_url, server)
     async with bench(api_url, server.url) as feed:
