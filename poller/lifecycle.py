@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from poller.clock import Clock
 
 _CANCEL_AGAIN_SECONDS: Final = 0.1
+_TURNS_OF_AN_ANSWER: Final = 3  # of the event loop: with uvloop two are enough
 T = TypeVar("T")
 
 
@@ -170,6 +171,12 @@ async def unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) ->
         return working.result() if working.done() else None
     finally:
         await ended(working, stopping)
+
+
+async def give_way() -> None:
+    """Let other tasks go on with what has arrived meanwhile: an answer is read, and the task that waits for it runs."""
+    for _ in range(_TURNS_OF_AN_ANSWER):
+        await asyncio.sleep(0)
 
 
 async def in_turns(steps: Generator[None, None, T]) -> T:

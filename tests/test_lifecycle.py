@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import suppress
+import socket
+from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import cast
 
 import pytest
+import uvloop
 
 from poller.clock import Clock
-from poller.lifecycle import TimeLimit, ended, finished, stopped_by_signals
+from poller.lifecycle import TimeLimit, ended, finished, give_way, stopped_by_signals
 from tests.harness.clock import FakeClock
 from tests.harness.waiting import within
 
@@ -58,6 +61,26 @@ async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
     await ended(task)
     assert task.done()
     assert swallowed == 3
+
+
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_an_answer_that_has_arrived_is_acted_upon(factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+    """A task that computes lets another one go on that waits for a socket; with both kinds of event loops."""
+
+    async def compute() -> None:
+        own, peer = socket.socketpair()
+        with own, peer:
+            reader, writer = await asyncio.open_connection(sock=own)
+            with closing(writer):
+                waiting = asyncio.create_task(reader.readexactly(6))
+                await give_way()  # it waits now
+                peer.sendall(b"answer")
+                await give_way()
+                assert waiting.done()
+                assert waiting.result() == b"answer"
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(compute())
 
 
 async def test_what_is_to_finish_is_not_disturbed_by_repeated_cancellations() -> None:

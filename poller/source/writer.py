@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 Commits are written one after the other, in order, and none after one that failed. While one is being written, the next
-ones are planned, also those of the next page; planning is at most four commits ahead. The snapshots of a page are read
-when all commits are written that hold one of its keys; where the feed had none when the round began, only those of
-records that this round has met before. Everything else that is written waits until all commits are.
+ones are planned, also those of the next page; at most three are not written. The snapshots of a page are read when all
+commits are written that hold one of its keys; where the feed had none when the round began, only those of records that
+this round has met before. Everything else that is written waits until all commits are.
 
 A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to
 merge it with, and that of a removed record may hold what is not true of one that returns, so the whole record is
@@ -73,7 +73,7 @@ from poller.changes.records import (
 )
 from poller.clock import Clock, rfc3339
 from poller.errors import SourceError, SourceRefused, StoreError
-from poller.lifecycle import finished, in_turns
+from poller.lifecycle import finished, give_way, in_turns
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_BYTES, SLICE_RECORDS, Get, Page, slices
 from poller.store.commands import FeedPause
@@ -881,6 +881,8 @@ class RoundWriter:
             self._depth -= 1
 
     async def _put(self, commit: Commit, tally: RoundCounts) -> None:
+        if self._commits.unwritten:  # one that is answered is followed by the next: the store need not wait for it
+            await give_way()
         if self._first_marks:
             commit = msgspec.structs.replace(commit, marks={**commit.marks, **self._first_marks})
             self._first_marks = {}
@@ -991,7 +993,7 @@ def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:
 
 
 _LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
-_MOST_COMMITS: Final = 2  # one is written and one waits; more of them would push each other out of the caches
+_MOST_COMMITS: Final = 3  # one is written and two wait; more of them would push each other out of the caches
 
 
 class CommitQueue(Generic[T]):

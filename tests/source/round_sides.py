@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -70,12 +70,11 @@ class _Published(msgspec.Struct):
     data: _PublishedData
 
 
-_TURNS: Final = 20
-"""Of the event loop that a commit takes: the round goes on to the next page meanwhile."""
-
-
 class MemoryStore:
     """A feed's store in memory: a commit is written whole, on the state it was planned on, or not at all."""
+
+    turns = 20
+    """Of the event loop that a commit takes: the round goes on to the next page meanwhile."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock
@@ -188,7 +187,7 @@ class MemoryStore:
         await self.commit(commit)
 
     async def commit(self, commit: Commit) -> None:
-        for _ in range(_TURNS):
+        for _ in range(self.turns):
             await asyncio.sleep(0)
         if self.before_commit:
             await self.before_commit(commit)

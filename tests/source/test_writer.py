@@ -8,7 +8,7 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Collection, Container, Iterable, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from urllib.parse import quote
 
@@ -16,16 +16,16 @@ import msgspec
 import pytest
 
 from poller.changes.diff import Snapshot, checked
-from poller.changes.plan import RemovalGuard, SeenKeys
+from poller.changes.plan import Commit, RemovalGuard, SeenKeys
 from poller.clock import Clock
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, StoreError
 from poller.resources import RESOURCES, Resource
 from poller.source.absence import SettledAbsence, settle_absent
 from poller.source.feed import Feed, RoundMode
-from poller.source.paging import Params
+from poller.source.paging import SLICE_RECORDS, Params
 from poller.source.writer import CommitQueue
-from poller.store.feed import MissingRecords
-from tests.source.round_sides import FEED, MemoryStore, Round, Script, records
+from poller.store.feed import MissingRecords, PackedCommit
+from tests.source.round_sides import FEED, MemoryStore, Round, Script, WallClock, records
 
 
 class Store:
@@ -74,20 +74,68 @@ async def test_all_are_written_in_their_order() -> None:
 
 
 async def test_the_next_are_planned_while_one_is_on_its_way() -> None:
-    """Planning goes on while one commit is in flight and one waits."""
+    """Planning goes on while one commit is in flight and two wait."""
     store = Store()
     async with in_order() as commits:
-        for number in (1, 2):
+        for number in (1, 2, 3):
             await commits.put(number, store.commit)
         await store.started.wait()
-        assert (store.begun, store.written, list(commits.unwritten)) == ([1], [], [1, 2])
-        third = asyncio.ensure_future(commits.put(3, store.commit))
+        assert (store.begun, store.written, list(commits.unwritten)) == ([1], [], [1, 2, 3])
+        fourth = asyncio.ensure_future(commits.put(4, store.commit))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert not third.done()
+        assert not fourth.done()
         store.gate.set()
-        await third
-    assert store.written == [1, 2, 3]
+        await fourth
+    assert store.written == [1, 2, 3, 4]
+
+
+class BusyPlanner(MemoryStore):
+    """A store of four commits that answers one while the next slice is being planned, and the last one by itself."""
+
+    turns = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered_when_packed: list[int] = []
+        self._answered = 0
+        self._asked: asyncio.Future[None] | None = None
+
+    def answer(self) -> None:
+        """Let the answer to the commit on its way arrive, if one is."""
+        if self._asked is not None and not self._asked.done():
+            self._asked.get_loop().call_soon(self._asked.set_result, None)
+
+    def pack(self, commit: Commit) -> PackedCommit:
+        self.answered_when_packed.append(self._answered)
+        return super().pack(commit)
+
+    async def write(self, commit: Commit, packed: PackedCommit | None) -> None:
+        if len(self.answered_when_packed) < 4:
+            self._asked = asyncio.get_running_loop().create_future()
+            await self._asked
+        self._answered += 1
+        await super().write(commit, packed)
+
+
+class PlannersClock(WallClock):
+    """Answers a commit whenever it is asked for the time, as planning does when it starts."""
+
+    store: BusyPlanner
+
+    def now(self) -> datetime:
+        self.store.answer()
+        return super().now()
+
+
+async def test_an_answer_during_planning_is_acted_upon_before_the_commit_is_packed() -> None:
+    """The next commit is sent then; else the store would have nothing to do until the end of the slice."""
+    read, store, clock = Round(), BusyPlanner(), PlannersClock()
+    clock.store = store
+    read.store, read.clock = store, clock
+    result = await read(Script().on(records(*map(str, range(4 * SLICE_RECORDS)))))
+    assert (result.ok, result.created) == (True, 4 * SLICE_RECORDS)
+    assert store.answered_when_packed == [0, 1, 2, 3]
 
 
 async def test_after_a_pause_more_are_written() -> None:
