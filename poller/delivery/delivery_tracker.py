@@ -109,8 +109,16 @@ class DeliveryTracker:
         """Those of these entries that were erased; they are to be dropped."""
         return [one for one in unit if self.is_erased(one.key, one.id)] if self.erased else ()
 
-    def without_erased(self, draft: AckBatch) -> None:
-        """Take out of a batch that was refused what is of erased records."""
+    def learn_erased(self, places: Mapping[str, EntryId], *refused: AckBatch) -> None:
+        """Know of these erasures, and keep nothing of these records that is drafted: here, or in a refused batch.
+
+        While they were read, an answer to what was in flight may have been drafted.
+        """
+        self.erased = places
+        for batch in (self._batch, *refused):
+            self._take_out_erased(batch)
+
+    def _take_out_erased(self, draft: AckBatch) -> None:
         for entry, key in draft.keys.items():
             if self.is_erased(key, entry):
                 draft.letters.pop(entry, None)

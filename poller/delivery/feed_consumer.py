@@ -672,8 +672,7 @@ class FeedConsumer:
                 settlement = draft.settlement(self._tracker.place) if draft else Settlement()
                 return await self._store.settle(settlement, now_ms=now_ms)
             except ErasureUnknown:
-                self._tracker.erased = (await self._store.erasures()).places
-                self._tracker.without_erased(draft)
+                self._tracker.learn_erased((await self._store.erasures()).places, draft)
 
     async def _look_at_erasures(self) -> None:
         """After :meth:`reload`: read which records were erased, and write that this process knows."""
@@ -687,7 +686,8 @@ class FeedConsumer:
             self._reloads = True  # until then, no settlement passes that does not know of them
             self._clock.call_after(_PAUSE, self.wake)
             return
-        self._erasures, self._tracker.erased = marks.number, marks.places
+        self._erasures = marks.number
+        self._tracker.learn_erased(marks.places)
         if marks.number != known:
             await self._write(AckBatch())
 

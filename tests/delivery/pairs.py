@@ -97,6 +97,7 @@ async def delivering(
     wanted: Predicate = lambda _: True,
     retries: int = 2,
     projection: Projection | None = None,
+    stored: type[ConsumerStore] = ConsumerStore,
 ) -> AsyncIterator[FeedConsumer]:
     """A feed consumer that delivers while the block runs; it ends as in a crash, but releases its lease."""
     clock = Clock()
@@ -110,7 +111,7 @@ async def delivering(
         paused_until=None,
         clock=clock,
     )
-    store = ConsumerStore(
+    store = stored(
         client,
         ConsumerScripts(client),
         KEYS,

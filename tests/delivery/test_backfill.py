@@ -446,8 +446,7 @@ def test_a_told_event_of_an_erased_record_is_neither_scheduled_nor_kept() -> Non
     draft = tracker.next_batch()
     assert draft is not None
     assert list(map(is_backfilled, draft.parked)) == [True]
-    tracker.erased = {"a": EntryId(4)}
-    tracker.without_erased(draft)
+    tracker.learn_erased({"a": EntryId(4)}, draft)
     assert not draft.parked
 
 

@@ -14,6 +14,7 @@ from poller.clock import Clock
 from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.sinks.base import Outcome, OutcomeKind
 from poller.redis.client import commands
+from poller.store.consumer_state import ConsumerStore, ErasedRecords
 from poller.store.erasure import FeedErasure
 from poller.store.keys import FeedKeys
 from tests.delivery.pairs import EVENTS, FAILED, FEED, KEYS, TAKEN, Scripted, delivering, publish
@@ -95,6 +96,53 @@ async def test_what_is_in_flight_is_the_last_of_an_erased_record(
         await until(is_clean, "nothing to be kept")
     assert sorted(sink.sent) == [1] * attempts + [3, LATER]
     assert attempts == 1 or (outcome is FAILED and not schedule and not is_informed)
+
+
+class SlowlyInformed(ConsumerStore):
+    """Reads which records were erased, and tells it when the test says so."""
+
+    told: asyncio.Event
+    has_read: asyncio.Event
+
+    async def erasures(self) -> ErasedRecords:
+        found = await super().erasures()
+        if found.number:
+            self.has_read.set()
+            await self.told.wait()
+        return found
+
+
+@pytest.mark.parametrize("outcome", [FAILED, REJECTED])
+@pytest.mark.parametrize("is_informed", [False, True])
+async def test_an_answer_that_comes_while_erasures_are_read_leaves_nothing(
+    valkey: Redis, is_informed: bool, outcome: Outcome
+) -> None:
+    """Law: it is drafted before the process knows and written afterwards, and must not be kept either."""
+
+    class Informed(SlowlyInformed):
+        told, has_read = asyncio.Event(), asyncio.Event()
+
+    gate = Gate(outcome)
+    sink = Scripted(gate)
+    await publish(valkey, "a", "b")
+    async with delivering(valkey, sink, stored=Informed) as pair:
+        await sink.until(lambda sent: {1, 2} <= set(sent))
+        number = await begin(valkey)
+        if is_informed:
+            pair.reload()
+        else:
+            await publish(valkey, "b", start=LATER)
+            pair.news()  # its settlement is refused
+        await Informed.has_read.wait()
+        gate.opened.set()
+        await turns()
+        Informed.told.set()
+        await until(lambda: known(valkey, number), "the process to know")
+
+        async def is_clean() -> bool:
+            return not await kept(valkey)
+
+        await until(is_clean, "nothing to be kept")
 
 
 async def test_a_scheduled_retry_that_the_process_has_read_is_not_sent(valkey: Redis) -> None:
