@@ -145,9 +145,9 @@ class FeedSettings(Table):
     )
     max_round: Annotated[Duration, Between("100ms", "366d")] = Field(
         default=timedelta(hours=1),
-        description="A round that takes longer is given up, a duration; what was read is kept, but a first reading, a "
-        "resync or a reconcile starts again at its first page, so max_round has to be longer than that takes. "
-        "Default: 1h.",
+        description="A round that takes longer is given up, a duration; its events stay published, but a first "
+        "reading, a resync or a reconcile starts again at its first page, so max_round has to be longer than that "
+        "takes. Default: 1h.",
     )
     versions: Literal["last", "newest"] = Field(
         default="last",

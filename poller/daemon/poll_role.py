@@ -487,7 +487,8 @@ async def _handle_in_round(queue: CommandQueue, command: Command, feed: Commande
     if await queue.is_paused(command):
         await queue.reply(command, _put_off(member, "it is paused"))
         return
-    await queue.reply(command, CommandReply(member, done=False, text="its next round begins now"))
+    begins = "its next round begins when the one under way has ended" if feed.busy else "its next round begins now"
+    await queue.reply(command, CommandReply(member, done=False, text=begins))
     while True:
         ending, knows = feed.round_ended(), not feed.busy
         if knows:

@@ -993,7 +993,7 @@ def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:
 
 
 _LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
-_MOST_COMMITS: Final = 3  # one is written and two wait; more of them would push each other out of the caches
+_MOST_COMMITS: Final = 3  # one is written and two wait; with more, no reading was faster
 
 
 class CommitQueue(Generic[T]):

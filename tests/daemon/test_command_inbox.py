@@ -138,7 +138,7 @@ async def test_a_resync_is_answered_when_it_begins_and_when_it_has_ended(client:
     await left(client)
     async with obeyed(client, lot) as queue:
         await queue.submit(order("resync"))
-        await said(queue, order("resync"), done=False)
+        assert (await said(queue, order("resync"), done=False)).text == "its next round begins now"
         await carried_out(client)
         lot.coming[0].set_result(RESULT)
         answer = await said(queue, order("resync"))
@@ -152,7 +152,8 @@ async def test_a_round_that_began_before_the_order_is_not_it(client: FakeAsyncRe
     await left(client)
     async with obeyed(client, lot) as queue:
         await queue.submit(order("resync"))
-        await said(queue, order("resync"), done=False)
+        begins = (await said(queue, order("resync"), done=False)).text
+        assert begins == "its next round begins when the one under way has ended"
         lot.busy = False
         lot.coming[0].set_result(RoundResult(feed="s/one", mode=RoundMode.DELTA, ok=True))
         await until(lambda: len(lot.coming) == 2, "another round")
