@@ -25,6 +25,7 @@ from poller.source.feed import Feed, RoundMode
 from poller.source.paging import SLICE_RECORDS, Params
 from poller.source.writer import CommitQueue
 from poller.store.feed import MissingRecords, PackedCommit
+from tests.harness.waiting import within
 from tests.source.round_sides import FEED, MemoryStore, Round, Script, WallClock, records
 
 
@@ -78,7 +79,7 @@ async def test_the_next_are_planned_while_one_is_on_its_way() -> None:
     store = Store()
     async with in_order() as commits:
         for number in (1, 2, 3):
-            await commits.put(number, store.commit)
+            await within(commits.put(number, store.commit), 5)
         await store.started.wait()
         assert (store.begun, store.written, list(commits.unwritten)) == ([1], [], [1, 2, 3])
         fourth = asyncio.ensure_future(commits.put(4, store.commit))
