@@ -505,7 +505,9 @@ class FeedConsumer:
             Fenced: another process has the lease, or may have.
             StoreError: the store refuses a command.
         """
+        erased = self._tracker.erased
         self._reset()
+        self._tracker.learn_erased(erased)  # the store takes settlements by what was known before
         self._endpoint.listen(self.wake)
         try:
             await self._write(AckBatch())

@@ -881,7 +881,7 @@ class RoundWriter:
             self._depth -= 1
 
     async def _put(self, commit: Commit, tally: RoundCounts) -> None:
-        if self._commits.unwritten:  # one that is answered is followed by the next: the store need not wait for it
+        if self._commits.unwritten:  # the next one is sent if it is answered: the store need not wait for this one
             await give_way()
         if self._first_marks:
             commit = msgspec.structs.replace(commit, marks={**commit.marks, **self._first_marks})

@@ -97,7 +97,7 @@ async def delivering(
     wanted: Predicate = lambda _: True,
     retries: int = 2,
     projection: Projection | None = None,
-    stored: type[ConsumerStore] = ConsumerStore,
+    stored: Callable[..., ConsumerStore] = ConsumerStore,
 ) -> AsyncIterator[FeedConsumer]:
     """A feed consumer that delivers while the block runs; it ends as in a crash, but releases its lease."""
     clock = Clock()

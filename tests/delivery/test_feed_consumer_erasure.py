@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -13,6 +14,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.delivery.delivery_codec import Delivery, encode
 from poller.delivery.sinks.base import Outcome, OutcomeKind
+from poller.lifecycle import ended
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerStore, ErasedRecords
 from poller.store.erasure import FeedErasure
@@ -143,6 +145,36 @@ async def test_an_answer_that_comes_while_erasures_are_read_leaves_nothing(
             return not await kept(valkey)
 
         await until(is_clean, "nothing to be kept")
+
+
+async def test_a_run_that_follows_another_one_knows_what_was_erased(valkey: Redis) -> None:
+    """Law: what was in flight when the lease was lost is not sent again once its record is erased."""
+    stores = list[ConsumerStore]()
+
+    def made(*arguments: Any, **named: Any) -> ConsumerStore:
+        stores.append(ConsumerStore(*arguments, **named))
+        return stores[0]
+
+    sink = Scripted(Gate(TAKEN))
+    await publish(valkey, "a", "b")
+    async with delivering(valkey, sink, stored=made) as pair:
+        await sink.until(lambda sent: {1, 2} <= set(sent))
+        number = await begin(valkey)
+        pair.reload()
+        await until(lambda: known(valkey, number), "the process to know")
+    pair.ready()
+    assert await stores[0].lease.acquire() is None
+    running = asyncio.create_task(pair.run())
+
+    async def is_clean() -> bool:
+        return not await kept(valkey)
+
+    try:
+        await until(is_clean, "nothing to be kept", seconds=5)
+    finally:
+        await ended(running)
+        await stores[0].lease.release()
+    assert sink.sent.count(1) == 1
 
 
 async def test_a_scheduled_retry_that_the_process_has_read_is_not_sent(valkey: Redis) -> None:

@@ -91,8 +91,8 @@ async def test_the_next_are_planned_while_one_is_on_its_way() -> None:
     assert store.written == [1, 2, 3, 4]
 
 
-class BusyPlanner(MemoryStore):
-    """A store of four commits that answers one while the next slice is being planned, and the last one by itself."""
+class AnsweringStore(MemoryStore):
+    """A store of four commits; one is answered while the next slice is being planned, and the last one by itself."""
 
     turns = 0
 
@@ -122,7 +122,7 @@ class BusyPlanner(MemoryStore):
 class PlannersClock(WallClock):
     """Answers a commit whenever it is asked for the time, as planning does when it starts."""
 
-    store: BusyPlanner
+    store: AnsweringStore
 
     def now(self) -> datetime:
         self.store.answer()
@@ -131,7 +131,7 @@ class PlannersClock(WallClock):
 
 async def test_an_answer_during_planning_is_acted_upon_before_the_commit_is_packed() -> None:
     """The next commit is sent then; else the store would have nothing to do until the end of the slice."""
-    read, store, clock = Round(), BusyPlanner(), PlannersClock()
+    read, store, clock = Round(), AnsweringStore(), PlannersClock()
     clock.store = store
     read.store, read.clock = store, clock
     result = await read(Script().on(records(*map(str, range(4 * SLICE_RECORDS)))))
