@@ -61,7 +61,8 @@ _MARKED: Final = (*_OPEN, b",", b":")
 _TOKENS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"|[^\s\[\]{},:"]++', re.DOTALL)
 _COLON: Final = re.compile(rb"\s*+:\s*+")
 _VALUE: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++)\s*+[,}]', re.DOTALL)
-_RFC3339_TEXT: Final = r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+_HOUR_AND_MINUTE: Final = r"(?:[01]\d|2[0-3]):[0-5]\d"
+_RFC3339_TEXT: Final = rf"\d{{4}}-\d\d-\d\dT{_HOUR_AND_MINUTE}:[0-5]\d(?:\.\d+)?(?:Z|[+-]{_HOUR_AND_MINUTE})"
 # Other digits than those of ASCII count in fractions of a second for Python, but not in RFC 3339.
 _RFC3339: Final = re.compile(_RFC3339_TEXT, re.ASCII).fullmatch
 _DAY: Final = len("2026-01-01")
