@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from poller.changes.diff import Change, ChangeKind
+from poller.changes.layouts import AlikeRecords
 from poller.changes.records import Record
 from poller.resources import RESOURCES
 
@@ -117,12 +118,42 @@ class EventFrame:
             sequence: the number of the first event.
             recorded: as for :meth:`encode`.
         """
-        ids, copy = list[str](), self._origin.copy
-        for record, form in zip(records, forms, strict=True):
-            digest = copy()
-            digest.update(record.key.encode() + _FIRST_REVISION + form)
-            ids.append(digest.hexdigest())
+        keyed = [record.key.encode() + _FIRST_REVISION + form for record, form in zip(records, forms, strict=True)]
         subjects = _lines([record.subject for record in records]).splitlines()
+        return self._created(records, keyed, subjects, sequence=sequence, recorded=recorded)
+
+    def created_alike(
+        self, records: Sequence[Record], alike: AlikeRecords, *, sequence: int, recorded: str
+    ) -> tuple[list[str], list[bytes]]:
+        """As :meth:`created`, of records by columns; in two thirds of the time."""
+        subjects = (b'"%b"' % b'"\n"'.join(alike.keys)).split(b"\n")
+        return self._created(
+            records, alike.keyed_forms(_FIRST_REVISION), subjects, sequence=sequence, recorded=recorded
+        )
+
+    def _created(
+        self,
+        records: Sequence[Record],
+        keyed: Iterable[bytes],
+        subjects: Sequence[bytes],
+        *,
+        sequence: int,
+        recorded: str,
+    ) -> tuple[list[str], list[bytes]]:
+        """The ids and the events of new records.
+
+        Args:
+            records: none of which was known before.
+            keyed: what the id of each is a hash of.
+            subjects: of each, as JSON.
+            sequence: the number of the first event.
+            recorded: as for :meth:`encode`.
+        """
+        ids, copy = list[str](), self._origin.copy
+        for one in keyed:
+            digest = copy()
+            digest.update(one)
+            ids.append(digest.hexdigest())
         times = [(record.modified or recorded).encode() for record in records]
         numbers = _numbers(sequence, len(records))
         columns = (map(str.encode, ids), subjects, times, numbers, subjects, [record.raw for record in records])

@@ -28,13 +28,14 @@ import msgspec
 from poller.changes.canonical import forms_received
 from poller.changes.diff import EVERYTHING, Change, ChangeKind, Snapshot, checked, compare, lost_snapshot
 from poller.changes.events import EventFrame
-from poller.changes.full_readings import Confirmation, DeltaVersions
-from poller.changes.held_versions import HeldVersion, VersionPolicy
+from poller.changes.full_readings import Confirmation, DeltaVersions, HeldVersion, VersionPolicy
+from poller.changes.layouts import AlikeRecords
 from poller.changes.records import (
     MAX_RECORD_BYTES,
     Record,
     RecordShape,
     Rejected,
+    alike,
     are_uuids,
     is_older,
     merged,
@@ -120,6 +121,7 @@ class _CommitBuilder:
         self.rejected: list[Rejected] = []
         self.qualifications: dict[str, None] = {}
         self.held: dict[str, HeldVersion | None] = {}
+        self._alike: AlikeRecords | None = None
 
     def publish(self, change: Change, raw: bytes, frame: EventFrame | None) -> None:
         self._sequence += 1
@@ -135,13 +137,20 @@ class _CommitBuilder:
     ) -> Collection[Record | Rejected]:
         """Publish these records together if all are new and usable; returns those to be looked at one by one."""
         new = _all_new(records, known, rules)
-        forms = forms_received([record.raw for record in new], rules.strip) if new else None
-        if forms is None:
+        if not new:
             return records
-        ids, events = self._frame.created(new, forms, sequence=self._sequence + 1, recorded=self._recorded)
+        first, by_columns = self._sequence + 1, alike(new)
+        if by_columns is not None and rules.strip is None:
+            ids, events = self._frame.created_alike(new, by_columns, sequence=first, recorded=self._recorded)
+        else:
+            forms = forms_received([record.raw for record in new], rules.strip)
+            if forms is None:
+                return records
+            ids, events = self._frame.created(new, forms, sequence=first, recorded=self._recorded)
+        self._alike = by_columns
         self._event_ids += ids
         self.events += events
-        for sequence, record in enumerate(new, start=self._sequence + 1):
+        for sequence, record in enumerate(new, start=first):
             self.snapshots[record.key] = Snapshot(1, sequence, record.raw, False, False, "", self._changed_at)  # noqa: FBT003 -- names would take twice the time
         self._sequence += len(new)
         self._kinds += [ChangeKind.CREATED] * len(new)
@@ -219,6 +228,7 @@ class _CommitBuilder:
             backwards=self._backwards,
             superseded=tuple(self.superseded),
             withheld=self.withheld,
+            alike=self._alike,
         )
 
 
@@ -527,6 +537,7 @@ class Commit(msgspec.Struct, frozen=True):
         page_digests: replace those of the feed's last full reading; None: they stay, unless there are snapshots.
         superseded: the versions that were passed over because a newer one was published before.
         withheld: how many versions are held back.
+        alike: the records of the snapshots by columns, in the order of these; None: they are not all of one layout.
     """
 
     generation: str
@@ -543,6 +554,7 @@ class Commit(msgspec.Struct, frozen=True):
     page_digests: bytes | None = None
     superseded: tuple[Record, ...] = ()
     withheld: int = 0
+    alike: AlikeRecords | None = None
 
     @property
     def next_sequence(self) -> int:

@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from datetime import datetime
 from functools import cache
+from itertools import repeat
 from operator import attrgetter
 from struct import iter_unpack
 from typing import Any, Final
@@ -34,6 +35,7 @@ from typing import Any, Final
 import msgspec
 
 from poller.changes.canonical import TOO_DEEP, parse_received
+from poller.changes.layouts import AlikeRecords, Layout, form_of, matcher_of
 from poller.resources import ID_IN_PATH
 
 MAX_ID_LENGTH: Final = 1024
@@ -65,7 +67,8 @@ _HOUR_AND_MINUTE: Final = r"(?:[01]\d|2[0-3]):[0-5]\d"
 _RFC3339_TEXT: Final = rf"\d{{4}}-\d\d-\d\dT{_HOUR_AND_MINUTE}:[0-5]\d(?:\.\d+)?(?:Z|[+-]{_HOUR_AND_MINUTE})"
 # Other digits than those of ASCII count in fractions of a second for Python, but not in RFC 3339.
 _RFC3339: Final = re.compile(_RFC3339_TEXT, re.ASCII).fullmatch
-_DAY: Final = len("2026-01-01")
+_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
+_MIDNIGHT: Final = "T24"  # at the end of a day: a time in ISO 8601, not in RFC 3339
 _RFC3339S: Final = re.compile(rf"{_RFC3339_TEXT}(?:\n{_RFC3339_TEXT})*+", re.ASCII).fullmatch  # a line each
 
 
@@ -91,6 +94,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         raw: its bytes as received.
         modified: ``lastModifiedAt`` if it is an RFC 3339 time, else None.
         qualification: ``qualificationID`` if it can stand in a path as it is, in lower case if it is a UUID; else None.
+        layout: that it was read by; None: it was read as JSON.
+        values: those that it has beside its layout.
     """
 
     key: str
@@ -98,6 +103,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     modified: str | None
     qualification: str | None
+    layout: Layout | None = None
+    values: tuple[bytes, ...] = ()
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
@@ -186,6 +193,44 @@ def records_reader(id_field: str) -> Callable[[Sequence[bytes]], Sequence[Record
     return read_together
 
 
+@cache
+def alike_reader(id_field: str) -> Callable[[Sequence[bytes], Layout], Sequence[Record] | None]:
+    """A function that reads records as :func:`records_reader` does, by this layout; None: not all can be read so."""
+
+    def read(raws: Sequence[bytes], layout: Layout) -> Sequence[Record] | None:
+        try:
+            form = form_of(layout)
+        except ValueError:
+            return None
+        found = matcher_of(layout).rows(raws) if form.members.get(id_field) == form.key_at else None
+        if found is None:
+            return None
+        rows, columns = found
+
+        def read_member(
+            name: str, together: Callable[[str], Sequence[str | None] | None], read_one: Callable[[Any], str | None]
+        ) -> Iterable[str | None]:
+            at = form.members.get(name)
+            if at is None:
+                return repeat(None)
+            lines = b"\n".join(columns[at]).decode()
+            return together(lines) or map(read_one, lines.split("\n"))
+
+        ids = b"\n".join(columns[form.key_at]).decode().split("\n")
+        modified = read_member("lastModifiedAt", _moments, _moment)
+        qualifications = read_member("qualificationID", _references, _reference)
+        return list(map(Record, ids, ids, raws, modified, qualifications, repeat(layout), rows))
+
+    return read
+
+
+def alike(records: Sequence[Record]) -> AlikeRecords | None:
+    """These records by columns; None: they were not all read by the same layout."""
+    layout = records[0].layout if records else None
+    rows = [record.values for record in records if record.layout is layout]
+    return None if layout is None or len(rows) < len(records) else AlikeRecords(layout, list(zip(*rows, strict=True)))
+
+
 def _together(
     values: Sequence[Any], read: Callable[[str], Sequence[str | None] | None], read_one: Callable[[Any], str | None]
 ) -> Sequence[str | None]:
@@ -207,14 +252,26 @@ def _together(
 
 def _moments(lines: str) -> Sequence[str] | None:
     moments = lines.split("\n")
-    if not _RFC3339S(lines):
+    if not (_are_utc_alike(lines, len(moments)) or _RFC3339S(lines)):
         return None
     try:
-        for day in {moment[:_DAY] for moment in moments}:  # the pattern leaves open only whether there is such a day
-            datetime.fromisoformat(day)
+        list(map(datetime.fromisoformat, moments))  # knows how many days a month has
     except ValueError:
         return None
     return moments
+
+
+def _are_utc_alike(lines: str, count: int) -> bool:
+    """Whether these lines are RFC 3339 times in UTC that differ in digits alone, if each is a time.
+
+    For that is most often so, and much cheaper to find out than whether each has the pattern of such times.
+    """
+    length = (len(lines) + 1) // count
+    if not lines.isascii() or _MIDNIGHT in lines:
+        return False
+    digits = (lines + "\n").encode().translate(_ZEROS)
+    first = digits[:length]
+    return digits == first * count and first.endswith(b"Z\n") and _RFC3339(first[:-1].decode()) is not None
 
 
 def _references(lines: str) -> Sequence[str] | None:

@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, cast
 
 import hiredis
+import msgspec
 from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.connection import AbstractConnection
@@ -185,6 +186,7 @@ def _unlike(kind: str, expected: str | None) -> str:
 _AHEAD: Final = 40  # arguments of a script that may be of any type; most of the others are bytes
 _MANY: Final = 100  # arguments
 _KEPT_HEAD: Final = 4096  # bytes of an argument
+_BREAK: Final = b"\r\n"
 
 
 class _Heads(dict[int, bytes]):
@@ -200,30 +202,53 @@ class _Heads(dict[int, bytes]):
 _head_of: Final = _Heads().__getitem__
 
 
-def _packed(command: Sequence[EncodableT]) -> bytes:
-    """A command as it is sent.
+class PackedArguments(msgspec.Struct, frozen=True, gc=False):
+    """Arguments of a script that were packed while the server was busy, so that it does not wait for that.
+
+    Only clients of :func:`single_client` can send them.
+
+    Attributes:
+        count: how many.
+        content: as they are sent, but for the line break that ends the last one.
+    """
+
+    count: int
+    content: bytes
+
+
+def packed_arguments(values: Sequence[bytes]) -> PackedArguments:
+    """These arguments, packed.
+
+    Raises:
+        TypeError: one of them is no bytes.
+    """
+    parts: list[bytes] = [b""] * (2 * len(values))
+    parts[::2] = map(_head_of, map(len, values))
+    parts[1::2] = values
+    return PackedArguments(len(values), b"".join(parts))
+
+
+def _packed(command: Sequence[Any]) -> list[bytes]:
+    """A command as it is sent; many arguments in half of the time that hiredis takes.
 
     Raises:
         TypeError: an argument is neither text nor bytes nor an integer.
     """
+    at = next((place for place, one in enumerate(command) if type(one) is PackedArguments), None)
+    if at is not None:
+        return _around(command[:at], command[at], command[at + 1 :])
     if len(command) > _MANY:
         with suppress(TypeError):
-            return _packed_bytes(command)
-    return cast("bytes", hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]  # it takes all that it can pack
+            return _around(command[:_AHEAD], packed_arguments(command[_AHEAD:]), ())
+    return [hiredis.pack_command(tuple(command))]
 
 
-def _packed_bytes(command: Sequence[Any]) -> bytes:
-    """As :func:`_packed`, in half of the time: it is joined once, and not copied again.
-
-    Raises:
-        TypeError: one of the arguments that mostly are bytes is of another type.
-    """
-    _, mark, ahead = hiredis.pack_command(tuple(command[:_AHEAD])).partition(b"\r\n")
-    values = command[_AHEAD:]
-    parts: list[bytes] = [b""] * (2 * len(values))
-    parts[::2] = map(_head_of, map(len, values))
-    parts[1::2] = values
-    return b"".join((b"*%d" % len(command), mark, ahead[: -len(mark)], *parts, mark))
+def _around(before: Sequence[Any], packed: PackedArguments, behind: Sequence[Any]) -> list[bytes]:
+    """A command with packed arguments between others."""
+    count = len(before) + packed.count + len(behind)
+    _, _, ahead = hiredis.pack_command(tuple(before)).partition(_BREAK)
+    _, _, rest = hiredis.pack_command(tuple(behind)).partition(_BREAK) if behind else (b"", b"", b"")
+    return [b"*%d\r\n%b" % (count, ahead.removesuffix(_BREAK)), packed.content, _BREAK + rest]
 
 
 class OurConnection(AbstractConnection):
@@ -237,7 +262,7 @@ class OurConnection(AbstractConnection):
         """By hiredis, as the blocking client does: packing in Python costs more than all the rest of a commit."""
         if args[0] in _SCRIPTED:  # a commit has hundreds of arguments, and redis-py looks at each first
             with suppress(TypeError):
-                return [_packed(args)]
+                return _packed(args)
         return self._pack(*args)
 
     async def _connect(self) -> None:

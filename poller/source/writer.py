@@ -52,12 +52,13 @@ import msgspec
 from poller.changes.canonical import canonical, encode, parse_received, without
 from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
-from poller.changes.full_readings import DeltaMemory, DeltaVersions
-from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
+from poller.changes.full_readings import DeltaMemory, DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
+from poller.changes.layouts import Layout
 from poller.changes.plan import Commit, MetKeys, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import (
     Record,
     Rejected,
+    alike_reader,
     identities,
     is_older,
     is_single,
@@ -129,6 +130,11 @@ class RoundStore(Protocol):
     @property
     def state_digest(self) -> bytes:
         """The digest of the state as the round found it; empty: something was wrong, or was written since."""
+        ...
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that most of the feed's records are likely to have; None: none is known."""
         ...
 
     @property
@@ -251,7 +257,7 @@ class RoundWriter:
         self._get = get
         self._generation = state.generation
         self._sequence = self._delta_start = self._round_start = state.sequence
-        self._read = records_reader(feed.id_field)
+        self._read, self._read_alike = records_reader(feed.id_field), alike_reader(feed.id_field)
         self._token = state.delta_token
         self._token_sequence = sequence_of_token(state.token_sequence, state.delta_token)
         self._open_token: str | None = None  # of the delta that is being read, or was broken off in this round
@@ -485,7 +491,7 @@ class RoundWriter:
         differing = await self._without_stored(page.records, mode=mode, seen=seen)
         if not differing:
             return True
-        received = await self._identified(differing)
+        received = await self._identified(differing, mode)
         found = self._versions.new(received) if mode is RoundMode.DELTA else received
         records = await in_turns(latest_versions(found, partial=partial))
         left = [one for one in records if isinstance(one, Record) and one.key in newer] if newer else []
@@ -536,10 +542,11 @@ class RoundWriter:
         self._note_shown(received, mode)
         return is_stored
 
-    async def _identified(self, raws: Sequence[bytes]) -> list[Record | Rejected]:
+    async def _identified(self, raws: Sequence[bytes], mode: RoundMode) -> list[Record | Rejected]:
         received: list[Record | Rejected] = []
         for some in _batched(raws):
-            received += self._read(some)
+            layout = self._store.layout if mode is RoundMode.BASELINE else None  # others read few that are new
+            received += (layout and self._read_alike(some, layout)) or self._read(some)
             await asyncio.sleep(0)
         return received
 
@@ -1011,6 +1018,7 @@ class CommitQueue(Generic[T]):
         self.unwritten: deque[T] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None  # for the next one to be written
+        self._written: list[T] = []  # freed when another one is put: the store would wait meanwhile
         self._is_stopped = False
 
     async def put(self, planned: T, write: Callable[[T], Awaitable[None]]) -> None:
@@ -1029,6 +1037,7 @@ class CommitQueue(Generic[T]):
         while self._writing is not None and len(self.unwritten) >= _MOST_COMMITS:
             await self._one_more(self._writing)
         self.unwritten.append(planned)
+        self._written.clear()
         if self._writing is not None and self._writing.done():
             self._writing.result()  # nothing is written after one that failed
             self._writing = None
@@ -1066,7 +1075,7 @@ class CommitQueue(Generic[T]):
     async def _write_all(self, write: Callable[[T], Awaitable[None]]) -> None:
         while self.unwritten and not self._is_stopped:
             await write(self.unwritten[0])
-            self.unwritten.popleft()
+            self._written.append(self.unwritten.popleft())
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
 

@@ -25,8 +25,8 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
 from poller.changes.diff import Snapshot, checked
-from poller.changes.full_readings import DeltaMemory
-from poller.changes.held_versions import HeldVersion
+from poller.changes.full_readings import DeltaMemory, HeldVersion
+from poller.changes.layouts import Layout
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import Rejected, subject_of, text_key
 from poller.clock import Clock, milliseconds_of
@@ -35,6 +35,7 @@ from poller.failpoints import reach
 from poller.lifecycle import finished
 from poller.redis.client import until_answered
 from poller.redis.errors import translated
+from poller.redis.single import KeyNamingClient, PackedArguments, packed_arguments
 from poller.store import snapshots as held_versions
 from poller.store.commands import FeedPause, pause_of
 from poller.store.feed_state import (
@@ -142,10 +143,19 @@ class PublishedVersion(msgspec.Struct, frozen=True):
 
 
 class PackedCommit(msgspec.Struct, frozen=True):
-    """The stored forms of a commit's snapshots, and the codec that made them: no other one can use them."""
+    """What is prepared of a commit while others are written.
+
+    Attributes:
+        codec: that the snapshots are stored with; none of this can be used with another one.
+        stored: the stored forms of the snapshots.
+        forms: of the feed's snapshots with these.
+        arguments: the snapshots with their names, and the events; None: this client sends no packed arguments.
+    """
 
     codec: SnapshotCodec
     stored: list[bytes]
+    forms: Forms
+    arguments: PackedArguments | None = None
 
 
 async def _always() -> bool:
@@ -709,12 +719,20 @@ class FeedStore:
             )
         return snapshots
 
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that most of the feed's records are likely to have; None: none is known."""
+        return None if self._codec is None else self._codec.layout
+
     def pack(self, commit: Commit) -> PackedCommit | None:
         """Prepare a commit while another one is written; None: :meth:`write` does it."""
         codec = self._codec
         if codec is None or not codec.is_settled:
             return None
-        return PackedCommit(codec, codec.encode_all(commit.snapshots))
+        stored, forms, arguments = codec.encode_all(commit.snapshots, commit.alike), self._forms, None
+        if commit.snapshots and forms != "1" and isinstance(self._client, KeyNamingClient):
+            arguments = packed_arguments(_bulk(commit, names_of(list(commit.snapshots)), stored))
+        return PackedCommit(codec, stored, forms, arguments)
 
     async def commit(self, commit: Commit) -> None:
         """Write it, once. Cancelled, it finishes first (for so long as :data:`LAST_WAIT`) and then stops.
@@ -766,6 +784,7 @@ class FeedStore:
                 now_ms=now_ms,
                 forms=self._forms,
                 stored_forms=self._stored_forms,
+                packed=_arguments(packed, codec, self._forms),
             )
             await self._send(commit, arguments)
         except BaseException:
@@ -781,7 +800,7 @@ class FeedStore:
         self.memory.moved(commit.next_sequence, at_ms=milliseconds_of(self._clock.now()))
         reach("commit.done")
 
-    async def _send(self, commit: Commit, arguments: list[Argument]) -> None:
+    async def _send(self, commit: Commit, arguments: list[Any]) -> None:
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
         names += [keys.qualifications, keys.dictionaries, keys.listings, keys.held_versions, keys.page_digests]
@@ -835,7 +854,14 @@ def _stored(
         return []
     if dictionary is not None:
         codec.add(*dictionary)
-    return packed.stored if packed is not None and packed.codec is codec else codec.encode_all(commit.snapshots)
+    if packed is not None and packed.codec is codec:
+        return packed.stored
+    return codec.encode_all(commit.snapshots, commit.alike)
+
+
+def _arguments(packed: PackedCommit | None, codec: SnapshotCodec | None, forms: Forms) -> PackedArguments | None:
+    """The arguments that were packed for this codec and these forms."""
+    return packed.arguments if packed is not None and packed.codec is codec and packed.forms == forms else None
 
 
 def has_former(forms: Forms) -> bool:
@@ -985,7 +1011,8 @@ def commit_arguments(
     now_ms: int,
     forms: Forms = "1",
     stored_forms: Forms = "1",
-) -> list[Argument]:
+    packed: PackedArguments | None = None,
+) -> list[Any]:
     """Everything that the script is to check and to write.
 
     Args:
@@ -997,14 +1024,12 @@ def commit_arguments(
         now_ms: the store's clock in milliseconds: when qualifications and rejected records were seen.
         forms: of the feed's snapshots with these.
         stored_forms: of those before.
+        packed: the snapshots and the events, from :meth:`FeedStore.pack`.
     """
     keys = list(commit.snapshots)
     may_be_former = forms != "1" and has_former(stored_forms)
-    names: Sequence[str | bytes] = keys if forms == "1" else names_of(keys)
     forms_mark: list[Argument] = [] if forms == stored_forms else [FORMS, forms]
     sections: list[list[Argument]] = [
-        list(chain.from_iterable(zip(names, stored, strict=True))),
-        list(commit.events),
         list(chain.from_iterable(map(_quarantined, commit.rejected))),
         [name.encode() for name in commit.qualifications],
         list(dictionary or ()),
@@ -1028,7 +1053,14 @@ def commit_arguments(
         QUARANTINE_ENTRIES,
         commit.page_digests or b"",
     ]
-    return [*checks, *map(len, sections), stored_forms, *chain.from_iterable(sections)]
+    counts = [2 * len(keys), len(commit.events), *map(len, sections)]
+    bulk = [packed] if packed is not None else _bulk(commit, keys if forms == "1" else names_of(keys), stored)
+    return [*checks, *counts, stored_forms, *bulk, *chain.from_iterable(sections)]
+
+
+def _bulk(commit: Commit, names: Sequence[Argument], stored: Sequence[Argument]) -> list[Any]:
+    """Nearly all of a large commit: the snapshots with their names, and the events."""
+    return [*chain.from_iterable(zip(names, stored, strict=True)), *commit.events]
 
 
 def _quarantined(rejected: Rejected) -> tuple[bytes, str, bytes]:

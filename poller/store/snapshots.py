@@ -50,7 +50,8 @@ import zstandard
 from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
-from poller.changes.held_versions import HeldVersion
+from poller.changes.full_readings import HeldVersion
+from poller.changes.layouts import AlikeRecords, Layout
 from poller.changes.records import are_uuids, uuid_text, uuid_values
 from poller.redis.errors import translated
 from poller.store.structure import MOST_LAYOUTS, Structure, layouts, share_with_layout, skeletons
@@ -199,6 +200,11 @@ class SnapshotCodec:
         self._newest = newest if self._contents[newest] else None
 
     @property
+    def layout(self) -> Layout | None:
+        """The layout that it tries first; None: it has none."""
+        return next(iter(self._structure.layouts), None) if self._form >= _LAID_OUT else None
+
+    @property
     def is_settled(self) -> bool:
         """Whether it will write with the dictionary that it has, or with none, from now on."""
         return self._newest is not None or not self._trainable
@@ -296,12 +302,22 @@ class SnapshotCodec:
         """The stored form of a record's snapshot."""
         return self.encode_all({key: snapshot})[0]
 
-    def encode_all(self, snapshots: Mapping[str, Snapshot]) -> list[bytes]:
-        """The stored forms of snapshots, by their records' keys, in this order; they are packed together."""
-        raws, names = [one.raw for one in snapshots.values()], _uuids(snapshots)
-        if self._form < _LAID_OUT or not self._structure.layouts:
+    def encode_all(self, snapshots: Mapping[str, Snapshot], alike: AlikeRecords | None = None) -> list[bytes]:
+        """The stored forms of snapshots, by their records' keys, in this order; they are packed together.
+
+        Args:
+            snapshots: what is stored.
+            alike: their records by columns, if that is known.
+        """
+        raws, has_layouts = [one.raw for one in snapshots.values()], self.layout is not None
+        values: Sequence[bytes | None] | None = None
+        if alike is not None and has_layouts:
+            values = self._structure.pack_alike(alike)
+        names = _uuids(snapshots) if values is None else ()
+        if not has_layouts:
             return list(self._joined(snapshots.values(), self._compressed(names, raws)))
-        values = self._structure.pack(raws, names)
+        if values is None:
+            values = self._structure.pack(raws, names)
         contents: Iterable[Any] = zip(repeat(_VALUES | _DICTIONARY), repeat(bytes((self._newest or 0,))), values)
         if None in values:
             others = [place for place, one in enumerate(values) if one is None]

@@ -1,4 +1,4 @@
-"""The structure of a feed's records, apart from their values: skeletons for dictionaries, and layouts.
+"""The structure of a feed's records, apart from their values: skeletons for dictionaries, and which layouts they have.
 
 A *skeleton* is a record with every value replaced by made-up characters. Compression dictionaries are trained on
 skeletons, so that a dictionary holds no value of any record: who erases a record need not look for it there. A made-up
@@ -16,19 +16,18 @@ UUID, date, time        the same format, other digits
 number                  other digits, at most 12
 ======================  ============================================================================================
 
-A *layout* is what all records have in common that look alike: the text between their values, and the kind of each
-value. Such a record is stored as its values alone. The bench's record of 265 bytes takes 50 so, where compression with
-a dictionary of structure leaves 83, in about the same time.
+Of a record that has a layout (:mod:`poller.changes.layouts`) the values alone are stored. The bench's record of 265
+bytes takes 50 so, where compression with a dictionary of structure leaves 83, in about the same time.
 
 ===========  =======================================================================================================
 kind         stored as
 ===========  =======================================================================================================
-a format     half a byte for each digit; in the format ``0`` stands for a decimal, ``x`` for a hexadecimal one
+a format     half a byte for each digit
 ``key``      nothing: the record's key stands there
-``again``    nothing: it is the same text as the last value with a format
-``text``     its length and the characters between the quotation marks; there are no escapes among them
+``again``    nothing
+``text``     its length and the characters between the quotation marks
 ``number``   its length and its characters
-``word``     one byte: ``null``, ``true`` or ``false``
+``word``     one byte
 ===========  =======================================================================================================
 
 **Invariants**
@@ -37,7 +36,6 @@ a format     half a byte for each digit; in the format ``0`` stands for a decima
 - The name of a property is a value unless most of the samples that have its object have it, too, and a quarter of all:
   the keys of a map are ids or names. What stands under such a name has no structure of its own either, and a record
   with one has no layout.
-- A record has a layout only if each of its bytes can be given back.
 - The same samples give the same skeletons and layouts, so a commit that is sent again is the same commit.
 """
 
@@ -46,14 +44,33 @@ from __future__ import annotations
 import re
 from binascii import unhexlify
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b, shake_128
-from itertools import accumulate, chain, compress, repeat
+from itertools import accumulate, chain, repeat
 from struct import iter_unpack
 from typing import Final
 
 import msgspec
+
+from poller.changes.layouts import (
+    AGAIN,
+    KEY,
+    LONGEST_VALUE,
+    MARKS,
+    NUMBER,
+    PLAIN_NUMBER,
+    PLAIN_STRING,
+    TEXT,
+    UUID_FORMAT,
+    WORD,
+    WORDS,
+    AlikeRecords,
+    Columns,
+    Layout,
+    is_format,
+    matcher_of,
+)
 
 MOST: Final = 0.75
 """The share of the objects at one place that have a property; the name of a rarer one counts as a value."""
@@ -224,48 +241,8 @@ MOST_LAYOUTS: Final = 8
 """Of one feed. Each costs a record that has none about as much as compressing it."""
 
 _FEWEST_SAMPLES: Final = 2  # what one alone looks like says nothing of others
-_LONGEST_VALUE: Final = 127  # bytes; longer ones are better compressed
 _MOST_VALUES: Final = 64
-_WARM: Final = 128  # a pattern takes some KiB, and a process may have thousands of feeds
-
-_KEY: Final = "key"
-_AGAIN: Final = "again"
-_STRING: Final = "text"
-_NUMBER: Final = "number"
-_WORD: Final = "word"
-_WORDS: Final = (b"null", b"true", b"false")
-_UUID_FORMAT: Final = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
-_PLAIN_STRING: Final = re.compile(rb'"[^"\\\x00-\x1f]{0,%d}"' % _LONGEST_VALUE)
-_PLAIN_NUMBER: Final = re.compile(rb"-?\d{1,%d}(?:\.\d{1,40})?" % (_LONGEST_VALUE // 2))
-_GROUPS: Final = {
-    _STRING: rb"(%b)" % _PLAIN_STRING.pattern.strip(b'"'),
-    _NUMBER: rb"(%b)" % _PLAIN_NUMBER.pattern,
-    _WORD: rb"(%b)" % b"|".join(_WORDS),
-}
-_DIGITS_OF: Final = {"0": rb"\d", "x": b"[0-9a-f]"}
-_SET_OF: Final = {"0": b"0123456789", "x": b"0123456789abcdef"}
-_MARKS: Final = b"-:TZ.+ "  # of all formats
-
-
-class Layout(msgspec.Struct, frozen=True, array_like=True):
-    """What all records have in common that look alike.
-
-    Attributes:
-        texts: what stands before, between and behind their values.
-        kinds: of the values.
-    """
-
-    texts: tuple[bytes, ...]
-    kinds: tuple[str, ...]
-
-    @property
-    def modified(self) -> Layout:
-        """The same for records in which no value is another one again, as the times of a modified record are not."""
-        last, kinds = "", list[str]()
-        for kind in self.kinds:
-            last = kind if _is_format(kind) else last
-            kinds.append(last if kind == _AGAIN else kind)
-        return Layout(self.texts, tuple(kinds))
+_WARM: Final = 128  # a packer takes some KiB, and a process may have thousands of feeds
 
 
 def layouts(records: Sequence[tuple[bytes, bytes | None]]) -> list[Layout]:
@@ -276,7 +253,7 @@ def layouts(records: Sequence[tuple[bytes, bytes | None]]) -> list[Layout]:
     """
     common = [one for one, count in _counted(records).most_common() if count >= _FEWEST_SAMPLES]
     both = dict.fromkeys(chain.from_iterable((one, one.modified) for one in common))
-    return sorted(list(both)[:MOST_LAYOUTS], key=lambda one: -one.kinds.count(_AGAIN))  # the more specific ones first
+    return sorted(list(both)[:MOST_LAYOUTS], key=lambda one: -one.kinds.count(AGAIN))  # the more specific ones first
 
 
 def share_with_layout(records: Sequence[tuple[bytes, bytes | None]]) -> float:
@@ -299,7 +276,7 @@ def _layout(
         return None
     texts, kinds, last = [b""], list[str](), b""
     for token in tokens:
-        if token.kind in ("same", "space") and token.text not in _WORDS:
+        if token.kind in ("same", "space") and token.text not in WORDS:
             texts[-1] += token.text
         elif token.kind == "name":
             if token.path not in names:
@@ -308,10 +285,10 @@ def _layout(
         else:
             quoted = token.kind == "string"
             value = token.text[1:-1] if quoted else token.text
-            kind = _kind(token, value, key=key if _KEY not in kinds else None, last=last)
+            kind = _kind(token, value, key=key if KEY not in kinds else None, last=last)
             if kind is None:
                 return None
-            last = value if _is_format(kind) else last
+            last = value if is_format(kind) else last
             kinds.append(kind)
             texts[-1] += b'"' * quoted
             texts.append(b'"' * quoted)
@@ -321,96 +298,55 @@ def _layout(
 def _kind(token: _Token, value: bytes, *, key: bytes | None, last: bytes) -> str | None:
     """The kind of a value; None: no layout has such a one."""
     if token.kind == "same":
-        return _WORD
+        return WORD
     if token.kind == "number":
-        return _NUMBER if _PLAIN_NUMBER.fullmatch(value) else None
+        return NUMBER if PLAIN_NUMBER.fullmatch(value) else None
     if value == key:
-        return _KEY
+        return KEY
     if _UUID.fullmatch(token.text) and not _UPPER.search(value):
-        return _UUID_FORMAT
+        return UUID_FORMAT
     if _MOMENT.fullmatch(token.text):
-        return _AGAIN if value == last else _DIGIT_OF_MOMENT.sub(b"0", value).decode()
-    return _STRING if _PLAIN_STRING.fullmatch(token.text) else None
+        return AGAIN if value == last else _DIGIT_OF_MOMENT.sub(b"0", value).decode()
+    return TEXT if PLAIN_STRING.fullmatch(token.text) else None
 
 
 _DIGIT_OF_MOMENT: Final = re.compile(rb"\d")
-
-
-def _is_format(kind: str) -> bool:
-    return kind[:1] in _DIGITS_OF
 
 
 class _Packer:
     """Makes values of the records that have one layout, and records of their values."""
 
     def __init__(self, layout: Layout) -> None:
-        kinds = [kind for kind in layout.kinds if kind != _AGAIN]  # of the groups of the pattern
-        self._layout = layout
-        self._key_at = kinds.index(_KEY) if _KEY in kinds else None
-        self._formats = [(at, _marks(kind), _SET_OF[kind[0]]) for at, kind in enumerate(kinds) if _is_format(kind)]
-        self._others = [(at, kind == _WORD) for at, kind in enumerate(kinds) if kind in _GROUPS]
-        digits = sum(len(_digits(kind)) for kind in kinds if _is_format(kind))
+        kinds = layout.columns
+        self.matcher = matcher_of(layout)
+        self._formats = [at for at, kind in enumerate(kinds) if is_format(kind)]
+        self._others = [(at, kind == WORD) for at, kind in enumerate(kinds) if kind in _OTHERS]
+        digits = sum(len(_digits(kind)) for kind in kinds if is_format(kind))
         self._width = (digits + 1) // 2
         self._padding = [repeat(b"0")] * (digits % 2)
         self._slices, self._template, self._places = _template(layout)
 
     def pack(self, records: Sequence[bytes], keys: Sequence[bytes | None], number: bytes) -> Sequence[bytes | None]:
-        """This byte and the values of each of these records with these keys; None: it does not have this layout.
-
-        A pattern finds values with a format by their lengths, and those at one place are then checked together. That
-        takes half of the time of a pattern that checks each character, which is used where one of them does not fit.
-        """
-        matches = list(map(self._probable, records))
-        columns = _columns(matches)
-        if not self._fit(columns, list(compress(keys, matches))):
-            matches = list(map(self._exact, records))
-            if (at := self._key_at) is not None:
-                matches = [one if one and one[at + 1] == key else None for one, key in zip(matches, keys, strict=True)]
-            columns = _columns(matches)
-        found = self._stored(columns, number)
+        """This byte and the values of each of these records with these keys; None: it does not have this layout."""
+        matches, columns = self.matcher.columns(records, keys)
+        found = self.pack_values(columns, number)
         if len(found) == len(records):
             return found
         rest = iter(found)
         return [next(rest) if one else None for one in matches]
 
-    def _fit(self, columns: Sequence[Sequence[bytes]], keys: Sequence[bytes | None]) -> bool:
-        """Whether all of these values, which have the right lengths, have their formats, and the keys are these."""
-        if not columns:
-            return True
-        if self._key_at is not None and list(columns[self._key_at]) != keys:
-            return False
-        for at, marks, digits in self._formats:
-            together, count, width = b"".join(columns[at]), len(columns[at]), len(columns[at][0])
-            if len(together.translate(None, digits)) != count * len(marks):
-                return False
-            if any(together[place::width] != mark * count for place, mark in marks):
-                return False
-        return True
-
-    def _stored(self, columns: Sequence[Sequence[bytes]], number: bytes) -> list[bytes]:
+    def pack_values(self, columns: Columns, number: bytes) -> list[bytes]:
         """This byte and these values of records; all at once, for a first reading packs each record."""
         if not columns:
             return []
         parts: list[Iterable[bytes]] = [[number] * len(columns[0])]
         if self._formats:
-            rows = zip(*(columns[at] for at, _, _ in self._formats), *self._padding, strict=False)
-            digits = unhexlify(b"".join(chain.from_iterable(rows)).translate(None, _MARKS))
+            rows = zip(*(columns[at] for at in self._formats), *self._padding, strict=False)
+            digits = unhexlify(b"".join(chain.from_iterable(rows)).translate(None, MARKS))
             parts.append(chain.from_iterable(iter_unpack(f"{self._width}s", digits)))
         for at, is_word in self._others:
             parts += [map(_word, columns[at])] if is_word else [map(_length, map(len, columns[at])), columns[at]]
         return list(map(b"".join, zip(*parts, strict=True)))
-
-    # Patterns are made when they are first needed: that costs thirty times what the rest of a packer does.
-
-    @cached_property
-    def _probable(self) -> Callable[[bytes], re.Match[bytes] | None]:
-        """Matches a record whose values have the lengths that this layout gives them."""
-        return re.compile(b"".join(_pattern(self._layout, is_exact=False)), re.DOTALL).fullmatch
-
-    @cached_property
-    def _exact(self) -> Callable[[bytes], re.Match[bytes] | None]:
-        """Matches a record that has this layout, but for the key."""
-        return re.compile(b"".join(_pattern(self._layout, is_exact=True))).fullmatch
 
     def unpack(self, stored: bytes, key: str) -> bytes:
         """The record with these values, which stand behind one byte.
@@ -423,14 +359,9 @@ class _Packer:
         values = [key.encode(), *[digits[one] for one in self._slices]]
         for _, is_word in self._others:
             end = at + 1 if is_word else at + 1 + stored[at]
-            values.append(_WORDS[stored[at]] if is_word else stored[at + 1 : end])
+            values.append(WORDS[stored[at]] if is_word else stored[at + 1 : end])
             at = end
         return self._template % tuple([values[place] for place in self._places])
-
-
-def _columns(matches: Iterable[re.Match[bytes] | None]) -> list[tuple[bytes, ...]]:
-    """The values of all matches, by their places in a record."""
-    return list(zip(*[one.groups() for one in matches if one is not None], strict=True))
 
 
 def _template(layout: Layout) -> tuple[list[slice], bytes, list[int]]:
@@ -440,20 +371,20 @@ def _template(layout: Layout) -> tuple[list[slice], bytes, list[int]]:
         where the runs of digits are; the record, with ``%b`` for each value or run; and which one that is: 0 is the
         key, then come the runs, then the other values.
     """
-    runs = [len(run) for kind in layout.kinds if _is_format(kind) for run in _RUN.findall(kind)]
+    runs = [len(run) for kind in layout.kinds if is_format(kind) for run in _RUN.findall(kind)]
     slices = [slice(end - length, end) for length, end in zip(runs, accumulate(runs), strict=True)]
     parts, places = [_literal(layout.texts[0])], list[int]()
     run, other, last, last_form = 1, len(slices) + 1, range(0), ""
     for kind, text in zip(layout.kinds, layout.texts[1:], strict=True):
         form = "%b"
-        if _is_format(kind):
+        if is_format(kind):
             count, form = len(_RUN.findall(kind)), _RUN.sub("%b", kind)
             last, last_form, run = range(run, run + count), form, run + count
             places += last
-        elif kind == _AGAIN:
+        elif kind == AGAIN:
             form = last_form
             places += last
-        elif kind == _KEY:
+        elif kind == KEY:
             places.append(0)
         else:
             places.append(other)
@@ -466,44 +397,15 @@ def _literal(text: bytes) -> bytes:
     return text.replace(b"%", b"%%")
 
 
+_OTHERS: Final = (TEXT, NUMBER, WORD)
 _RUN: Final = re.compile(r"[0x]+")
-_BYTES: Final = tuple(bytes((number,)) for number in range(_LONGEST_VALUE + 1))
+_BYTES: Final = tuple(bytes((number,)) for number in range(LONGEST_VALUE + 1))
 _length: Final = _BYTES.__getitem__
-_word: Final = dict(zip(_WORDS, _BYTES, strict=False)).__getitem__
-
-
-def _pattern(layout: Layout, *, is_exact: bool) -> Iterator[bytes]:
-    """The parts of the pattern of a record with this layout; each value but a repeated one is a group.
-
-    With ``is_exact``, it checks each character of a value with a format; without, only how many there are.
-    """
-    group = last = 0
-    yield re.escape(layout.texts[0])
-    for kind, text in zip(layout.kinds, layout.texts[1:], strict=True):
-        if kind == _AGAIN:
-            yield rb"(?:\%d)" % last
-        else:
-            group += 1
-            last = group if _is_format(kind) else last
-            form = _UUID_FORMAT if kind == _KEY else kind
-            yield _GROUPS.get(kind) or (b"(%b)" % _pattern_of(form) if is_exact else b"(.{%d})" % len(form))
-        yield re.escape(text)
-
-
-def _pattern_of(form: str) -> bytes:
-    runs = re.findall(r"0+|x+|[^0x]+", form)
-    return b"".join(
-        b"%b{%d}" % (_DIGITS_OF[run[0]], len(run)) if run[0] in _DIGITS_OF else re.escape(run.encode()) for run in runs
-    )
-
-
-def _marks(form: str) -> list[tuple[int, bytes]]:
-    """The places of the marks of a format, and the marks."""
-    return [(at, one.encode()) for at, one in enumerate(form) if one not in _DIGITS_OF]
+_word: Final = dict(zip(WORDS, _BYTES, strict=False)).__getitem__
 
 
 def _digits(form: str) -> str:
-    return form.encode().translate(None, _MARKS).decode()
+    return form.encode().translate(None, MARKS).decode()
 
 
 _packer_of: Final = lru_cache(maxsize=_WARM)(_Packer)
@@ -573,6 +475,12 @@ class Structure(msgspec.Struct, frozen=True, array_like=True):
                     packed[place] = stored
             left = [place for place in left if packed[place] is None]
         return packed
+
+    def pack_alike(self, alike: AlikeRecords) -> list[bytes] | None:
+        """As :meth:`pack`, of records by columns; None: they have another layout than the first one."""
+        if not self.layouts or alike.layout != self.layouts[0]:  # a later one may take more bytes
+            return None
+        return _packer_of(alike.layout).pack_values(alike.columns, _BYTES[0])
 
     def unpack(self, stored: bytes, key: str) -> bytes:
         """The record of what :meth:`pack` has made of it.

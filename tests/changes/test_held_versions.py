@@ -1,11 +1,10 @@
-"""Laws of :mod:`poller.changes.held_versions`: those that a delta shows, and older ones that are held back."""
+"""Laws of :mod:`poller.changes.full_readings`: versions that a delta shows, and older ones that are held back."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from poller.changes.full_readings import DeltaVersions
-from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
+from poller.changes.full_readings import DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.records import Record
 
 APART = timedelta(minutes=1)

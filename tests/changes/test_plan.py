@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from poller.changes.canonical import without
 from poller.changes.diff import ChangeKind, Snapshot
 from poller.changes.events import Cause, EventFrame
-from poller.changes.held_versions import HeldVersion, VersionPolicy
+from poller.changes.full_readings import HeldVersion, VersionPolicy
 from poller.changes.plan import (
     Commit,
     MetKeys,

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 
-from poller.changes.full_readings import DeltaMemory
+from poller.changes.full_readings import DeltaMemory, HeldVersion
 from poller.clock import Clock
 from poller.config.load import load
 from poller.control.factories import client_of, feed_of, keys_of
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from poller.changes.diff import Snapshot
-    from poller.changes.held_versions import HeldVersion
     from poller.changes.plan import Commit, SubstreamSnapshot
     from poller.config.settings import Settings
     from poller.store.feed import PackedCommit
@@ -61,6 +60,7 @@ class NaiveStore:
         self._codec = SnapshotCodec(form=1)
         self.deltas = DeltaMemory(Clock())
         self.keeps_removed = False
+        self.layout = None
         self.state_digest = b""  # no round of it is idle
         self.idle_start = None
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 import pytest
@@ -24,7 +24,7 @@ from redis.exceptions import DataError
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.redis.client import commands, connect
 from poller.redis.errors import translated
-from poller.redis.single import single_client
+from poller.redis.single import packed_arguments, single_client
 from poller.source.paging import SLICE_BYTES
 from poller.store.keys import KEY_TYPES
 from tests.harness.lookups import without_lookups
@@ -80,6 +80,22 @@ def test_a_script_with_many_arguments_is_sent_as_any_other(ahead: list[Any], beh
     connection = unconnected()
     command = ["EVALSHA", "0" * 40, 0, *ahead, *[b"value", b""] * copies, *behind]
     assert b"".join(connection.pack_command(*command)) == hiredis.pack_command(tuple(command))
+
+
+@given(st.lists(ARGUMENTS, max_size=5), st.lists(st.binary(max_size=9), max_size=200), st.lists(ARGUMENTS, max_size=5))
+def test_what_was_packed_before_is_sent_as_any_other_arguments(
+    ahead: list[Any], packed: list[bytes], behind: list[Any]
+) -> None:
+    """Wherever they stand among others, the bytes sent are those that hiredis makes of all."""
+    connection, start = unconnected(), ("EVALSHA", "0" * 40, 0)
+    sent = connection.pack_command(*start, *ahead, cast("Any", packed_arguments(packed)), *behind)
+    assert b"".join(sent) == hiredis.pack_command((*start, *ahead, *packed, *behind))
+
+
+def test_text_is_not_packed_ahead() -> None:
+    """Its length in bytes is another one than in characters, and the server would wait for what never comes."""
+    with pytest.raises(TypeError):
+        packed_arguments(["é"])  # type: ignore[list-item]  # that is the point
 
 
 @pytest.mark.parametrize("count", [3, 300])

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from poller.changes.diff import Snapshot
-from poller.changes.full_readings import DeltaMemory
-from poller.changes.held_versions import HeldVersion
+from poller.changes.full_readings import DeltaMemory, HeldVersion
+from poller.changes.layouts import Layout
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import subject_of, text_key
 from poller.clock import Clock
@@ -85,6 +85,7 @@ class MemoryStore:
         self.digests: bytes | None = None
         self.counted: list[int | None] = []  # how many records each reading listed, if it says that all are known
         self.keeps_removed = False
+        self.layout: Layout | None = None
         self.deltas = DeltaMemory(_OfWall(clock or Clock()))
         self.events: list[dict[str, Any]] = []
         self.texts: list[bytes] = []  # of these
@@ -179,7 +180,7 @@ class MemoryStore:
         return dict(self.held)
 
     def pack(self, commit: Commit) -> PackedCommit:
-        return PackedCommit(SnapshotCodec(), list(map(str.encode, commit.snapshots)))
+        return PackedCommit(SnapshotCodec(), list(map(str.encode, commit.snapshots)), "3")
 
     async def write(self, commit: Commit, packed: PackedCommit | None) -> None:
         assert packed is not None

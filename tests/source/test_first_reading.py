@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import pytest
@@ -12,9 +13,11 @@ from poller.lifecycle import at_once
 from poller.source.feed import RoundMode
 from poller.source.paging import decode_page
 from poller.source.writer import RoundWriter
+from poller.store.structure import layouts
 from tests.harness.clock import StubClock
 from tests.source.round_sides import FEED, NOON, MemoryStore
 from tests.source.test_writer_pages import gone
+from tests.store.records import unavailability
 
 
 class Asked(MemoryStore):
@@ -94,3 +97,17 @@ async def test_the_writer_of_each_round_meets_keys_anew() -> None:
     await read(writer_of(store), b'{"id":"a"}')
     assert store.asked == [[], []]
     assert [one["subject"] for one in store.events] == ["a", "a"]
+
+
+@pytest.mark.parametrize("mode", [RoundMode.BASELINE, RoundMode.FULL, RoundMode.DELTA])
+async def test_new_records_are_read_by_the_layout_that_the_store_knows(mode: RoundMode) -> None:
+    """In a first reading, for nearly all records of others are known; the events are the same."""
+    store, plain = MemoryStore(), MemoryStore()
+    raws = [unavailability(number) for number in range(9)]
+    (store.layout, *_) = layouts([(raw, json.loads(raw)["id"].encode()) for raw in raws])
+    for one in (store, plain):
+        await read(writer_of(one), *raws, b'{"id":"other"}', mode=mode)
+        await read(writer_of(one), *(unavailability(number) for number in range(9, 18)), mode=mode)
+    assert store.texts == plain.texts
+    assert [commit.alike is not None for commit in store.commits] == [False, mode is RoundMode.BASELINE]
+    assert [commit.alike for commit in plain.commits] == [None, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import weakref
 from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Collection, Container, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -137,6 +138,26 @@ async def test_an_answer_during_planning_is_acted_upon_before_the_commit_is_pack
     result = await read(Script().on(records(*map(str, range(4 * SLICE_RECORDS)))))
     assert (result.ok, result.created) == (True, 4 * SLICE_RECORDS)
     assert store.answered_when_packed == [0, 1, 2, 3]
+
+
+async def test_what_is_written_is_kept_until_another_one_is_put() -> None:
+    """To free a commit takes as long as to send one, and the store would wait for it."""
+    freed: list[int] = []
+
+    class Number:
+        def __init__(self, number: int) -> None:
+            weakref.finalize(self, freed.append, number)
+
+    async def write(_: Number) -> None:
+        await asyncio.sleep(0)
+
+    commits: CommitQueue[Number] = CommitQueue()
+    await commits.put(Number(1), write)
+    await commits.settle()
+    assert (list(commits.unwritten), freed) == ([], [])
+    await commits.put(Number(2), write)
+    assert freed == [1]
+    await commits.stop()
 
 
 async def test_after_a_pause_more_are_written() -> None:

@@ -16,7 +16,7 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
-from poller.changes.held_versions import HeldVersion
+from poller.changes.full_readings import HeldVersion
 from poller.changes.plan import Commit, PublishRules, plan
 from poller.clock import Clock
 from poller.config.load import load

@@ -20,12 +20,14 @@ from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot
 from poller.changes.events import Cause, EventFrame
-from poller.changes.held_versions import HeldVersion
+from poller.changes.full_readings import HeldVersion
 from poller.changes.plan import Commit, PublishRules, SeenKeys, SubstreamSnapshot, packed, plan
 from poller.changes.records import Rejected, record_reader
 from poller.clock import Clock, moment_of, rfc3339
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
+from poller.redis.cluster import ClusterClient
+from poller.redis.single import packed_arguments
 from poller.store.feed import (
     LISTED,
     FeedScripts,
@@ -106,6 +108,21 @@ async def write(store: FeedStore, records: list[bytes], state: FeedState | None 
         rules=PublishRules(),
     )
     await store.commit(commit)
+    return commit
+
+
+async def planned_on(store: FeedStore, raws: list[bytes]) -> Commit:
+    """These new records as the next commit."""
+    state = await begun(store)
+    commit, _ = plan(
+        [read(raw) for raw in raws],
+        {},
+        frame=FRAME,
+        generation=state.generation,
+        sequence=state.sequence,
+        recorded="2026-01-02T03:04:05.678Z",
+        rules=PublishRules(),
+    )
     return commit
 
 
@@ -357,24 +374,51 @@ async def test_what_another_codec_has_packed_is_packed_again(opened: Open, store
     """Law: snapshots are written with a dictionary of their feed; before there is one, nothing is packed ahead."""
     raws = [unavailability(number) for number in range(SAMPLES)]
     store = opened("a")
-    state = await begun(store)
+    planned = await planned_on(store, raws)
     await store.known(["any"])
-    planned, _ = plan(
-        [read(raw) for raw in raws],
-        {},
-        frame=FRAME,
-        generation=state.generation,
-        sequence=0,
-        recorded="2026-01-02T03:04:05.678Z",
-        rules=PublishRules(),
-    )
     assert store.pack(planned) is None
     foreign = SnapshotCodec({1: b"".join(reversed(raws))})
-    packed = PackedCommit(foreign, foreign.encode_all(planned.snapshots))
+    wrong = packed_arguments([b"name", b"value"] * len(raws) + list(planned.events))
+    packed = PackedCommit(foreign, foreign.encode_all(planned.snapshots), "3", wrong)
     await store.write(planned, packed)
     assert store.pack(planned) is not None
     known = await opened("a").known(list(planned.snapshots))
     assert {one.raw for one in known.values()} == set(raws)
+
+
+async def test_what_is_packed_ahead_is_written_as_any_other_commit(opened: Open, store_client: Redis) -> None:
+    """Law: the same snapshots and events, and with them all else that the commit holds."""
+    store = opened("a")
+    await write(store, [unavailability(number) for number in range(SAMPLES)])
+    commit = await planned_on(store, [unavailability(number) for number in range(SAMPLES, 2 * SAMPLES)])
+    commit = msgspec.structs.replace(
+        commit, rejected=(Rejected(b"{", "no JSON"),), marks={"mark": "it"}, qualifications=("q",)
+    )
+    packed = store.pack(commit)
+    assert packed is not None
+    if not isinstance(store_client, ClusterClient):  # which looks at each command first
+        assert packed.arguments is not None
+        assert packed.arguments.count == 3 * SAMPLES
+    await store.write(commit, packed)
+    assert [fields[b"data"] for fields in await entries(store_client, KEYS.events)][SAMPLES:] == list(commit.events)
+    known = await opened("a").known(list(commit.snapshots))
+    assert {key: one.raw for key, one in known.items()} == {key: one.raw for key, one in commit.snapshots.items()}
+    assert await store_client.hget(KEYS.state, "mark") == b"it"
+    assert [fields[b"reason"] for fields in await entries(store_client, KEYS.quarantine)] == [b"no JSON"]
+    assert await store_client.zrange(KEYS.qualifications, 0, -1) == [b"q"]
+
+
+async def test_what_was_packed_for_an_earlier_form_is_packed_again(opened: Open, store_client: Redis) -> None:
+    """Law: snapshots have the names of the feed's form; a record would stand in the hash twice."""
+    store = opened("a")
+    await write(store, [unavailability(number) for number in range(SAMPLES)])
+    commit = await planned_on(store, [unavailability(SAMPLES)])
+    packed = store.pack(commit)
+    assert packed is not None
+    wrong = packed_arguments([b"name", *packed.stored, *commit.events])
+    await store.write(commit, msgspec.structs.replace(packed, forms="2", arguments=wrong))
+    assert await store_client.hget(KEYS.snapshots, b"name") is None
+    assert len(await opened("a").known(list(commit.snapshots))) == 1
 
 
 class LateAnswer:

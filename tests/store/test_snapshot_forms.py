@@ -23,7 +23,7 @@ from poller.store.members import MemberConfiguration, MemberList, Members, every
 from poller.store.snapshots import FORM, SAMPLES, SnapshotCodec, key_of, name_of
 from tests.harness.clock import StubClock, store_clock
 from tests.store.records import unavailability
-from tests.store.test_feed import KEYS, begun, events, write
+from tests.store.test_feed import KEYS, begun, events, planned_on, write
 from tests.store.test_members import LONG, fall_silent
 
 IDS = ("7", "\x017", "A text", "sixteen letters.", "0b8e7c5e-9d4a-4d9f-8a55-6c1f3f0e2a11")
@@ -128,6 +128,20 @@ async def test_a_new_feed_begins_in_the_form_that_all_read(store_client: Redis, 
     assert is_in_the_second_form(await stored(store_client)) is given
     assert len(await stored(store_client)) == 3
     assert [snapshot.changed_at > 0 for snapshot in (await store.known([_id(3)])).values()] == [given]
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_what_is_packed_ahead_has_the_names_of_the_form(store_client: Redis, given: bool) -> None:
+    """Law: also in the first form, whose names are those of the records."""
+    store = opened(store_client, Permission(given=given))
+    await write(store, [unavailability(number) for number in range(SAMPLES)])
+    commit = await planned_on(store, [unavailability(SAMPLES)])
+    packed = store.pack(commit)
+    assert packed is not None
+    await store.write(commit, packed)
+    found = await stored(store_client)
+    assert len(found) == SAMPLES + 1
+    assert all(len(name) == (17 if given else 36) for name in found)
 
 
 async def test_a_conversion_that_was_broken_off_goes_on(store_client: Redis) -> None:

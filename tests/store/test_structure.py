@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import chain, product
 from typing import Any
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from poller.changes.diff import Snapshot
 from poller.store.snapshots import SAMPLES, STRUCTURAL, SnapshotCodec, UnknownDictionary, are_stored
 from poller.store.structure import MOST_LAYOUTS, Structure, layouts, skeletons
+from tests.changes.shapes import DRAWN, SHAPES, drawn, encoded, ids_of
 from tests.store.records import unavailability
 
 LONG = 6  # characters: shorter texts may come about by chance
@@ -168,46 +169,10 @@ def test_a_successor_takes_the_place_of_a_dictionary_with_values() -> None:
     assert trained[0] == STRUCTURAL + 1
 
 
-def encoded(records: Sequence[Any], *, is_plain: bool = False) -> list[bytes]:
-    return [json.dumps(one, ensure_ascii=is_plain, separators=(",", ":")).encode() for one in records]
-
-
-def ids_of(records: Sequence[bytes]) -> list[bytes]:
-    return [json.loads(record)["id"].encode() for record in records]
-
-
-SHAPES = st.dictionaries(
-    st.sampled_from(["a", "a.b", "aXb", "$c", "@d", "b%", "é"]),
-    st.sampled_from(["text", "number", "long", "uuid", "id", "day", "moment", "time", "word", "object", "list"]),
-    max_size=4,
-)
-DRAWN: dict[str, st.SearchStrategy[Any]] = {
-    "text": st.text(max_size=130) | st.uuids().map(lambda one: str(one).upper()),
-    "number": st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False),
-    "long": st.integers(10**60, 10**200),
-    "uuid": st.uuids().map(str),
-    "id": st.just("the same as the id"),
-    "day": st.dates().map(str) | st.none(),
-    "moment": st.datetimes().map(lambda at: at.isoformat(timespec="milliseconds") + "Z")
-    | st.just("2026-01-01T00:00:00.000Z"),
-    "time": st.times().map(lambda at: at.isoformat(timespec="seconds") + "+02:00"),
-    "word": st.sampled_from([None, True, False]),
-    "object": st.uuids().map(lambda one: {"of": str(one), "n": {}}),
-    "list": st.lists(st.integers(0, 9) | st.booleans(), max_size=2),
-}
-
-
 @given(SHAPES, st.data())
 def test_a_record_is_given_back_from_its_values(shape: dict[str, str], data: st.DataObject) -> None:
     """Law: each byte of a record that has a layout comes back, whatever it is; a key counts only where it stands."""
-
-    def drawn(count: int) -> list[bytes]:
-        values = [{name: data.draw(DRAWN[kind]) for name, kind in shape.items()} for _ in range(count)]
-        made = [{"id": str(data.draw(st.uuids())), **one} for one in values]
-        same = {name for name, kind in shape.items() if kind == "id"}
-        return encoded([{name: one["id"] if name in same else one[name] for name in one} for one in made])
-
-    samples, others = drawn(6), drawn(4)
+    samples, others = drawn(shape, data, 6), drawn(shape, data, 4)
     found = Structure(tuple(layouts(list(zip(samples, ids_of(samples), strict=True)))))
     assert len(found.layouts) <= MOST_LAYOUTS
     assert Structure.of(found.encode()) == found
