@@ -262,9 +262,9 @@ def _moments(lines: str) -> Sequence[str] | None:
 
 
 def _are_utc_alike(lines: str, count: int) -> bool:
-    """Whether these lines are RFC 3339 times in UTC that differ in digits alone, if each is a time.
+    """Whether all lines have the form of one RFC 3339 time in UTC; whether its day and its seconds exist is left open.
 
-    For that is most often so, and much cheaper to find out than whether each has the pattern of such times.
+    Most pages are so, and it takes less time than the pattern of all such times.
     """
     length = (len(lines) + 1) // count
     if not lines.isascii() or _MIDNIGHT in lines:

@@ -310,9 +310,7 @@ class SnapshotCodec:
             alike: their records by columns, if that is known.
         """
         raws, has_layouts = [one.raw for one in snapshots.values()], self.layout is not None
-        values: Sequence[bytes | None] | None = None
-        if alike is not None and has_layouts:
-            values = self._structure.pack_alike(alike)
+        values: Sequence[bytes | None] | None = self._structure.pack_alike(alike) if alike and has_layouts else None
         names = _uuids(snapshots) if values is None else ()
         if not has_layouts:
             return list(self._joined(snapshots.values(), self._compressed(names, raws)))
