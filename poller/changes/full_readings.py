@@ -1,4 +1,4 @@
-"""What one reading leaves for the next: what is to be confirmed, what deltas brought, digests of pages, held versions.
+"""What one reading leaves for the next: what is to be confirmed, what deltas brought, digests of pages, older versions.
 
 Theory of operation
 -------------------
@@ -18,6 +18,9 @@ A delta of several pages is read again, and some APIs list all versions of a rec
 has shown already is not compared again: an older version among the changes of a delta is no change back. Yet a record
 may be restored with the time that it had, and then one of these versions is the present one. Such versions are in
 doubt, and a full reading decides.
+
+A listing may have a record on two pages, in two versions. One that is older than the known version is put off until the
+listing has ended: if another page has the record in a newer version, that one counts.
 
 An API behind two unequal backends shows a record now as it is and now as it was. A version with an earlier
 modification time than the known one is either such an answer or a record that was restored. With
@@ -45,6 +48,7 @@ reading brings it again.
 - A page with a record that was rejected or held back has no digest. If a record was read twice, on two pages or on one,
   no page has one: what is stored of it may be the other version.
 - What deltas have brought is known to one process only.
+- A version that is put off is compared when the listing ends, also if that fails on a later page: nothing is lost.
 - Any other version of its record ends the hold of a version: a newer one, the known one, or none. Another older one
   starts a new hold.
 - A delta does not count as one of the two readings, but its token moves on: what it showed is stored too, and asks
@@ -56,11 +60,12 @@ reading brings it again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import blake2b, sha256
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -521,6 +526,62 @@ def decode_digests(stored: bytes | None, basis: DigestBasis) -> frozenset[bytes]
 def _digests(joined: bytes) -> Iterator[bytes]:
     for start in range(0, len(joined), _DIGEST_BYTES):
         yield joined[start : start + _DIGEST_BYTES]
+
+
+class KeyCounts(Protocol):
+    """Says how often each key was listed."""
+
+    def __getitem__(self, key: str, /) -> int:
+        """How often a key was listed; 0: it was not."""
+        ...
+
+
+_MOST_PUT_OFF: Final = 1000  # records
+_MOST_PUT_OFF_BYTES: Final = 4 * 1024 * 1024
+
+
+class OlderVersions:
+    """The versions of one listing that are older than the known ones, put off until its end.
+
+    After a restore of the API's data all records may be older. The first ones are put off, the others are compared when
+    they are read.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is put off yet."""
+        self._latest: dict[str, Record] = {}
+        self._times = Counter[str]()  # how often their records were listed on the pages that had them
+        self._count = self._size = 0  # of all that were put off
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more versions may be put off."""
+        return len(self._latest) < _MOST_PUT_OFF and self._size < _MOST_PUT_OFF_BYTES
+
+    def put_off(self, versions: Iterable[Record], page: Sequence[str]) -> None:
+        """Put off these versions of a page.
+
+        Args:
+            versions: one of each record.
+            page: the keys of all records of the page; it may have a record in several versions.
+        """
+        new = {one.key: one for one in versions}
+        self._times.update(key for key in page if key in new)
+        for key, one in new.items():
+            self._count += 1
+            before = self._latest.get(key)
+            if before is None or not is_older(one.modified, before.modified):
+                self._latest[key] = one
+                self._size += len(one.raw)
+
+    def at_end(self, listed: KeyCounts) -> tuple[list[Record], int]:
+        """The versions to be compared now that the listing has ended, and how many others are superseded.
+
+        Args:
+            listed: the keys of the listing, those of versions that were put off included.
+        """
+        left = [one for key, one in self._latest.items() if listed[key] <= self._times[key]]
+        return left, self._count - len(left)
 
 
 class HeldVersion(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
@@ -59,7 +59,8 @@ class PublishRules(msgspec.Struct, frozen=True):
             shown is passed over, too.
         partial: whether records may carry only some of their keys; they are merged with what is known first.
         whole_keys: the keys of those that are whole all the same, and not merged.
-        holding: what becomes of versions older than the known one.
+        puts_off: whether versions older than the known one are put off until the listing has ended.
+        holding: what becomes of them otherwise.
         silent: whether snapshots are stored and nothing is published (``baseline = "silent"``).
         again: in a baseline that is started again, the frame for events of known records, which are ordinary changes
             and never silent. None: all events have the same frame.
@@ -71,6 +72,7 @@ class PublishRules(msgspec.Struct, frozen=True):
     shown: DeltaVersions | None = None
     partial: bool = False
     whole_keys: Container[str] = frozenset()
+    puts_off: bool = False
     holding: VersionPolicy = VersionPolicy()
     silent: bool = False
     again: EventFrame | None = None
@@ -114,6 +116,7 @@ class _CommitBuilder:
         self._kinds: list[ChangeKind] = []
         self._backwards = 0
         self.superseded: list[Record] = []
+        self.put_off: list[Record] = []
         self.withheld = 0
         self.tally = RoundCounts()
         self.snapshots: dict[str, Snapshot] = {}
@@ -176,8 +179,16 @@ class _CommitBuilder:
         self._digest.update(raw)
         self.snapshots[change.key] = Snapshot(change.revision - 1, 0, raw, changed_at=self._changed_at)
 
-    def holds(self, change: Change, holding: VersionPolicy) -> bool:
-        """Whether this older version is held back; that is recorded."""
+    def set_aside(self, record: Record, change: Change, snapshot: Snapshot, rules: PublishRules) -> bool:
+        """Put a version off, or hold it back, that is older than the known one; False: it is to be published."""
+        if not _goes_back(record, change, snapshot):
+            return False
+        if rules.puts_off:
+            self.put_off.append(record)
+            return True
+        return self._hold(change, snapshot, rules.holding)
+
+    def _hold(self, change: Change, snapshot: Snapshot, holding: VersionPolicy) -> bool:
         before = self.held_of(change.key, holding)
         held = holding.after(before, change.canonical)
         if before is None or (held is not None and held.digest != before.digest):
@@ -187,6 +198,9 @@ class _CommitBuilder:
         if held != before:
             self._digest.update(b"%b %b %d" % (change.key.encode(), held.digest, held.seen_at))
             self.held[change.key] = held
+        self.tally.unchanged += 1
+        self.withheld += 1
+        self.keep_as_it_is(change.key, snapshot.raw, snapshot)  # it was not missing
         return True
 
     def release(self, key: str, holding: VersionPolicy) -> None:
@@ -227,6 +241,7 @@ class _CommitBuilder:
             digest=self._digest.hexdigest(),
             backwards=self._backwards,
             superseded=tuple(self.superseded),
+            put_off=tuple(self.put_off),
             withheld=self.withheld,
             alike=self._alike,
         )
@@ -275,10 +290,7 @@ def plan(
             continue
         if snapshot is not None:
             snapshot = draft.readable(snapshot, change)
-        if snapshot is not None and _goes_back(whole, change, snapshot) and draft.holds(change, rules.holding):
-            draft.tally.unchanged += 1
-            draft.withheld += 1
-            draft.keep_as_it_is(change.key, snapshot.raw, snapshot)  # it was not missing
+        if snapshot is not None and draft.set_aside(whole, change, snapshot, rules):
             continue
         draft.release(record.key, rules.holding)
         draft.count(change.kind)
@@ -290,6 +302,7 @@ def plan(
             draft.keep_silently(change, kept)
         else:
             draft.publish(change, kept, again)
+    draft.tally.records -= len(draft.put_off)  # they count when they are compared again
     return draft.commit(generation, sequence), draft.tally
 
 
@@ -536,6 +549,7 @@ class Commit(msgspec.Struct, frozen=True):
         backwards: how many versions were older than the known one, published or held back, each once.
         page_digests: replace those of the feed's last full reading; None: they stay, unless there are snapshots.
         superseded: the versions that were passed over because a newer one was published before.
+        put_off: those to be compared when the listing has ended.
         withheld: how many versions are held back.
         alike: the records of the snapshots by columns, in the order of these; None: they are not all of one layout.
     """
@@ -553,6 +567,7 @@ class Commit(msgspec.Struct, frozen=True):
     backwards: int = 0
     page_digests: bytes | None = None
     superseded: tuple[Record, ...] = ()
+    put_off: tuple[Record, ...] = ()
     withheld: int = 0
     alike: AlikeRecords | None = None
 
@@ -612,6 +627,13 @@ class SeenKeys:
         shelf = self._shelves[number % len(self._shelves)]
         place = bisect_left(shelf, number)
         return place < len(shelf) and shelf[place] == number
+
+    def __getitem__(self, key: str) -> int:
+        """How often the key was added."""
+        self._sort()
+        number = hash(key)
+        shelf = self._shelves[number % len(self._shelves)]
+        return bisect_right(shelf, number) - bisect_left(shelf, number)
 
     def __len__(self) -> int:
         """How many different keys were added."""

@@ -22,15 +22,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from poller.changes.full_readings import PageDigests
+from poller.changes.full_readings import OlderVersions, PageDigests
 from poller.changes.plan import SeenKeys
 from poller.changes.records import listed_keys, twin_of
 from poller.clock import Clock, rfc3339
@@ -48,7 +48,7 @@ from poller.source.paging import (
     accepted_query,
     read_pages,
 )
-from poller.source.writer import RoundWriter, SeenKeysObserver
+from poller.source.writer import ListedKeys, RoundWriter, SeenKeysObserver
 from poller.store.feed_state import DELTA_TOKEN, DELTA_TOKEN_AT
 
 _CONFIRMING: Final = 3  # readings
@@ -135,6 +135,7 @@ class ListingDrain:
         mode: RoundMode,
         since: str | None = None,
         seen: SeenKeysObserver | None = None,
+        listed: ListedKeys | None = None,
         ahead: Prefetch | None = None,
         beside: DeltaReader | None = None,
         digests: PageDigests | None = None,
@@ -145,7 +146,8 @@ class ListingDrain:
             path: of the listing.
             mode: the cause of the events.
             since: the delta token to start from.
-            seen: is given the keys of the records.
+            seen: is given the keys of the records of a delta.
+            listed: is given those of a full reading, whose older versions are compared when it has ended.
             ahead: the first request, if it was sent already.
             beside: the deltas that are read between the pages.
             digests: of the pages of the reading before; those of this one are added.
@@ -156,14 +158,14 @@ class ListingDrain:
         """
         before, first = self.pages, ahead or Prefetch(self.query, self._get)
         try:
-            return await self._read_pages(path, mode, since, seen, first, beside=beside, digests=digests)
+            return await self._read_pages(path, mode, since, seen, first, listed=listed, beside=beside, digests=digests)
         except SourceRefused as refused:
             if since or self.pages > before or refused.status not in REFUSING:
                 raise
             if first.query == self.query and not await self._narrow_query(path):
                 raise
         narrower = Prefetch(self.query, self._get)
-        return await self._read_pages(path, mode, since, seen, narrower, beside=beside, digests=digests)
+        return await self._read_pages(path, mode, since, seen, narrower, listed=listed, beside=beside, digests=digests)
 
     async def read_delta(self, path: str, since: str | None, *, seen: SeenKeysObserver | None = None) -> ListingReader:
         """Read a delta and commit its pages; one of several pages is read again until that brings nothing more.
@@ -209,18 +211,31 @@ class ListingDrain:
         seen: SeenKeysObserver | None,
         first: Prefetch,
         *,
+        listed: ListedKeys | None,
         beside: DeltaReader | None,
         digests: PageDigests | None,
     ) -> ListingReader:
-        reader = ListingReader(first.query, since)
-        async with self._writer.commits_in_order(), aclosing(read_pages(first.get, path, reader)) as pages:
+        reader, keys = ListingReader(first.query, since), seen if listed is None else listed
+        async with (
+            self._writer.commits_in_order(),
+            self._older_last(listed, mode=mode, path=path, beside=beside) as older,
+            aclosing(read_pages(first.get, path, reader)) as pages,
+        ):
             async for page in pages:
                 reach("page.fetched")
                 newer = await beside.newer_than_page() if beside else ()
                 changed = beside.changed if beside else None
                 content, is_known = reader.content, digests is not None and reader.content in digests
+                is_only = reader.ending is not None and reader.pages == 1
                 is_stored = await self._writer.page(
-                    page, mode=mode, path=path, seen=seen, changed=changed, newer=newer, is_known=is_known
+                    page,
+                    mode=mode,
+                    path=path,
+                    seen=keys,
+                    changed=changed,
+                    newer=newer,
+                    is_known=is_known,
+                    older=None if is_only else older,
                 )
                 if digests is not None and page.results:
                     digests.add(content, is_stored=is_stored)
@@ -234,6 +249,29 @@ class ListingDrain:
         if reader.pages:
             self.learnt = self.learnt.seeing(reader)
         return reader
+
+    @asynccontextmanager
+    async def _older_last(
+        self, listed: ListedKeys | None, *, mode: RoundMode, path: str, beside: DeltaReader | None
+    ) -> AsyncGenerator[OlderVersions | None]:
+        """Compare the versions that this block puts off when it ends, also if that is with an error of the API."""
+        if listed is None:
+            yield None
+            return
+        older = OlderVersions()
+        try:
+            yield older
+        except SourceError:
+            await self._compare_older(older, listed, mode=mode, path=path, beside=beside)
+            raise
+        await self._compare_older(older, listed, mode=mode, path=path, beside=beside)
+
+    async def _compare_older(
+        self, older: OlderVersions, listed: ListedKeys, *, mode: RoundMode, path: str, beside: DeltaReader | None
+    ) -> None:
+        newer = await beside.newer_than_page() if beside else ()
+        changed = beside.changed if beside else None
+        await self._writer.end_listing(older, listed, mode=mode, path=path, changed=changed, newer=newer)
 
     async def _narrow_query(self, path: str) -> bool:
         """Find and use a query that this listing accepts; False: there is none."""

@@ -403,7 +403,7 @@ class _RoundRun:
                 elif expired and begun and once_more:
                     # A page token expired: the listing is read again from its first page, and what was read already is
                     # silent.
-                    once_more = False
+                    once_more, self._seen = False, None if self._seen is None else SeenKeys()
                 else:
                     raise
 
@@ -437,7 +437,7 @@ class _RoundRun:
         else:
             self._digests = PageDigests(await self._known_pages())
             reader = await self._drain.read(
-                path, mode=start.mode, seen=self._seen, beside=self._deltas, digests=self._digests
+                path, mode=start.mode, listed=self._seen, beside=self._deltas, digests=self._digests
             )
         self._delta_token, self._pages = reader.delta_token, reader.pages
         self._as_before, self._complete = not reader.pages, bool(reader.pages)

@@ -37,8 +37,8 @@ another for each change that names it meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
@@ -308,7 +308,7 @@ class SubstreamReader:
     async def _read_listing(self, turn: _Turn, mode: RoundMode) -> None:
         kept = self.listings.get(turn.name, _NEVER)
         mode = _mode_of(kept, mode)
-        pages, keys = self._drain.pages, set[str]()
+        pages, keys = self._drain.pages, Counter[str]()
         failed = partial(self._failed, kept, turn, keys, mode)
         try:
             after = await self._reading_of(turn, kept, mode, keys)
@@ -332,7 +332,7 @@ class SubstreamReader:
         await self._writer.commit_many_listings()
 
     async def _reading_of(
-        self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode, keys: set[str]
+        self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode, keys: Counter[str]
     ) -> SubstreamSnapshot:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
         unsettled = self._writer.unsettled
@@ -342,13 +342,13 @@ class SubstreamReader:
         with self._writer.with_records(_UnfinishedListing(turn.name, kept, keys)):
             try:
                 ahead = Prefetch(turn.query, first.get)
-                reader = await self._drain.read(path, mode=mode, seen=keys, ahead=ahead, digests=digests)
+                reader = await self._drain.read(path, mode=mode, listed=keys, ahead=ahead, digests=digests)
             except SourceRefused as refused:
                 if self._drain.pages == pages or refused.status not in self._feed.expired_statuses:
                     raise
                 # A page token expired: the listing is read once more from its first page.
                 again = Prefetch(self._drain.query, first.get)
-                reader = await self._drain.read(path, mode=mode, seen=keys, ahead=again, digests=digests)
+                reader = await self._drain.read(path, mode=mode, listed=keys, ahead=again, digests=digests)
         self._unavailable = 0
         copied, sequence = int(first.age.total_seconds() * 1000), self._writer.position[1]
         if not reader.pages:
@@ -383,7 +383,7 @@ class SubstreamReader:
         return after_reading(kept.confirmation, pages=pages, confirming=mode is RoundMode.RECONCILE, late=changes)
 
     def _failed(
-        self, kept: SubstreamSnapshot, turn: _Turn, keys: set[str], mode: RoundMode, failure: SourceError
+        self, kept: SubstreamSnapshot, turn: _Turn, keys: Collection[str], mode: RoundMode, failure: SourceError
     ) -> SubstreamSnapshot:
         self._failures.append(failure)
         self._unavailable = self._unavailable + 1 if isinstance(failure, SourceUnavailable) else 0
@@ -400,10 +400,10 @@ _NEVER: Final = SubstreamSnapshot()
 class _UnfinishedListing:
     """A listing that is read again, to be committed with its records; nothing while that is stored already."""
 
-    def __init__(self, name: str, kept: SubstreamSnapshot, keys: set[str]) -> None:
+    def __init__(self, name: str, kept: SubstreamSnapshot, keys: Mapping[str, int]) -> None:
         self._name = name
         self._kept = kept
-        self._keys = keys  # grows while the listing is read
+        self._keys = keys.keys()  # grows while the listing is read
         self._stored: set[str] | None = None
 
     def __call__(self) -> Mapping[str, SubstreamSnapshot]:

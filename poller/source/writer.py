@@ -52,7 +52,15 @@ import msgspec
 from poller.changes.canonical import canonical, encode, parse_received, without
 from poller.changes.diff import Snapshot, checked, compare
 from poller.changes.events import Cause, EventFrame
-from poller.changes.full_readings import DeltaMemory, DeltaVersions, HeldVersion, VersionPolicy, full_reading_due
+from poller.changes.full_readings import (
+    DeltaMemory,
+    DeltaVersions,
+    HeldVersion,
+    KeyCounts,
+    OlderVersions,
+    VersionPolicy,
+    full_reading_due,
+)
 from poller.changes.layouts import Layout
 from poller.changes.plan import Commit, MetKeys, PublishRules, RoundCounts, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import (
@@ -105,7 +113,7 @@ T = TypeVar("T")
 
 
 class SeenKeysObserver(Protocol):
-    """Receives the keys of a reading: a set of keys, or the deltas beside it."""
+    """Receives the keys of a reading: those of a listing, or the deltas beside it."""
 
     def update(self, keys: list[str], /) -> None:
         """Add keys that were listed."""
@@ -114,6 +122,10 @@ class SeenKeysObserver(Protocol):
     def __contains__(self, key: object, /) -> bool:
         """Whether a key was listed."""
         ...
+
+
+class ListedKeys(SeenKeysObserver, KeyCounts, Protocol):
+    """The keys of a full reading of one listing."""
 
 
 class RoundStore(Protocol):
@@ -444,6 +456,7 @@ class RoundWriter:
         changed: set[str] | None = None,
         newer: Collection[str] = (),
         is_known: bool = False,
+        older: OlderVersions | None = None,
     ) -> bool:
         """Commit the changes of this page, slice by slice; whether all of its records are now as they are stored.
 
@@ -455,16 +468,45 @@ class RoundWriter:
             changed: receives the keys of those that are published.
             newer: keys of records of which a newer version may be known; they count as seen and are not compared.
             is_known: whether the records were as they are stored when the round began.
+            older: receives versions that are older than the known ones; None: they are compared like others.
         """
         is_stored = True
         self.has_listed = self.has_listed or (bool(page.results) and mode is not RoundMode.DELTA)
         if page.results and not (is_known and self._pass_over(page, seen)):  # most deltas have none
-            is_stored = await self._page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
+            is_stored = await self._page(
+                page.records, mode=mode, path=path, seen=seen, changed=changed, newer=newer, older=older
+            )
         self.lists_known = self.lists_known and is_stored
         counted = self._commits.unwritten[-1].tally if self._commits.unwritten else self.tally  # once it is committed
         counted.pages += 1
         self.pages += 1
         return is_stored
+
+    async def end_listing(
+        self,
+        older: OlderVersions,
+        listed: ListedKeys,
+        *,
+        mode: RoundMode,
+        path: str,
+        changed: set[str] | None = None,
+        newer: Collection[str] = (),
+    ) -> None:
+        """Commit the changes to versions that :meth:`page` has put off, unless a newer one was listed as well.
+
+        Args:
+            older: those versions.
+            listed: the keys of the listing.
+            mode: as of :meth:`page`, like the others.
+            path: likewise.
+            changed: likewise.
+            newer: likewise.
+        """
+        left, superseded = older.at_end(listed)
+        self.tally += RoundCounts(records=superseded, unchanged=superseded)
+        if left:
+            raws = [one.raw for one in left]
+            await self._page(raws, mode=mode, path=path, seen=None, changed=changed, newer=newer, older=None)
 
     def _pass_over(self, page: Page, seen: SeenKeysObserver | None) -> bool:
         """Count a page that is unchanged; False: one of its records was written in this round, or may have been."""
@@ -478,17 +520,18 @@ class RoundWriter:
 
     async def _page(
         self,
-        page: Page,
+        listed: Sequence[bytes],
         *,
         mode: RoundMode,
         path: str,
         seen: SeenKeysObserver | None,
         changed: set[str] | None,
         newer: Collection[str],
+        older: OlderVersions | None,
     ) -> bool:
-        frame, rules = self._frame(mode, path), self._rules_for(mode, path)
+        frame, rules = self._frame(mode, path), self._rules_for(mode, path, puts_off=bool(older and older.has_room))
         partial = rules.partial
-        differing = await self._without_stored(page.records, mode=mode, seen=seen)
+        differing = await self._without_stored(listed, mode=mode, seen=seen)
         if not differing:
             return True
         received = await self._identified(differing, mode)
@@ -511,6 +554,7 @@ class RoundWriter:
         if partial:
             records, rules, marks = await self._completed(records, known, rules)
         rejected: list[Rejected] = []
+        put_off: list[Record] = []
         is_stored = not passed_over
         async with nullcontext() if self._depth else self.commits_in_order():
             for part, before in _with_snapshots(records, known):
@@ -524,6 +568,7 @@ class RoundWriter:
                     recorded=rfc3339(self._clock.now()),
                     rules=rules,
                 )
+                put_off += commit.put_off
                 rejected += [one for one in commit.rejected if not one.is_snapshot]
                 is_stored = self._is_stored(commit, mode) and is_stored
                 if commit.backwards or commit.held:
@@ -537,8 +582,9 @@ class RoundWriter:
                 await self._put(self._with_tombstones(commit, -back), tally)
                 self._note_published(commit, mode, changed)
                 self._sequence = commit.next_sequence
-        if rejected:
-            await self._mark_seen(rejected, seen, mode)
+        await self._mark_seen(rejected, seen, mode)
+        if older is not None:
+            older.put_off(put_off, keys)
         self._note_shown(received, mode)
         return is_stored
 
@@ -649,7 +695,8 @@ class RoundWriter:
             self.fragments += self._new_doubts(one.raw for one in commit.superseded)
         else:
             self.unsettled += len(commit.superseded) + commit.withheld
-        return not (commit.rejected or commit.held or commit.backwards or commit.superseded or commit.withheld)
+        passed_over = commit.superseded or commit.put_off or commit.withheld
+        return not (commit.rejected or commit.held or commit.backwards or passed_over)
 
     async def _count_passed_over(
         self, records: Sequence[Record], known: Mapping[str, Snapshot], rules: PublishRules
@@ -681,7 +728,7 @@ class RoundWriter:
         if mode is RoundMode.DELTA:
             self._store.deltas.add(keys)
 
-    def _rules_for(self, mode: RoundMode, path: str) -> PublishRules:
+    def _rules_for(self, mode: RoundMode, path: str, *, puts_off: bool) -> PublishRules:
         is_baseline = mode is RoundMode.BASELINE
         holding = VersionPolicy(
             self._held,
@@ -696,6 +743,7 @@ class RoundWriter:
             round_start=self._delta_start if mode is RoundMode.DELTA else self._rules.round_start,
             silent=self._feed.silent_baseline and is_baseline,
             again=self._frame(RoundMode.FULL, path) if is_baseline and self._knows_records else None,
+            puts_off=puts_off,
             holding=holding,
         )
 
@@ -752,6 +800,8 @@ class RoundWriter:
 
     async def _mark_seen(self, rejected: Sequence[Rejected], seen: SeenKeysObserver | None, mode: RoundMode) -> None:
         """Count unusable records as listed, as far as their keys can be read."""
+        if not rejected:
+            return
         keys: list[str] = []
         for some in slices(rejected):
             for one in some:

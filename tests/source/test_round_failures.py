@@ -254,6 +254,24 @@ async def test_a_page_token_that_dies_on_the_way_starts_the_round_once_more() ->
     assert [asked.get("pageToken") for _, asked in script.asked] == [None, "p", None, "p"]
 
 
+async def test_a_delta_whose_page_token_dies_removes_nothing(read: Round) -> None:
+    """A delta does not list what is there, however often it is read."""
+
+    class Expiring(Script):
+        async def get(self, path: str, params: Params) -> bytes:
+            body = await super().get(path, params) if dict(params).get("pageToken") is None else b""
+            if body:
+                return body
+            self.asked.append((path, dict(params)))
+            self.on(records("c"), since="d1", delta="d2")
+            raise GONE
+
+    script = Expiring().on(records("c"), since="d1", further="p", delta="d2")
+    result = await read(script)
+    assert (result.mode, result.ok, result.created, result.removed, read.kept) == (RoundMode.DELTA, True, 1, 0, "d2")
+    assert [asked.get("pageToken") for _, asked in script.asked] == [None, "p", None]
+
+
 async def test_a_listing_that_is_refused_does_not_starve_the_others() -> None:
     """If one of three substreams is refused, the others are read, and the round fails with its error."""
     feed = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1", "q2", "q3")))

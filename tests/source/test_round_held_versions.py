@@ -10,7 +10,8 @@ import pytest
 
 from poller.errors import SourceRefused, SourceUnavailable
 from poller.source.feed import Feed, RoundMode, RoundResult
-from tests.source.round_sides import ACHIEVEMENTS, FEED, Round, Script
+from poller.store.feed_state import RECHECK_AT
+from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, Round, Script
 
 NEWEST = msgspec.structs.replace(FEED, newest=True)
 FULL = msgspec.structs.replace(NEWEST, delta=False)
@@ -223,3 +224,171 @@ async def test_held_versions_that_the_store_has_lost_ask_for_one_reading() -> No
     script = Script().on(newer, delta="d3").on([], since="d2", delta="d3").on([], since="d3", delta="d3")
     assert [(await read(script)).mode for _ in range(2)] == ["reconcile", "delta"]
     assert (read.store.state.held_versions, read.store.state.second_look) == (0, None)
+
+
+# Of a record that stands on several pages of a listing the newer version counts, whichever came first.
+
+
+async def shown_on(read: Round, *pages: list[dict[str, Any]], path: str = "/contractTypes") -> RoundResult:
+    """A full round of a listing of these pages, more than a minute after the one before."""
+    read.store.now_ms += LONG
+    script = Script()
+    for number, page in enumerate(pages):
+        further = str(number + 1) if number + 1 < len(pages) else None
+        script.on(page, path=path, page=str(number) if number else None, further=further)
+    result = await read(script)
+    assert result.ok
+    return result
+
+
+BOTH = [version(NEW, 2)], [version(OLD, 1)]
+
+
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("pages", [BOTH, BOTH[::-1], [*BOTH, []], [*BOTH, BOTH[1]]], ids=str)
+async def test_an_older_version_on_another_page_is_never_published(pages: list[Any], newest: bool) -> None:
+    """However often such a listing is read, nothing has changed, and nothing is held or counted as going back."""
+    read = await known(msgspec.structs.replace(FULL, newest=newest))
+    for _ in range(3):
+        result = await shown_on(read, *pages)
+        assert (result.changes, result.unchanged, result.backwards) == (0, sum(map(len, pages)), 0)
+    assert (values(read), read.store.held, read.store.state.second_look) == ([2], {}, None)
+
+
+@pytest.mark.parametrize("pages", [BOTH, BOTH[::-1]], ids=str)
+async def test_an_older_version_on_another_page_of_one_of_many_listings_is_never_published(pages: list[Any]) -> None:
+    """Each of many listings is read like the only one of a feed."""
+    path = "/qualifications/q1/achievements"
+    read = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1",)))
+    await shown_on(read, BOTH[0], path=path)
+    assert [(await shown_on(read, *pages, path=path)).changes for _ in range(3)] == [0, 0, 0]
+    assert values(read) == [2]
+
+
+@pytest.mark.parametrize("pages", [BOTH, BOTH[::-1]], ids=str)
+async def test_a_silent_first_reading_keeps_the_newer_version(pages: list[Any]) -> None:
+    """The reading after it finds no change."""
+    read = Round(msgspec.structs.replace(FULL, silent_baseline=True))
+    await shown_on(read, *pages)
+    assert [(await shown_on(read, *pages)).changes for _ in range(2)] == [0, 0]
+    assert values(read) == []
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [[version(OLD)], [version(NEW, 7, "b")]],
+        [[version(NEW, 7, "b")], [version(OLD)]],
+        [[version(OLD)], [version(OLD), version(NEW, 7, "b")]],
+        [[version(OLD), version(OLD)], [version(NEW, 7, "b")]],
+    ],
+    ids=str,
+)
+async def test_a_restored_record_is_published_when_all_pages_are_read(pages: list[Any]) -> None:
+    """A version that is the newest of its listing is published once, although it is older than the known one."""
+    read = await known(msgspec.structs.replace(FULL, newest=False))
+    result = await shown_on(read, *pages)
+    assert (result.modified, result.created, result.backwards) == (1, 1, 1)
+    assert values(read) == [2, 7, 1]
+    assert (await shown_on(read, *pages)).changes == 0
+
+
+async def test_of_the_only_page_records_are_published_in_its_order() -> None:
+    """No other page can have a newer version."""
+    read = await known(msgspec.structs.replace(FULL, newest=False))
+    await shown_on(read, [version(OLD), version(NEW, 7, "b")])
+    assert values(read) == [2, 1, 7]
+
+
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("newer", [version(NEWER, 3), version(None, 3)], ids=str)
+async def test_what_another_page_shows_later_is_published_alone(newer: dict[str, Any], newest: bool) -> None:
+    """A newer version, or one without a time that comes last, makes the older one void."""
+    read = await known(msgspec.structs.replace(FULL, newest=newest))
+    result = await shown_on(read, [version(OLD)], [newer])
+    assert (result.modified, result.unchanged, result.backwards) == (1, 1, 0)
+    assert (values(read), read.store.held) == ([2, 3], {})
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_of_two_older_versions_on_two_pages_the_newer_is_published(turned: bool) -> None:
+    """The known version is on no page."""
+    read = Round(msgspec.structs.replace(FULL, newest=False))
+    await shown(read, version(NEWER, 3))
+    pages = [[version(NEW, 2)], [version(OLD, 1)]]
+    result = await shown_on(read, *(pages[::-1] if turned else pages))
+    assert (result.modified, values(read)) == (1, [3, 2])
+    assert (await shown_on(read, *pages)).changes == 0
+
+
+async def test_a_restored_record_is_published_though_a_later_page_fails() -> None:
+    """Nothing of a page that was read is lost: an API may fail at a page for ever."""
+    read = await known(msgspec.structs.replace(FULL, newest=False))
+    script = Script().on([version(OLD)], further="p").on(SourceUnavailable("no answer"), page="p")
+    result = await read(script)
+    assert (result.ok, result.modified, values(read)) == (False, 1, [2, 1])
+
+
+async def test_a_restored_record_is_published_where_a_page_token_expires() -> None:
+    """The listing is read from its first page again: what it showed before that does not count."""
+    read = await known(msgspec.structs.replace(FULL, newest=False))
+
+    class Expiring(Script):
+        async def get(self, path: str, params: Any) -> bytes:
+            if dict(params).get("pageToken") == "p" and len(self.asked) == 1:
+                self.on([version(OLD)], further="p").on([version(NEW, 7, "b")], page="p")
+                self.asked.append((path, dict(params)))
+                raise SourceRefused("expired", status=410)
+            return await super().get(path, params)
+
+    result = await read(Expiring().on([version(NEW, 2)], further="p"))
+    assert (result.ok, values(read)) == (True, [2, 7, 1])
+
+
+async def test_after_a_restore_of_everything_the_first_versions_are_put_off() -> None:
+    """Those of pages after the first thousand are published when they are read; all of them are in the end."""
+    read = Round(msgspec.structs.replace(FULL, newest=False))
+    many = [str(number) for number in range(1000)]
+    await shown(read, *(version(NEW, 2, one) for one in (*many, "z")))
+    result = await shown_on(read, [version(OLD, 1, one) for one in many], [version(OLD, 1, "z")])
+    assert (result.modified, result.backwards) == (1001, 1001)
+    assert [event["subject"] for event in read.store.events[1001:]] == ["z", *many]
+
+
+async def test_a_version_of_four_mebibytes_is_the_last_that_is_put_off() -> None:
+    """What is put off takes little memory."""
+    read = Round(msgspec.structs.replace(FULL, newest=False))
+    large = "x" * 4 * 1024 * 1024
+    await shown(read, {**version(NEW, 2), "text": large}, version(NEW, 2, "z"))
+    await shown_on(read, [{**version(OLD), "text": large}], [version(OLD, 1, "z")])
+    assert [event["subject"] for event in read.store.events[2:]] == ["z", "a"]
+
+
+async def test_a_restored_record_comes_late_beside_deltas() -> None:
+    """No delta has brought it, so further readings follow."""
+    read = await known(msgspec.structs.replace(NEWEST, newest=False))
+    read.clock.pass_by(DAY)
+    script = Script().on([version(OLD)], further="p").on([version(NEW, 7, "b")], page="p")
+    result = await read(script.on([version(NEW, 7, "b")], since="d1", delta="d2"))
+    assert (result.mode, result.late, values(read)) == (RoundMode.RECONCILE, 1, [2, 7, 1])
+
+
+async def test_an_older_version_is_passed_over_if_a_delta_beside_has_brought_a_newer_one() -> None:
+    """The listing may show the record as it was before the delta; another reading looks once more."""
+    read = await known(msgspec.structs.replace(NEWEST, newest=False))
+    read.store.unmark(RECHECK_AT)
+    read.clock.pass_by(DAY)
+    script = Script().on([version(OLD)], further="p").on([version(NEW, 7, "b")], page="p")
+    result = await read(script.on([version(NEWER, 3)], since="d1", delta="d2"))
+    assert (result.mode, result.backwards, values(read)) == (RoundMode.RECONCILE, 0, [2, 3, 7])
+    assert read.store.state.recheck_at is not None
+
+
+async def test_an_older_version_on_a_page_that_is_not_compared_counts_as_listed() -> None:
+    """The newer one may be on a page that is unchanged as a whole."""
+    read = await known(msgspec.structs.replace(FULL, newest=False))
+    other = [version(NEW, 7, "b")]
+    for _ in range(2):
+        await shown_on(read, BOTH[0], other)
+    assert read.store.digests is not None
+    assert (await shown_on(read, BOTH[0], [*other, *BOTH[1]])).changes == 0

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from poller.changes.diff import Snapshot
+from poller.changes.full_readings import OlderVersions
 from poller.changes.plan import RemovalGuard, SeenKeys
 from poller.changes.records import MAX_ID_LENGTH, MAX_RECORD_BYTES
 from poller.errors import SourceRefused
@@ -129,6 +130,19 @@ async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
         page = at_once(decode_page(b'{"results":[%b]}' % b",".join(records)))
         await writer.page(page, mode=RoundMode.FULL, path="/contractTypes", seen=seen)
         assert "odd" in seen
+
+
+async def test_a_page_with_a_version_that_is_put_off_is_not_as_it_is_stored() -> None:
+    """Such a page is compared again by the next reading."""
+    store = MemoryStore()
+    await write(store, b'{"id":"a","lastModifiedAt":"%b"}' % LATE.encode(), GOOD)
+    writer = RoundWriter(FEED, store, store.state, gone, StubClock(now=lambda: NOON))
+    stored = []
+    for older in (OlderVersions(), None):
+        page = at_once(decode_page(b'{"results":[{"id":"a","lastModifiedAt":"%b"},%b]}' % (EARLY.encode(), GOOD)))
+        stored.append(await writer.page(page, mode=RoundMode.FULL, path="/contractTypes", seen=SeenKeys(), older=older))
+    assert (stored, writer.tally.unchanged, writer.tally.modified) == ([False, False], 2, 1)
+    assert await writer.page(page, mode=RoundMode.FULL, path="/contractTypes", seen=SeenKeys(), older=OlderVersions())
 
 
 class Turns(MemoryStore):
