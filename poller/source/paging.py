@@ -206,7 +206,12 @@ async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerato
 
     async def fetch(params: Params) -> Page | None:
         body = await get(path, params)
-        return None if body is None else await in_turns(decode_page(body))
+        try:
+            return None if body is None else await in_turns(decode_page(body))
+        except SourceNonsense as error:
+            if not drain.pages:
+                raise
+            raise SourceNonsense(f"page {drain.pages + 1}: {error}") from None
 
     ahead: asyncio.Task[Page | None] | None = asyncio.create_task(fetch(drain.first_request()))
     try:

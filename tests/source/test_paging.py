@@ -408,6 +408,25 @@ async def test_all_pages_before_a_failure_are_given_out() -> None:
     assert seen == [[b'""'], [b'"a"']]
 
 
+@pytest.mark.parametrize("before", range(3))
+async def test_an_answer_that_cannot_be_read_is_named_by_its_page(before: int) -> None:
+    """An operator finds it in a listing of many pages; the only one needs no number."""
+
+    async def get(_path: str, params: Params) -> bytes:
+        number = int(dict(params).get("pageToken", 0))
+        return (
+            b'{"results":[{"id":"x' if number == before else b'{"results":[%d],"pageToken":"%d"}' % (number, number + 1)
+        )
+
+    seen: list[list[bytes]] = []
+    with pytest.raises(SourceNonsense) as caught:
+        async with aclosing(read_pages(get, "/x", ListingReader(ListQuery()))) as pages:
+            async for page in pages:
+                seen += [page.records]
+    where = f"page {before + 1}: " if before else ""
+    assert (len(seen), str(caught.value).startswith(f"{where}the answer is not JSON")) == (before, True)
+
+
 async def test_the_page_that_closes_a_circle_is_given_out() -> None:
     """The page that closes a circle is given out before the listing fails."""
     listing = Listing(("", "a"), ("a", "b"), ("b", "a"))
