@@ -8,6 +8,7 @@ mode ``batch`` it gathers the events of :data:`LINGER` seconds, as the daemon do
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ import psutil  # type: ignore[import-untyped]  # has no types of its own
 import uvloop
 from redis.asyncio import Redis
 
+from poller.cli.run import COLLECT_AFTER
 from tests.bench.delivering import STREAM, Place, Wanted, collected, delivering, groups, publish
 from tests.bench.figures import Figure
 from tests.bench.receiver import Arrived, arrived
@@ -169,4 +171,6 @@ async def main(store: str, url: str, count: int, mode: str) -> None:
 
 if __name__ == "__main__":
     _store, _url, _count, _mode = sys.argv[1:]
+    gc.freeze()  # like the daemon: a full collection would keep all sinks waiting for some 50 ms, twice a second
+    gc.set_threshold(COLLECT_AFTER)
     uvloop.run(main(_store, _url, int(_count), _mode))
