@@ -259,6 +259,8 @@ async def add(
     from poller.control import subscriptions as registry
     from poller.control.factories import sink_of
     from poller.delivery.signing import new_secret
+    from poller.store.keys import MemberKeys
+    from poller.store.members import is_any_there
     from poller.store.session import ready_store
 
     values = {
@@ -289,7 +291,9 @@ async def add(
             await registry.add(all_of, settings, one, secrets=generated, now=store.clock.now())
         except StoreUnavailable as error:
             raise PollerError(_PERHAPS.format(error=error, id=one.id)) from None
-    write_line(f"{one.id}: added; a running daemon delivers to {host_only(one.sink)}")
+        is_delivered = await is_any_there(store.client, MemberKeys.of(settings.redis.prefix), role="deliver")
+    who = "the running daemon delivers" if is_delivered else "no daemon runs now: `poller run` delivers"
+    write_line(f"{one.id}: added; {who} to {host_only(one.sink)}")
     for secret in generated:
         write_line(f"secret  {secret}")
         write_line("It signs each request. Store it now: it is not shown again.")

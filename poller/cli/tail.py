@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
@@ -143,13 +142,15 @@ def _refuse_impossible(choice: EventChoice, types: Collection[str], operations: 
 
 
 async def _follow(settings: Settings, streams: Mapping[str, str], start: str, shown: _Format) -> None:
+    from poller.store.keys import MemberKeys
+    from poller.store.members import is_any_there
     from poller.store.session import blocking_client, ready_store
     from poller.store.stream import followed
 
     async with ready_store(settings) as store:
         first = start_of(start, store.clock.now())
         positions = {key: await _position(store, key, first) for key in streams}
-        if not await _is_polled(store, settings):
+        if not await is_any_there(store.client, MemberKeys.of(settings.redis.prefix), role="poll"):
             warn("no process polls; new events come after `poller run` or `poller once`")
         silent = True
         async with blocking_client(store.url, block=_BLOCK, clock=store.clock) as client:
@@ -179,17 +180,6 @@ async def _position(store: OpenStore, key: str, start: str) -> str:
     if start == _NOW:
         return await last_id(store.client, key)
     return EARLIEST if start == _EARLIEST else start
-
-
-async def _is_polled(store: OpenStore, settings: Settings) -> bool:
-    """Whether some process polls; True for a user who may only read the streams."""
-    from poller.store.keys import MemberKeys
-    from poller.store.members import members_now
-
-    with suppress(StoreError):
-        members = await members_now(store.client, MemberKeys.of(settings.redis.prefix))
-        return any("poll" in roles for roles in members.values())
-    return True
 
 
 def _some(names: list[str]) -> str:

@@ -202,6 +202,14 @@ async def members_now(client: Redis, keys: MemberKeys) -> dict[str, frozenset[st
     return dict((await members_seen(client, keys)).roles)
 
 
+async def is_any_there(client: Redis, keys: MemberKeys, *, role: str) -> bool:
+    """Whether a live process has this role; True also for a user who may not ask that. Changes nothing."""
+    try:
+        return any(role in roles for roles in (await members_now(client, keys)).values())
+    except StoreError:
+        return True
+
+
 async def members_seen(client: Redis, keys: MemberKeys) -> MemberList:
     """The live processes, without the version of the list. Changes nothing.
 

@@ -127,7 +127,8 @@ async def test_the_whole_program_needs_what_is_granted(guarded: Guarded, tmp_pat
             await _tailed(config, environ)
             await told("resync", "evidenceVariants")
             await told("release", "evidenceVariants", code=1)  # nothing is held
-            await told("subscriptions", "add", "late", f"{receiver.url}/late", "--allow-private")
+            added = await told("subscriptions", "add", "late", f"{receiver.url}/late", "--allow-private")
+            assert added.startswith("late: added; the running daemon delivers to ")
             for name in ("list", "test good", "pause good", "resume good", "show bad"):
                 await told("subscriptions", *name.split())
             letters = await _letters(told)

@@ -54,7 +54,10 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         given = ["--allow-private", "--feed", "contractTypes", "--filter", '{"exact": {"subject": "7"}}']
         told = await subscriptions("add", "a", sink, *given, "--header", "X-Key: hush-hush", "--rate", "5")
         first, secret = told.replace("\nsecret  ", "\n").splitlines()[:2]
-        assert (first, secret[:6]) == (f"a: added; a running daemon delivers to {receiver.url}/…", "whsec_")
+        assert (first, secret[:6]) == (
+            f"a: added; no daemon runs now: `poller run` delivers to {receiver.url}/…",
+            "whsec_",
+        )
         shown = await subscriptions("show", "a")
         assert "default/contractTypes" in shown
         assert (f"\nsink            {receiver.url}/…\n" in shown, "/hook" in shown) == (True, False)
