@@ -48,7 +48,8 @@ reading brings it again.
 - A page with a record that was rejected or held back has no digest. If a record was read twice, on two pages or on one,
   no page has one: what is stored of it may be the other version.
 - What deltas have brought is known to one process only.
-- A version that is put off is compared when the listing ends, also if that fails on a later page: nothing is lost.
+- A version that is put off is compared when the listing ends, also if that fails on a later page: nothing is lost. If a
+  page is not asked for because other lists have failed, the next reading, a moment later, shows the version again.
 - Any other version of its record ends the hold of a version: a newer one, the known one, or none. Another older one
   starts a new hold.
 - A delta does not count as one of the two readings, but its token moves on: what it showed is stored too, and asks
@@ -536,8 +537,9 @@ class KeyCounts(Protocol):
         ...
 
 
-_MOST_PUT_OFF: Final = 1000  # records
-_MOST_PUT_OFF_BYTES: Final = 4 * 1024 * 1024
+MOST_PUT_OFF: Final = 10_000
+"""Versions of one listing; some megabytes. A page with one of them may have more."""
+_MOST_PUT_OFF_BYTES: Final = 8 * 1024 * 1024
 
 
 class OlderVersions:
@@ -556,7 +558,7 @@ class OlderVersions:
     @property
     def has_room(self) -> bool:
         """Whether more versions may be put off."""
-        return len(self._latest) < _MOST_PUT_OFF and self._size < _MOST_PUT_OFF_BYTES
+        return len(self._latest) < MOST_PUT_OFF and self._size < _MOST_PUT_OFF_BYTES
 
     def put_off(self, versions: Iterable[Record], page: Sequence[str]) -> None:
         """Put off these versions of a page.

@@ -250,7 +250,7 @@ async def add(
         ),
     ] = None,
 ) -> None:
-    """Add one while the daemon runs; its signing secret is shown once."""
+    """Add one, also while the daemon runs; its signing secret is shown once."""
     import secrets
 
     from poller.config.http import host_only
@@ -292,7 +292,7 @@ async def add(
         except StoreUnavailable as error:
             raise PollerError(_PERHAPS.format(error=error, id=one.id)) from None
         is_delivered = await is_any_there(store.client, MemberKeys.of(settings.redis.prefix), role="deliver")
-    who = "the running daemon delivers" if is_delivered else "no daemon runs now: `poller run` delivers"
+    who = "the running daemon delivers" if is_delivered else "no daemon delivers now; `poller run` does,"
     write_line(f"{one.id}: added; {who} to {host_only(one.sink)}")
     for secret in generated:
         write_line(f"secret  {secret}")

@@ -302,6 +302,11 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
         r"expected the key results",
         'no {"results": […], "pageToken": "…", "deltaToken": "…"}: check path; lists may be wrapped differently here',
     ),
+    (r"\$\.(?:page|delta)Token", "a token has to be a text or null: the API's owner has to mend that"),
+    (
+        r"page \d+: the answer is not",
+        "the pages before it were right: the API's owner has to mend this one, and a smaller limit shows where",
+    ),
     (r"not JSON|not a list envelope", "this is no list of records: check base_url and path"),
     (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
     (r"(?i)wrong version number|record layer", "the server does not use TLS: try http://, or another port"),

@@ -34,7 +34,7 @@ from poller.changes.full_readings import OlderVersions, PageDigests
 from poller.changes.plan import SeenKeys
 from poller.changes.records import listed_keys, twin_of
 from poller.clock import Clock, rfc3339
-from poller.errors import RoundTimeExceeded, SourceError, SourceRefused
+from poller.errors import RoundTimeExceeded, SourceError, SourceNotAsked, SourceRefused
 from poller.failpoints import reach
 from poller.lifecycle import in_turns
 from poller.source.client import ConditionalReader
@@ -254,13 +254,15 @@ class ListingDrain:
     async def _older_last(
         self, listed: ListedKeys | None, *, mode: RoundMode, path: str, beside: DeltaReader | None
     ) -> AsyncGenerator[OlderVersions | None]:
-        """Compare the versions that this block puts off when it ends, also if that is with an error of the API."""
+        """Compare the versions that this block puts off when it ends, also if that is with an error of the list."""
         if listed is None:
             yield None
             return
         older = OlderVersions()
         try:
             yield older
+        except SourceNotAsked:  # other lists have failed, and this one is asked again in a moment
+            raise
         except SourceError:
             await self._compare_older(older, listed, mode=mode, path=path, beside=beside)
             raise

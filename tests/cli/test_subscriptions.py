@@ -55,7 +55,7 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         told = await subscriptions("add", "a", sink, *given, "--header", "X-Key: hush-hush", "--rate", "5")
         first, secret = told.replace("\nsecret  ", "\n").splitlines()[:2]
         assert (first, secret[:6]) == (
-            f"a: added; no daemon runs now: `poller run` delivers to {receiver.url}/…",
+            f"a: added; no daemon delivers now; `poller run` does, to {receiver.url}/…",
             "whsec_",
         )
         shown = await subscriptions("show", "a")

@@ -176,6 +176,8 @@ def test_versions_that_are_held_back_are_shown() -> None:
         ("GET /x: the API answered 429 (3 attempts)", "rate"),
         ("the answer is not a list envelope: expected the key results, found data", '{"results": […], "pageToken"'),
         ("the answer is not a list envelope: Expected `object`, got `array`", "no list of records"),
+        ("page 2: the answer is not JSON (54 bytes): JSON is malformed", "pages before it"),
+        ("the answer is not a list envelope: Expected `str | null`, got `int` - at `$.pageToken`", "a token has to be"),
         ("GET /x: no complete answer within 30 s (3 attempts)", "timeout"),
     ],
 )

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from poller.errors import SourceRefused, SourceUnavailable
+from poller.changes.full_readings import MOST_PUT_OFF
+from poller.errors import SourceNotAsked, SourceRefused, SourceUnavailable
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.store.feed_state import RECHECK_AT
 from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, Round, Script
@@ -329,6 +330,16 @@ async def test_a_restored_record_is_published_though_a_later_page_fails() -> Non
     assert (result.ok, result.modified, values(read)) == (False, 1, [2, 1])
 
 
+async def test_an_older_version_waits_while_a_list_is_not_asked_because_others_have_failed() -> None:
+    """The list itself has not failed, and a later page may have the newer version."""
+    read = await known(msgspec.structs.replace(FULL, newest=False))
+    script = Script().on([version(OLD)], further="p").on(SourceNotAsked("not asked"), page="p")
+    assert ((await read(script)).ok, values(read)) == (False, [2])
+    assert ((await shown_on(read, *BOTH[::-1])).changes, values(read)) == (0, [2])
+    await shown_on(read, [version(OLD)], [version(NEW, 7, "b")])
+    assert values(read) == [2, 7, 1]
+
+
 async def test_a_restored_record_is_published_where_a_page_token_expires() -> None:
     """The listing is read from its first page again: what it showed before that does not count."""
     read = await known(msgspec.structs.replace(FULL, newest=False))
@@ -346,22 +357,23 @@ async def test_a_restored_record_is_published_where_a_page_token_expires() -> No
 
 
 async def test_after_a_restore_of_everything_the_first_versions_are_put_off() -> None:
-    """Those of pages after the first thousand are published when they are read; all of them are in the end."""
+    """Those of pages after the first ten thousand are published when they are read; all of them are in the end."""
     read = Round(msgspec.structs.replace(FULL, newest=False))
-    many = [str(number) for number in range(1000)]
+    many = [str(number) for number in range(MOST_PUT_OFF)]
     await shown(read, *(version(NEW, 2, one) for one in (*many, "z")))
     result = await shown_on(read, [version(OLD, 1, one) for one in many], [version(OLD, 1, "z")])
-    assert (result.modified, result.backwards) == (1001, 1001)
-    assert [event["subject"] for event in read.store.events[1001:]] == ["z", *many]
+    assert (result.modified, result.backwards) == (MOST_PUT_OFF + 1, MOST_PUT_OFF + 1)
+    assert [event["subject"] for event in read.store.events[MOST_PUT_OFF + 1 :]] == ["z", *many]
 
 
-async def test_a_version_of_four_mebibytes_is_the_last_that_is_put_off() -> None:
+async def test_after_eight_mebibytes_no_version_is_put_off() -> None:
     """What is put off takes little memory."""
     read = Round(msgspec.structs.replace(FULL, newest=False))
     large = "x" * 4 * 1024 * 1024
-    await shown(read, {**version(NEW, 2), "text": large}, version(NEW, 2, "z"))
-    await shown_on(read, [{**version(OLD), "text": large}], [version(OLD, 1, "z")])
-    assert [event["subject"] for event in read.store.events[2:]] == ["z", "a"]
+    await shown(read, *({**version(NEW, 2, one), "text": large} for one in "ab"), version(NEW, 2, "z"))
+    older = [{**version(OLD, 1, one), "text": large} for one in "ab"]
+    await shown_on(read, older[:1], older[1:], [version(OLD, 1, "z")])
+    assert [event["subject"] for event in read.store.events[3:]] == ["z", "a", "b"]
 
 
 async def test_a_restored_record_comes_late_beside_deltas() -> None:
