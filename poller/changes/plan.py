@@ -544,7 +544,8 @@ class Commit(msgspec.Struct, frozen=True):
         listings: by qualification, for a feed that reads one listing for each.
         marks: fields of the feed's state to set; None deletes one.
         digest: names this commit among all others of the feed, so that a repetition after a lost reply is known. Empty
-            where that does not matter: marks alone may be written twice.
+            where that does not matter: marks alone may be written twice. Of snapshots alone the store adds one if it
+            writes a dictionary with them.
         held: by record key, versions that are held back from now on; None where none is any more.
         backwards: how many versions were older than the known one, published or held back, each once.
         page_digests: replace those of the feed's last full reading; None: they stay, unless there are snapshots.

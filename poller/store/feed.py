@@ -779,6 +779,7 @@ class FeedStore:
                 commit,
                 _stored(commit, packed, codec, dictionary),
                 dictionary,
+                digest=commit.digest or self._digest_of_changes(dictionary),
                 known=known,
                 nonce=self.lease.token,
                 now_ms=now_ms,
@@ -799,6 +800,11 @@ class FeedStore:
         self._sequence = commit.next_sequence
         self.memory.moved(commit.next_sequence, at_ms=milliseconds_of(self._clock.now()))
         reach("commit.done")
+
+    def _digest_of_changes(self, dictionary: tuple[int, bytes] | None) -> str:
+        """What names a commit without events that changes what the script checks: else it could not be sent again."""
+        changes = dictionary is not None or self._forms != self._stored_forms
+        return f"{self._clock.random.getrandbits(128):032x}" if changes else ""
 
     async def _send(self, commit: Commit, arguments: list[Any]) -> None:
         keys = self.keys
@@ -1006,6 +1012,7 @@ def commit_arguments(
     stored: Sequence[bytes],
     dictionary: tuple[int, bytes] | None,
     *,
+    digest: str,
     known: int,
     nonce: str,
     now_ms: int,
@@ -1019,6 +1026,7 @@ def commit_arguments(
         commit: what was planned.
         stored: the stored forms of its snapshots.
         dictionary: a new one (number, bytes) to be written along, if there is one.
+        digest: names this commit among all others of the feed; empty: it changes nothing that the script checks.
         known: how many dictionaries there were before it.
         nonce: of this process' lease.
         now_ms: the store's clock in milliseconds: when qualifications and rejected records were seen.
@@ -1047,7 +1055,7 @@ def commit_arguments(
         commit.generation,
         commit.sequence,
         commit.next_sequence,
-        commit.digest,
+        digest,
         known,
         now_ms,
         QUARANTINE_ENTRIES,

@@ -810,6 +810,32 @@ async def test_a_cancelled_commit_is_finished(opened: Open, store_client: Redis)
     assert len(await events(store_client)) == 1
 
 
+@pytest.mark.parametrize("has_records", [False, True], ids=["marks", "snapshots"])
+async def test_a_commit_without_events_whose_reply_is_lost_is_sent_again(server: str, has_records: bool) -> None:
+    """Law: no repetition is taken for a commit on another state, though the first one has changed what is checked.
+
+    The first commit of a feed names the forms of its snapshots; one with many of them has their dictionary.
+    """
+    async with proxied(server) as proxy:
+        client = commands(proxy.url)
+        try:
+            store = opened_by(client)("a")
+            state = await begun(store)
+            if has_records:
+                await store.commit(Commit(state.generation, state.sequence, marks={DELTA_TOKEN: "d0"}))
+            records = [read(unavailability(number)) for number in range(SAMPLES if has_records else 0)]
+            kept = {one.key: Snapshot(1, 0, one.raw) for one in records if not isinstance(one, Rejected)}
+            lost = proxy.lose_reply(to=b"}:rejected")
+            await store.commit(Commit(state.generation, state.sequence, kept, marks={DELTA_TOKEN: "d1"}))
+            assert lost.struck.is_set()
+            assert await client.hlen(KEYS.dictionaries) == has_records
+            await store.commit(Commit(state.generation, state.sequence, marks={DELTA_TOKEN: "d2"}))
+            state = await begun(store)
+            assert (state.delta_token, len(await store.known(list(kept)))) == ("d2", len(kept))
+        finally:
+            await client.aclose()
+
+
 async def test_a_round_that_is_cancelled_at_its_start_waits_for_the_answer(server: str) -> None:
     """Law: a release that follows cannot overtake the request for the lease, which would stay taken."""
     async with proxied(server) as proxy:
