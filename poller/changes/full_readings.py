@@ -560,13 +560,15 @@ class OlderVersions:
         """Whether more versions may be put off."""
         return len(self._latest) < MOST_PUT_OFF and self._size < _MOST_PUT_OFF_BYTES
 
-    def put_off(self, versions: Iterable[Record], page: Sequence[str]) -> None:
+    def put_off(self, versions: Sequence[Record], page: Sequence[str]) -> None:
         """Put off these versions of a page.
 
         Args:
             versions: one of each record.
             page: the keys of all records of the page; it may have a record in several versions.
         """
+        if not versions:  # as of nearly all pages
+            return
         new = {one.key: one for one in versions}
         self._times.update(key for key in page if key in new)
         for key, one in new.items():

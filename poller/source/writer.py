@@ -497,10 +497,10 @@ class RoundWriter:
         Args:
             older: those versions.
             listed: the keys of the listing.
-            mode: as of :meth:`page`, like the others.
-            path: likewise.
-            changed: likewise.
-            newer: likewise.
+            mode: the cause of the events.
+            path: of the listing.
+            changed: receives the keys of those that are published.
+            newer: keys of records of which a newer version may be known; they are not compared.
         """
         left, superseded = older.at_end(listed)
         self.tally += RoundCounts(records=superseded, unchanged=superseded)

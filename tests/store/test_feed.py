@@ -70,7 +70,11 @@ def opened(store_client: Redis) -> Open:
     return opened_by(store_client)
 
 
-def opened_by(store_client: Redis, clock: Clock | None = None) -> Open:
+async def granted() -> bool:
+    return True
+
+
+def opened_by(store_client: Redis, clock: Clock | None = None, **more: Any) -> Open:
     scripts = FeedScripts(store_client)
     generations = (f"{number:02x}" if number < 0x100 else f"{number:08x}" for number in itertools.count())
 
@@ -82,6 +86,7 @@ def opened_by(store_client: Redis, clock: Clock | None = None) -> Open:
             nonce=nonce,
             lease=timedelta(seconds=60),
             clock=clock or StubClock(now=lambda: moment_of(1_000), draws=generations),
+            **more,
         )
 
     return of
@@ -819,7 +824,8 @@ async def test_a_commit_without_events_whose_reply_is_lost_is_sent_again(server:
     async with proxied(server) as proxy:
         client = commands(proxy.url)
         try:
-            store = opened_by(client)("a")
+            await client.script_load(FeedScripts(client).commit.script)  # so that the reply is that of the commit
+            store = opened_by(client, may_convert=granted)("a")
             state = await begun(store)
             if has_records:
                 await store.commit(Commit(state.generation, state.sequence, marks={DELTA_TOKEN: "d0"}))
