@@ -538,7 +538,7 @@ class KeyCounts(Protocol):
 
 
 MOST_PUT_OFF: Final = 10_000
-"""Versions of one listing; some megabytes. A page with one of them may have more."""
+"""Versions of one listing, counted after each page; some megabytes."""
 _MOST_PUT_OFF_BYTES: Final = 8 * 1024 * 1024
 
 

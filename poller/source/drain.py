@@ -254,7 +254,7 @@ class ListingDrain:
     async def _older_last(
         self, listed: ListedKeys | None, *, mode: RoundMode, path: str, beside: DeltaReader | None
     ) -> AsyncGenerator[OlderVersions | None]:
-        """Compare the versions that this block puts off when it ends, also if that is with an error of the list."""
+        """When this block ends, compare the versions that it has put off; also if it ends with an error of the list."""
         if listed is None:
             yield None
             return
