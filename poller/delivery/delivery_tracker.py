@@ -274,6 +274,7 @@ class DeliveryTracker:
             return None
         is_stored = last is not None and self.queues.is_stored(key)
         waiting = QueuedEntry(entry, key, sent, fresh=True, size=size)
+        self._batch.urgent = self._batch.urgent or self.queues.awaits_write(key)
         self.queues.add(waiting)
         if is_stored:  # never one behind a fresh entry, which is to be read before it after a crash
             self._park(waiting, Delivery(key))

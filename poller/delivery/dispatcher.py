@@ -184,11 +184,6 @@ class Dispatcher:
         """When the batch that is being gathered is sent."""
         return self._linger_until
 
-    @property
-    def in_flight(self) -> bool:
-        """Whether attempts are in flight."""
-        return bool(self._in_flight)
-
     def start(self) -> None:
         """Start all attempts that are permitted now."""
         endpoint = self._endpoint

@@ -224,8 +224,9 @@ class EndpointState:
     def release(self) -> None:
         """Release the slot."""
         self._free += 1
-        self._listeners.rotate(-1)
-        self._wake()
+        if self._free == 1:  # else nothing waits for it
+            self._listeners.rotate(-1)
+            self._wake()
 
     async def turn(self, *, allowed: Callable[[], bool]) -> bool:
         """Wait for the rate limit. False: the attempt is no longer permitted."""
@@ -261,6 +262,7 @@ class EndpointState:
         elif not outcome.was_sent:
             pass  # it says nothing about credential and sink
         elif (seconds := self._credential.passed(now, asked=asked)) is not None:
+            self._wake()
             _log.info("credential works again", seconds=round(seconds, 1), **self._where)
         return outcome
 
@@ -329,6 +331,7 @@ class EndpointState:
         if outcome.is_delivered:
             if self._failed_in_a_row:
                 self._breath_until, self._failed_in_a_row = self._clock.monotonic(), 0
+                self._wake()
             self._standing.succeeded(feed, now)
             return self._recovered(now) if self._unwell or self._standing.unnoted else None
         if outcome.kind is OutcomeKind.REJECTED:

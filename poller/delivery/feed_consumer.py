@@ -1,9 +1,9 @@
 """Feed consumer: one subscription reading one feed, from the stream to the sink.
 
 It runs as long as the lease is held: one loop, and a task for each attempt in flight. The loop opens the queues that
-are due, starts attempts, reads entries when there is room, and writes ack batches; then it waits for a change. While
-attempts are in flight, results that nothing waits for are gathered for :data:`GATHER`: the faster attempts end, the
-more of them are in one write. :mod:`poller.delivery.delivery_tracker` describes the states of an entry.
+are due, starts attempts, reads entries when there is room, and writes ack batches; then it waits for a change. Results
+that nothing waits for are gathered for :data:`GATHER`: the faster events come, the more of them are in one write.
+:mod:`poller.delivery.delivery_tracker` describes the states of an entry.
 
 **Invariants**
 
@@ -375,7 +375,7 @@ _FULL: Final = (
 )
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take after a stop
 NOTE_COUNTS: Final = 5.0  # seconds between two writes of the attempt counts
-GATHER: Final = 0.01  # seconds; after a crash, the deliveries of this time are sent again
+GATHER: Final = 0.1  # seconds; after a crash, the deliveries of this time are sent again
 
 
 class ConsumerStorage(EntrySource, EventSource, RepeatSource, BackfillStorage, Protocol):
@@ -446,7 +446,7 @@ class FeedConsumer:
             self._endpoint,
             self._store,
             feed=self.feed,
-            changed=self._changed.set,
+            changed=self._attempt_ended,
             clock=self._clock,
         )
         self._repeats = RepeatReader(
@@ -541,9 +541,9 @@ class FeedConsumer:
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
-            self._stop_timer()
             self._endpoint.leave(self.wake)
             await self._requests.cancel()
+            self._stop_timer()
 
     def _end_pause(self, began: float) -> None:
         """Let what waits for the end of a pause of the sink go on, if that has ended; ``began``: now."""
@@ -638,12 +638,23 @@ class FeedConsumer:
 
     def _gathers(self) -> bool:
         """Whether to gather more results before the next write."""
-        if not (self._requests.in_flight and self._tracker.patient) or self._requests.failed:
+        if not self._tracker.patient or self._requests.failed:
             self._settle_by = None
             return False
+        now = self._clock.monotonic()
         if self._settle_by is None:
-            self._settle_by = self._clock.monotonic() + GATHER
-        return self._clock.monotonic() < self._settle_by
+            self._settle_by = now + GATHER
+        return now < self._settle_by
+
+    def _attempt_ended(self) -> None:
+        """Run the loop once more, unless all that is to be done is to write the result, which can wait."""
+        if self._changed.is_set():
+            return
+        more = self._queues.ready or self._intake.wanted or self._repeats.wanted or self._backfill.wanted
+        if more or not self._gathers():
+            self._changed.set()
+        elif self._settle_by is not None:
+            self._set_timer_to(self._settle_by)
 
     async def _settle(self) -> None:
         """Write what is drafted; then let the queues go on."""
@@ -723,10 +734,16 @@ class FeedConsumer:
             return False
         if (due is not None and due <= now) or (settle_by is not None and settle_by <= now):
             return False
-        if later is not None and (self._timer is None or later < self._timer_at):
-            self._stop_timer()
-            self._timer, self._timer_at = self._clock.call_after(later - now, self._timer_fired), later
+        if later is not None:
+            self._set_timer_to(later)
         return True
+
+    def _set_timer_to(self, moment: float) -> None:
+        """Run the loop at this moment at the latest."""
+        if self._timer is None or moment < self._timer_at:
+            self._stop_timer()
+            self._timer_at = moment
+            self._timer = self._clock.call_after(moment - self._clock.monotonic(), self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None

@@ -263,6 +263,11 @@ class KeyQueues(Generic[T]):
         queue = self._queues.get(key)
         return queue[-1].id if queue else None
 
+    def awaits_write(self, key: str) -> bool:
+        """Whether this queue is empty, and shut until the settlement of its last entry is written."""
+        queue = self._queues.get(key)
+        return queue is not None and not queue
+
     def holds(self, entry_id: str) -> bool:
         """Whether this entry is in a queue and fresh."""
         return entry_id in self._fresh

@@ -228,13 +228,32 @@ async def test_429_makes_no_sink_ailing() -> None:
 
 async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
     """A slot that becomes free is offered to the feeds in turns, so that a long backlog does not delay the others."""
-    sink, first = made(FakeClock(monotonic=1000.0)), []
+    sink, first = made(FakeClock(monotonic=1000.0), concurrency=1), []
     for name in "abc":
         sink.listen(lambda name=name: first.append(name))  # type: ignore[misc] # mypy cannot infer it
     for _ in range(3):
         sink.acquire(fresh=True)
         sink.release()
     assert {"".join(first[at : at + 3]) for at in (0, 3, 6)} == {"bca", "cab", "abc"}
+
+
+async def test_feeds_are_woken_when_they_may_have_waited() -> None:
+    """A slot that becomes free wakes the feeds if there was none; so does the first success after failures."""
+    clock, posted = FakeClock(monotonic=1000.0), Posted()
+    sink, woken = made(clock, posted=posted, concurrency=2), []
+    sink.listen(lambda: woken.append(clock.monotonic()))
+    sink.acquire(fresh=True)
+    sink.release()
+    assert not woken
+    sink.acquire(fresh=True)
+    sink.acquire(fresh=True)
+    sink.release()
+    sink.release()
+    assert len(woken) == 1
+    await learn(sink, clock, BROKEN)
+    woken.clear()
+    await learn(sink, clock, OK)
+    assert woken
 
 
 async def test_nothing_but_failures_is_told_once() -> None:
@@ -421,7 +440,11 @@ async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> Non
         assert sink.next_moment(clock.monotonic()) == 1000 + wait * (1 + number // 5)
     missing.error = None
     clock.move(wait)
-    assert await attempt(sink, clock) == await attempt(sink, clock) == OK
+    woken: list[float] = []
+    sink.listen(lambda: woken.append(clock.monotonic()))
+    assert await attempt(sink, clock) == OK
+    assert woken  # feeds that wait for the next check go on
+    assert await attempt(sink, clock) == OK
     assert len(posted.bodies) == 2
 
 

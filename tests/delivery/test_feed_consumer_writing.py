@@ -87,6 +87,19 @@ class Sink(PythonSink):
             await self._changed.wait_for(lambda: self.taken >= count)
 
 
+class Halted(StubClock):
+    """A clock at which no time passes, and no timer fires."""
+
+    def __init__(self) -> None:
+        super().__init__(now=lambda: NOW, monotonic=lambda: 0.0)
+
+    def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        assert seconds >= 0
+        timer = asyncio.get_running_loop().call_later(3600, callback)
+        timer.cancel()
+        return timer
+
+
 class Busy(PythonSink):
     """A sink that asks for a pause of a minute."""
 
@@ -185,7 +198,7 @@ async def test_a_record_does_not_wait_for_others() -> None:
 
 
 async def test_what_is_gathered_is_written_in_time() -> None:
-    """Law: while a request is in flight, a finished delivery is settled GATHER later and not before."""
+    """Law: a finished delivery for which nothing waits is settled GATHER later and not before."""
     store, sink, now = Counting(), Sink(), [0.0]
     store.add(spelled(partitionkey=HELD))
     store.add(spelled(partitionkey="b"))
@@ -199,6 +212,42 @@ async def test_what_is_gathered_is_written_in_time() -> None:
         pair.wake()
         await until(lambda: store.settlements, "a settlement")
     assert [list(one.acked) for one in store.settlements] == [["2-0"]]
+
+
+async def test_what_comes_alone_is_written_without_anything_else() -> None:
+    """Law: an event that was delivered is settled although nothing else happens."""
+    store, sink = Counting(), Sink()
+    async with delivering(store, sink, clock=StubClock(now=lambda: NOW), concurrency=2) as pair:
+        await turns(20)
+        store.add(spelled(partitionkey="a"))
+        pair.news()
+        await sink.has(1)
+        await written(store)
+    assert [list(one.acked) for one in store.settlements] == [["1-0"]]
+
+
+async def test_a_later_event_of_a_record_does_not_wait_for_what_is_gathered() -> None:
+    """Law: if an event comes while the settlement of the one before it is gathered, that is written at once."""
+    store, sink = Counting(), Sink()
+    store.add(spelled(partitionkey="a"))
+    async with delivering(store, sink, clock=Halted(), concurrency=2) as pair:
+        await sink.has(1)
+        await turns(20)
+        assert not store.settlements
+        store.add(spelled(partitionkey="a"))
+        pair.news()
+        await sink.has(2)
+    assert [list(one.acked) for one in store.settlements][:1] == [["1-0"]]
+
+
+async def test_reading_does_not_wait_for_what_is_gathered() -> None:
+    """Law: while results are gathered, what there is room for is read and sent."""
+    store, sink = Counting(), Sink()
+    count = 4 * WINDOW
+    for number in range(count):
+        store.add(spelled(partitionkey=str(number)))
+    async with delivering(store, sink, clock=Halted(), concurrency=2):
+        await sink.has(count)
 
 
 async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:
@@ -241,6 +290,26 @@ class Interrupted(Counting):
         found = await super().read(most=most)
         self.happens()
         return found
+
+
+class Fragile(Sink):
+    """A sink with a fault of the program at one record."""
+
+    async def post(self, body: bytes) -> Outcome:
+        if b"faulty" in body:
+            raise LookupError("a fault")
+        return await super().post(body)
+
+
+async def test_a_fault_does_not_wait_for_what_is_gathered() -> None:
+    """Law: a fault in an attempt ends the run at once, and what was delivered before it is settled."""
+    store, sink = Counting(), Fragile()
+    store.add(spelled(partitionkey="a"))
+    store.add(spelled(partitionkey="faulty"))
+    async with patience("the run to end"):
+        with pytest.raises(LookupError, match="a fault"):
+            await consumer(store, sink, clock=Halted(), concurrency=1).run()
+    assert [list(one.acked) for one in store.settlements] == [["1-0"]]
 
 
 async def test_what_is_read_during_a_stop_is_not_sent() -> None:

@@ -162,6 +162,21 @@ def test_only_the_foremost_is_settled() -> None:
         queues.settle(second)
 
 
+def test_a_queue_awaits_a_write_after_its_last_entry() -> None:
+    """A queue awaits a write from the settlement of its last entry until that is written."""
+    queues: KeyQueues[str] = KeyQueues()
+    one, awaits = entry(1, "a"), [queues.awaits_write("a")]
+    queues.add(one)
+    awaits.append(queues.awaits_write("a"))
+    queues.claim()
+    awaits.append(queues.awaits_write("a"))
+    queues.settle(one)
+    awaits.append(queues.awaits_write("a"))
+    queues.reopen("a")
+    awaits.append(queues.awaits_write("a"))
+    assert awaits == [False, False, False, True, False]
+
+
 # Redelivered entries in their queues.
 
 

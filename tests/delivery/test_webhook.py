@@ -59,6 +59,31 @@ async def test_a_header_is_sent_once() -> None:
     assert [value for name, value in headers if name in ("user-agent", "x-twice")] == ["acme", "2"]
 
 
+async def test_each_request_has_its_own_headers() -> None:
+    """Law: what is kept of earlier requests changes no later one, whatever characters a header has."""
+    configured = (("X-{0}", "{}"), ("X-Same", "{1}"))
+    async with receiving() as receiver, sink_of(f"{receiver.url}/{{0}}?a={{}}", headers=configured) as sink:
+        for own in ((("X-A", "{2}"), ("X-A", "2")), (("X-A", "3"), ("x-a", "4")), (("X-A", "{b}"), ("X-A", "5"))):
+            await sink.post((TYPE, *own), b"{}")
+        assert [request.target for request in receiver.requests] == ["/{0}?a={}"] * 3
+        named = [[one for one in request.headers if one[0].lower().startswith("x-")] for request in receiver.requests]
+    assert named == [
+        [*configured, ("X-A", "{2}"), ("X-A", "2")],
+        [*configured, ("x-a", "4")],
+        [*configured, ("X-A", "{b}"), ("X-A", "5")],
+    ]
+
+
+async def test_requests_of_ever_other_headers_are_sent() -> None:
+    """Law: a request is sent as it is to be, however many others have had headers of other names."""
+    async with receiving() as receiver, sink_of(receiver.url) as sink:
+        for number in range(200):
+            await sink.post((TYPE, (f"X-{number}", str(number))), b"{}")
+        assert [request.header(f"x-{number}") for number, request in enumerate(receiver.requests)] == [
+            str(number) for number in range(200)
+        ]
+
+
 async def test_a_connection_is_used_again() -> None:
     """Sequential requests share one connection; concurrent ones use at most ``concurrency`` connections."""
     both = asyncio.Event()

@@ -32,7 +32,7 @@ import os
 import re
 import select
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -54,6 +54,8 @@ from poller.lifecycle import abandon
 
 _BEGINNING: Final = b"HTTP/"
 _BREAK: Final = re.compile("[\r\n\0]")
+_BROKEN: Final = "a header contains a line break"
+_MOST_TEMPLATES: Final = 64
 
 
 class ReceivedBytes:
@@ -264,6 +266,7 @@ class SinkClient:
         self._url = url
         self._connector = connector
         self._headers = CIMultiDict({"Host": url.host_port_subcomponent or "", **headers})
+        self._templates: dict[tuple[object, ...], str] = {}
         self._form: tuple[ssl.SSLContext | bool, aiohttp.ClientRequest] | None = None
 
     async def close(self) -> None:
@@ -271,7 +274,7 @@ class SinkClient:
         await self._connector.close()
 
     async def request(
-        self, method: str, headers: Iterable[tuple[str, str]], body: bytes | None, *, tls: ssl.SSLContext | bool
+        self, method: str, headers: Sequence[tuple[str, str]], body: bytes | None, *, tls: ssl.SSLContext | bool
     ) -> StartedResponse:
         """Send a request. Returns when the head of its response has arrived; close that.
 
@@ -305,23 +308,43 @@ class SinkClient:
             self._form = tls, aiohttp.ClientRequest("POST", self._url, loop=loop, ssl=tls)
         return self._form[1]
 
-    def _head_of(self, method: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+    def _head_of(self, method: str, headers: Sequence[tuple[str, str]], body: bytes | None) -> bytes:
         """Request line and headers. Of a name the last value counts if it is spelt differently, else all do."""
-        fields = self._headers.copy()
+        names = (method, body is None, *[name for name, _ in headers])
+        template = self._templates.get(names)
+        if template is None:
+            template = self._template_of(method, [name for name, _ in headers], has_body=body is not None)
+            if len(self._templates) >= _MOST_TEMPLATES:  # only events of many kinds in binary mode have so many
+                self._templates.clear()
+            self._templates[names] = template
+        values = [value for _, value in headers]
+        if _BREAK.search("".join(values)):
+            raise ValueError(_BROKEN)
+        return template.format(*values, 0 if body is None else len(body)).encode()
+
+    def _template_of(self, method: str, names: Sequence[str], *, has_body: bool) -> str:
+        """The head of all requests with headers of these names; their values are to be filled in, and the length."""
+        fields = CIMultiDict((name, _literal(value)) for name, value in self._headers.items())
         given: set[str] = set()
-        for name, value in headers:
+        for number, name in enumerate(names):
             if name in given:
-                fields.add(name, value)
+                fields.add(_literal(name), f"{{{number}}}")
             else:
-                fields[name] = value
+                fields[_literal(name)] = f"{{{number}}}"
                 given.add(name)
-        if body is not None:
+        if has_body:
             fields.setdefault("Content-Type", "application/octet-stream")
-            fields["Content-Length"] = str(len(body))
-        lines = [f"{method} {self._url.raw_path_qs} HTTP/1.1", *[f"{name}: {value}" for name, value in fields.items()]]
+            fields["Content-Length"] = f"{{{len(names)}}}"
+        begins = _literal(f"{method} {self._url.raw_path_qs} HTTP/1.1")
+        lines = [begins, *[f"{name}: {value}" for name, value in fields.items()]]
         if _BREAK.search("".join(lines)):
-            raise ValueError("a header contains a line break")
-        return "\r\n".join([*lines, "", ""]).encode()
+            raise ValueError(_BROKEN)
+        return "\r\n".join([*lines, "", ""])
+
+
+def _literal(text: str) -> str:
+    """A text that :meth:`str.format` leaves as it is."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 async def _exchanged(connection: Connection, head: bytes, body: bytes, form: aiohttp.ClientRequest) -> StartedResponse:
