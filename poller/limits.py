@@ -38,6 +38,11 @@ class RateLimiter:
         self._rate = rate
         self._limiter = _limiter(rate, WHOLE)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether a start may have to wait."""
+        return self._limiter is not None
+
     def change(self, part: Fraction) -> None:
         """Use this part of the rate from now on."""
         self._limiter = _limiter(self._rate, part)

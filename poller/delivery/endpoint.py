@@ -230,7 +230,8 @@ class EndpointState:
 
     async def turn(self, *, allowed: Callable[[], bool]) -> bool:
         """Wait for the rate limit. False: the attempt is no longer permitted."""
-        await self._pace.turn()
+        if self._pace.is_limited:
+            await self._pace.turn()
         now = self._clock.monotonic()
         if self._throttled.locked() or self._throttle.wait(now) > 0:
             async with self._throttled:  # first come, first served

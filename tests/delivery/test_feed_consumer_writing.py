@@ -17,7 +17,7 @@ from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer
 from poller.delivery.filters import Subscription
 from poller.delivery.retry import RetryPolicy
-from poller.delivery.sinks.base import Outcome
+from poller.delivery.sinks.base import NOT_PERMITTED, Outcome
 from poller.errors import Fenced, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.backfill import Backfill
@@ -98,6 +98,22 @@ class Halted(StubClock):
         timer = asyncio.get_running_loop().call_later(3600, callback)
         timer.cancel()
         return timer
+
+
+class Reluctant(Sink):
+    """A sink to which the first request for a record is not permitted any more, once another was delivered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    async def post(self, body: bytes) -> Outcome:
+        if b"later" in body and not self.refused:
+            await self.has(1)
+            await turns(20)
+            self.refused += 1
+            return NOT_PERMITTED
+        return await super().post(body)
 
 
 class Busy(PythonSink):
@@ -248,6 +264,16 @@ async def test_reading_does_not_wait_for_what_is_gathered() -> None:
         store.add(spelled(partitionkey=str(number)))
     async with delivering(store, sink, clock=Halted(), concurrency=2):
         await sink.has(count)
+
+
+async def test_what_is_put_back_does_not_wait_for_what_is_gathered() -> None:
+    """Law: an event that could not be sent is sent as soon as it may be, while other results are gathered."""
+    store, sink = Counting(), Reluctant()
+    for key in ("a", "later"):
+        store.add(spelled(partitionkey=key))
+    async with delivering(store, sink, clock=Halted(), concurrency=3):
+        await sink.has(2)
+    assert sink.refused
 
 
 async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:

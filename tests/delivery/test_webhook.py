@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from poller import __version__
 from poller.auth.base import Credential, EnvironmentToken, FileToken
 from poller.auth.sink_credential import Authorization
-from poller.delivery.sinks.base import Failure
+from poller.delivery.sinks.base import NOT_PERMITTED, Failure
+from poller.delivery.sinks.connection import RequestWrites, SinkProtocol
 from poller.delivery.sinks.webhook import KEPT
 from tests.delivery.sinks import TYPE, loopback, posted, sink_of
 from tests.harness.clock import NOON, FakeClock
 from tests.receiver import HANG, Held, Receiver, Reply, receiving
 from tests.source.clients import keep
 
+LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
 TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
 CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})
 
@@ -82,6 +86,81 @@ async def test_requests_of_ever_other_headers_are_sent() -> None:
         assert [request.header(f"x-{number}") for number, request in enumerate(receiver.requests)] == [
             str(number) for number in range(200)
         ]
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+async def test_what_is_not_allowed_any_more_is_not_written(earlier: int) -> None:
+    """Law: a request is not written after its permission has ended, however late that is; no sink is at fault then."""
+    async with receiving() as receiver, sink_of(receiver.url) as sink:
+        for _ in range(earlier):
+            assert (await sink.post((TYPE,), b"{}")).is_delivered
+        for questions in range(3):  # before and after a connection is made, and right before the request is written
+            answers = iter([True] * questions)
+            outcome = await sink.post((TYPE,), b"{}", allowed=lambda: next(answers, False))  # noqa: B023 -- asked now
+            assert outcome is NOT_PERMITTED
+            assert receiver.count == earlier
+        answers = iter([True] * 3)
+        assert (await sink.post((TYPE,), b"{}", allowed=lambda: next(answers, False))).is_delivered
+        assert receiver.count == earlier + 1
+
+
+async def test_many_requests_at_a_time_all_arrive() -> None:
+    """Law: requests that are made within one turn of the loop are all written, each as a whole."""
+    count = 50
+    async with receiving() as receiver, sink_of(receiver.url, concurrency=count) as sink:
+        for _ in range(2):  # over new connections and over kept ones
+            outcomes = await asyncio.gather(*[sink.post((TYPE,), str(one).encode()) for one in range(count)])
+            assert all(outcome.is_delivered for outcome in outcomes)
+        assert sorted(int(request.body) for request in receiver.requests) == sorted([*range(count)] * 2)
+
+
+class Written(SinkProtocol):
+    """A connection that keeps what is to be written."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.requests: list[bytes] = []
+
+    def write(self, request: bytes) -> None:
+        self.requests.append(request)
+
+
+def test_what_an_ended_loop_has_left_holds_nothing_up() -> None:
+    """Law: a request that was gathered when its loop ended is not written in another one, nor in the way there."""
+    writes, connections = RequestWrites(), list[Written]()
+
+    def add() -> None:
+        connections.append(Written())
+        writes.add(connections[-1], b"x")
+        asyncio.get_running_loop().stop()
+
+    for further in (0, 1):
+        loop = asyncio.new_event_loop()
+        loop.call_soon(add)
+        loop.run_forever()
+        for _ in range(further):
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+    assert [one.requests for one in connections] == [[], [b"x"]]
+
+
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_connection_that_has_ended_takes_no_request(factory: LoopFactory) -> None:
+    """A connection that ends while requests are gathered is no failure of the others."""
+
+    async def ended() -> int:
+        loop = asyncio.get_running_loop()
+        connection = SinkProtocol(loop)
+        connection.write(b"x")
+        async with receiving() as receiver:
+            port = int(receiver.url.rpartition(":")[2])
+            transport, _ = await loop.create_connection(lambda: connection, "127.0.0.1", port)
+            transport.abort()
+            connection.write(b"x")
+            return receiver.count
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        assert runner.run(ended()) == 0
 
 
 async def test_a_connection_is_used_again() -> None:
