@@ -481,7 +481,7 @@ class DeliveryTracker:
         if waiting.fresh:  # neither scheduled nor of a replay or backfill
             self._batch.acked.append(waiting.id)
         elif waiting.id in self.backfill.open:  # nothing is stored of it
-            self._batch.backfilled = True
+            self._batch.backfilled += 1
             self.backfill.settled(waiting.id)
         else:
             self._batch.unparked.append(waiting.id)
@@ -559,6 +559,10 @@ class AttemptResult(msgspec.Struct, frozen=True):
     rest: str | None = None
 
 
+MOST_GATHERED: Final = 100
+"""Deliveries of which a batch is written without waiting for more; after a crash, they are sent again."""
+
+
 class AckBatch:
     """The next write, and the queues that continue after it."""
 
@@ -571,7 +575,7 @@ class AckBatch:
         self.reopen: list[str] = []
         self.replay: ReplayPosition | None = None
         self.backfill: BackfillPosition | None = None
-        self.backfilled = False  # events of a backfill of which nothing was stored
+        self.backfilled = 0  # events of a backfill, of which nothing was stored
         self.urgent = False  # entries in those queues wait for it
 
     def __bool__(self) -> bool:
@@ -594,8 +598,9 @@ class AckBatch:
 
     @property
     def patient(self) -> bool:
-        """Whether the write may wait: only a crash of this process would make a difference."""
-        return bool(self.acked or self.backfilled) and not (self.parked or self.unparked or self.letters or self.urgent)
+        """Whether the write may wait: only a crash of this process would make a difference, and not a great one."""
+        few = 0 < len(self.acked) + self.backfilled < MOST_GATHERED
+        return few and not (self.parked or self.unparked or self.letters or self.urgent)
 
     def settlement(self, place: str) -> Settlement:
         """The batch in the store's form; all entries up to ``place`` are settled or scheduled by it."""

@@ -2,8 +2,8 @@
 
 It runs as long as the lease is held: one loop, and a task for each attempt in flight. The loop opens the queues that
 are due, starts attempts, reads entries when there is room, and writes ack batches; then it waits for a change. Results
-that nothing waits for are gathered for :data:`GATHER`: the faster events come, the more of them are in one write.
-:mod:`poller.delivery.delivery_tracker` describes the states of an entry.
+that nothing waits for are gathered for :data:`GATHER`, or until they are many: the faster events come, the more of them
+are in one write. :mod:`poller.delivery.delivery_tracker` describes the states of an entry.
 
 **Invariants**
 
@@ -375,7 +375,7 @@ _FULL: Final = (
 )
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take after a stop
 NOTE_COUNTS: Final = 5.0  # seconds between two writes of the attempt counts
-GATHER: Final = 0.1  # seconds; after a crash, the deliveries of this time are sent again
+GATHER: Final = 0.1  # seconds; after a crash, the deliveries of this time are sent again, if they are few
 
 
 class ConsumerStorage(EntrySource, EventSource, RepeatSource, BackfillStorage, Protocol):

@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 from poller.clock import Clock
+from poller.delivery.delivery_tracker import MOST_GATHERED
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer
@@ -264,6 +265,21 @@ async def test_reading_does_not_wait_for_what_is_gathered() -> None:
         store.add(spelled(partitionkey=str(number)))
     async with delivering(store, sink, clock=Halted(), concurrency=2):
         await sink.has(count)
+
+
+async def test_many_results_are_written_before_their_time() -> None:
+    """Law: no more than MOST_GATHERED deliveries wait to be written, so a crash repeats no more."""
+    store, sink = Counting(), Sink()
+    for number in range(MOST_GATHERED):
+        store.add(spelled(partitionkey=str(number)))
+    async with delivering(store, sink, clock=Halted(), concurrency=2) as pair:
+        await sink.has(MOST_GATHERED)
+        await until(lambda: store.settlements, "a settlement")
+        store.add(spelled(partitionkey="alone"))
+        pair.news()
+        await sink.has(MOST_GATHERED + 1)
+        await turns(20)
+    assert [len(one.acked) for one in store.settlements] == [MOST_GATHERED]
 
 
 async def test_what_is_put_back_does_not_wait_for_what_is_gathered() -> None:

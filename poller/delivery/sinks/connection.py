@@ -363,7 +363,7 @@ class SinkClient:
         template = self._templates.get(names)
         if template is None:
             template = self._template_of(method, [name for name, _ in headers], has_body=body is not None)
-            if len(self._templates) >= _MOST_TEMPLATES:  # only events of many kinds in binary mode have so many
+            if len(self._templates) >= _MOST_TEMPLATES:  # as those of events with ever other attributes, in binary mode
                 self._templates.clear()
             self._templates[names] = template
         values = [value for _, value in headers]
