@@ -45,17 +45,20 @@ async def deliveries(server: Server, receiver_url: str, root: Path, *, backlog: 
                 yield figure
         yield await _soon(at, _WANTED / 2)
         yield await _soon(at, usual / 2)
-        yield await soon(at, 1, usual / 2, "10 ms")
+        async for figure in soon(at, 1, usual / 2, "10 ms"):
+            yield figure
         many = Wanted([f"{url}/{number}" for number in range(_SINKS)])
         ran = await _repeated(at, many, 150)
         for figure in _beside(url, ran, f"{_SINKS} sinks, concurrency 8 each", 32):
             yield figure
-        yield await soon(at, _SINKS, median(one.a_second for one in ran) / 2 / _SINKS, "40 ms")
+        async for figure in soon(at, _SINKS, median(one.a_second for one in ran) / 2 / _SINKS, "40 ms"):
+            yield figure
         most = Wanted([f"{url}/{number}" for number in range(_MOST_SINKS)])
         ran = await _repeated(at, most, 30)
         for figure in _beside(url, ran, f"{_MOST_SINKS} sinks, concurrency 8 each", 32):
             yield figure
-        yield await soon(at, _MOST_SINKS, median(one.a_second for one in ran) / 2 / _MOST_SINKS, "300 ms")
+        async for figure in soon(at, _MOST_SINKS, median(one.a_second for one in ran) / 2 / _MOST_SINKS, "300 ms"):
+            yield figure
         yield await dear(at, _MOST_SINKS, _PACE, "structured")
         yield await dear(at, _MOST_SINKS, _BATCH_PACE, "batch")
         yield await _hanging(at, _WANTED / 2 / _SINKS)
