@@ -18,6 +18,7 @@ from poller.delivery.sinks.connection import RequestWrites, SinkProtocol
 from poller.delivery.sinks.webhook import KEPT
 from tests.delivery.sinks import TYPE, loopback, posted, sink_of
 from tests.harness.clock import NOON, FakeClock
+from tests.harness.waiting import turns
 from tests.receiver import HANG, Held, Receiver, Reply, receiving
 from tests.source.clients import keep
 
@@ -139,7 +140,7 @@ def test_what_an_ended_loop_has_left_holds_nothing_up() -> None:
         loop.call_soon(add)
         loop.run_forever()
         for _ in range(further):
-            loop.run_until_complete(asyncio.sleep(0))
+            loop.run_until_complete(turns(1))
         loop.close()
     assert [one.requests for one in connections] == [[], [b"x"]]
 
