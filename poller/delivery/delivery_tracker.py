@@ -560,7 +560,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
 
 
 MOST_GATHERED: Final = 100
-"""Deliveries of which a batch is written without waiting for more; after a crash, they are sent again."""
+"""A batch of as many deliveries is written without waiting for more, so a crash repeats no more of them."""
 
 
 class AckBatch:

@@ -375,7 +375,7 @@ _FULL: Final = (
 )
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take after a stop
 NOTE_COUNTS: Final = 5.0  # seconds between two writes of the attempt counts
-GATHER: Final = 0.1  # seconds; after a crash, the deliveries of this time are sent again, if they are few
+GATHER: Final = 0.1  # seconds; after a crash, the deliveries of this time are sent again
 
 
 class ConsumerStorage(EntrySource, EventSource, RepeatSource, BackfillStorage, Protocol):

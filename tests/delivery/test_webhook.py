@@ -127,7 +127,7 @@ class Written(SinkProtocol):
 
 
 def test_what_an_ended_loop_has_left_holds_nothing_up() -> None:
-    """Law: a request that was gathered when its loop ended is not written in another one, nor in the way there."""
+    """Law: a request that was gathered when its loop ended is not written later, and holds up no other one."""
     writes, connections = RequestWrites(), list[Written]()
 
     def add() -> None:

@@ -151,7 +151,10 @@ class SinkProtocol(OneAnswerProtocol):
         super().set_response_params(**params)
 
     def write(self, request: bytes) -> None:
-        """Write a request if it is still allowed, else close the connection. One that has ended tells its reader."""
+        """Write a request if it is still allowed, else close the connection.
+
+        A connection that has ended takes nothing; the wait for the response ends with it.
+        """
         if self.transport is None or self.transport.is_closing():
             return
         if self._received is not None and not self._received.allowed():
@@ -232,7 +235,7 @@ class RequestWrites:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, connection: SinkProtocol, request: bytes) -> None:
-        """Write this request with the next ones, or when the loop has come to all that is ready now."""
+        """Write this request together with the next ones, at the latest in the next turn of the event loop."""
         loop = asyncio.get_running_loop()
         if not self._waiting or self._loop is not loop:  # what an ended loop has left is never written
             self._waiting, self._loop = [], loop
@@ -266,7 +269,7 @@ class SinkConnector(OneAnswerConnector):
 
 
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
-_TOGETHER: Final = 16  # requests: what the first of them waits for the last is some tenths of a millisecond
+_TOGETHER: Final = 16  # requests; the first of them waits about a millisecond for the last
 _COPIED: Final = 64 * 1024  # bytes; a larger body is no part of the same write as its head
 _INTERIM: Final = range(100, 200)
 
@@ -363,7 +366,7 @@ class SinkClient:
         template = self._templates.get(names)
         if template is None:
             template = self._template_of(method, [name for name, _ in headers], has_body=body is not None)
-            if len(self._templates) >= _MOST_TEMPLATES:  # as those of events with ever other attributes, in binary mode
+            if len(self._templates) >= _MOST_TEMPLATES:  # in binary mode, each set of attributes has its own
                 self._templates.clear()
             self._templates[names] = template
         values = [value for _, value in headers]
