@@ -100,11 +100,12 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
             write_json(result.public)
 
     clock = Clock()
-    with configured_tracing(os.environ, clock=clock):
-        all_good = await run_once(settings, os.environ, feed_ids, clock=clock, report=report)
-    if not json:
-        _write_results(sorted(results, key=lambda result: feed_ids.index(result.feed)))
-    return all_good
+    try:
+        with configured_tracing(os.environ, clock=clock):
+            return await run_once(settings, os.environ, feed_ids, clock=clock, report=report)
+    finally:
+        if results and not json:  # if it is interrupted, those of the rounds that have ended
+            _write_results(sorted(results, key=lambda result: feed_ids.index(result.feed)))
 
 
 def _write_results(results: Sequence[RoundResult]) -> None:

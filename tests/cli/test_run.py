@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from datetime import UTC, datetime
@@ -12,10 +13,13 @@ from typing import Any
 import msgspec
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
 
+from poller.sandbox.api import SandboxRequest, SandboxResponse, answer
 from poller.sandbox.data import mutate
-from poller.sandbox.history import RESOURCES
+from poller.sandbox.history import RESOURCES, History
+from poller.sandbox.server import serving
 from tests.cli.conftest import Poller, Site, started
 from tests.harness.waiting import limited
+from tests.harness.wire import wired
 from tests.stores import looking
 
 COUNTS = ["records", "created", "modified", "removed", "unchanged", "quarantined"]
@@ -108,6 +112,28 @@ async def test_failures_are_reported(poller: Poller, site: Site) -> None:
     checked = await poller("check", *config, API_TOKEN="wrong")  # noqa: S106 -- as above
     assert checked.code == 1
     assert "error    acme/contractTypes" in checked.out
+
+
+async def test_once_that_is_interrupted_shows_the_rounds_that_have_ended(site: Site, tmp_path: Path) -> None:
+    """An interrupted ``once`` exits with 130, after a table of the rounds that had ended."""
+    others, asked = RESOURCES.keys() - {"achievements"}, asyncio.Event()
+
+    def respond(history: History, ask: SandboxRequest) -> SandboxResponse:
+        if ask.resource == "achievements":  # which come after all others
+            wire.silence()
+            asked.set()
+        return answer(history, ask)
+
+    async with serving(site.history, rng=Random(1), respond=respond) as url, wired(url) as wire:
+        site.file.write_text(site.file.read_text("utf-8").replace(site.url, wire.url), "utf-8")
+        async with started("once", "-c", str(site.file), cwd=tmp_path, **TOKEN) as once, limited(20):
+            assert once.stdout is not None
+            await asked.wait()
+            once.send_signal(signal.SIGINT)
+            assert await once.wait() == 130
+            heading, *shown = (await once.stdout.read()).decode().splitlines()
+    assert heading.split()[:2] == ["feed", "mode"]
+    assert {line.split()[0] for line in shown} == {f"acme/{name}" for name in others}
 
 
 async def test_sandbox_stops(tmp_path: Path) -> None:
