@@ -346,7 +346,13 @@ class SubscriptionSettings(Table):
         default=(),
         description=f"Files with signing secrets, {_SECRETS}; several: all sign. Default: unsigned.",
     )
-    headers: SinkHeaders = Field(default_factory=dict, description="Extra request headers. Default: none.")
+    headers: SinkHeaders = Field(
+        default_factory=dict,
+        description=(
+            "Extra request headers; none that the delivery sets (Content-Type, ce-…, webhook-…) and no credential, "
+            "which goes into auth. Default: none."
+        ),
+    )
     auth: SinkAuthSettings = Field(
         default_factory=lambda: SinkAuthSettings(none=True),
         description="Where the sink's credential is kept. Default: none is sent.",

@@ -452,6 +452,15 @@ async def test_what_keeps_events_from_a_sink_is_an_error_with_advice(tmp_path: P
     assert "chmod 600" in (await checked(secret_files=[str(secret)]))[1]
 
 
+async def test_a_sink_that_closes_the_connection_is_said_to_have_been_asked_with_options() -> None:
+    """A sink that closes the connection does so at OPTIONS, which the line says: it may take events all the same."""
+    closing = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with closing:
+        url = f"http://127.0.0.1:{closing.sockets[0].getsockname()[1]}/"
+        severity, text = await checked(sink=url, allow_private=True)
+    assert (severity, text) == ("error", "the connection was closed before there was an answer (to OPTIONS)")
+
+
 async def test_a_sink_that_does_not_grant_events_is_an_error() -> None:
     """A sink without a grant is an error with the remedy; a grant, also by callback, is ok."""
     more: dict[str, Any] = {"allow_private": True, "validate": True}

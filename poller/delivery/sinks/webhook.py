@@ -110,6 +110,7 @@ _GONE: Final[Mapping[int, str]] = {
     HTTPStatus.GONE: "the sink answered 410: it is gone for good",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the sink answered 415: it does not take requests of this mode",
 }
+_UNANSWERED: Final = frozenset({Failure.CLOSED, Failure.RESET, Failure.TIMEOUT})  # there is a receiver
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 Headers = Sequence[tuple[str, str]]
@@ -270,7 +271,8 @@ class WebhookSink(Sink):
         """Ask with OPTIONS: for permission, or only whether the sink answers."""
         answer = await self.options(_asking(request) if request else ())
         if answer.outcome.status is None:
-            return Permission("unanswered", answer.outcome.error, failure=answer.outcome.failure)
+            error = answer.outcome.error + (" (to OPTIONS)" if answer.outcome.failure in _UNANSWERED else "")
+            return Permission("unanswered", error, failure=answer.outcome.failure)
         return permission_of(answer.headers, answer.outcome.status, request)
 
     async def try_out(self, batch: Sequence[SinkEvent]) -> tuple[Preview, Outcome]:
