@@ -281,7 +281,13 @@ class SourceSettings(Table):
         default=64 * 1024**2,
         description="The largest answer that is accepted, after decompression, a size. Default: 64MiB.",
     )
-    headers: Headers = Field(default_factory=dict, description="Extra request headers. Default: none.")
+    headers: Headers = Field(
+        default_factory=dict,
+        description=(
+            "Extra request headers; none that the program sets (Host, Connection, Content-Type and the like), and no "
+            "credential, which goes into auth. Default: none."
+        ),
+    )
     ca_file: CaFile = None
     client_cert_file: ClientCertFile = None
     client_key_file: ClientKeyFile = None

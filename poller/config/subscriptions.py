@@ -349,8 +349,8 @@ class SubscriptionSettings(Table):
     headers: SinkHeaders = Field(
         default_factory=dict,
         description=(
-            "Extra request headers; none that the delivery sets (Content-Type, ce-…, webhook-…) and no credential, "
-            "which goes into auth. Default: none."
+            "Extra request headers; none that the program sets (Host, Connection, Content-Type, ce-…, webhook-… and "
+            "the like), and no credential, which goes into auth. Default: none."
         ),
     )
     auth: SinkAuthSettings = Field(

@@ -233,7 +233,7 @@ class DirectClient:
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport, headers: Sequence[tuple[str, str]]) -> None:
-        """Take the transport, and the headers of each request beside the usual ones."""
+        """Take the transport, and the headers of each request; they replace the usual ones of the same name."""
         self._transport = transport
         self._always, self._names = _always(tuple(headers))
 
@@ -264,8 +264,11 @@ def _always(headers: tuple[tuple[str, str], ...]) -> tuple[list[tuple[bytes, byt
 
 
 def _usual(headers: Sequence[tuple[str, str]]) -> httpx.Headers:
-    usual = [("Accept", "application/json"), ("Accept-Encoding", "gzip"), ("User-Agent", f"poller/{__version__}")]
-    return httpx.Headers([*usual, *headers], encoding="utf-8")  # as sinks get them; the default takes ASCII alone
+    """The usual headers and these; of a name that is in both, the latter."""
+    usual = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": f"poller/{__version__}"}
+    given = {name.lower() for name, _ in headers}
+    kept = [one for one in usual.items() if one[0].lower() not in given]
+    return httpx.Headers([*kept, *headers], encoding="utf-8")  # as sinks get them; the default takes ASCII alone
 
 
 def transport_of(tls: ssl.SSLContext, *, proxy: str | None, connections: int) -> httpx.AsyncBaseTransport:

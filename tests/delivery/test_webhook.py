@@ -13,9 +13,10 @@ import uvloop
 from poller import __version__
 from poller.auth.base import Credential, EnvironmentToken, FileToken
 from poller.auth.sink_credential import Authorization
-from poller.delivery.sinks.base import NOT_PERMITTED, Failure
+from poller.delivery.sinks.base import NOT_PERMITTED, Failure, SinkEvent
 from poller.delivery.sinks.connection import RequestWrites, SinkProtocol
 from poller.delivery.sinks.webhook import KEPT
+from tests.delivery.events import pair, spelled
 from tests.delivery.sinks import TYPE, loopback, posted, sink_of
 from tests.harness.clock import NOON, FakeClock
 from tests.harness.waiting import turns
@@ -62,6 +63,19 @@ async def test_a_header_is_sent_once() -> None:
         await sink.post((TYPE, ("X-Twice", "2")), b"{}")
         headers = [(name.lower(), value) for name, value in receiver.requests[0].headers]
     assert [value for name, value in headers if name in ("user-agent", "x-twice")] == ["acme", "2"]
+
+
+@pytest.mark.parametrize("name", ["User-Agent", "user-agent"])
+async def test_a_user_agent_of_the_subscription_replaces_the_programs(name: str) -> None:
+    """Law: the ``User-Agent`` that a subscription sets is the only one, of deliveries, previews and OPTIONS."""
+    sent = SinkEvent(*pair(spelled()))
+    async with receiving() as receiver, sink_of(receiver.url, headers=((name, "acme"),)) as sink:
+        assert (await sink.send([sent])).is_delivered
+        preview, _ = await sink.try_out([sent])
+        await sink.verify()
+        agents = [[value for one, value in got.headers if one.lower() == "user-agent"] for got in receiver.requests]
+    assert agents == [["acme"]] * 3
+    assert [line for line in preview.head if line.lower().startswith("user-agent")] == [f"{name}: …"]
 
 
 async def test_each_request_has_its_own_headers() -> None:

@@ -55,6 +55,15 @@ async def test_a_request_is_what_the_reference_asks_for() -> None:
         assert headers["cache-control"] == "no-cache"  # a cache on the way may hold an older answer
 
 
+@pytest.mark.parametrize("name", ["User-Agent", "user-agent"])
+async def test_a_header_of_the_source_replaces_the_programs(name: str) -> None:
+    """A configured header takes the place of the program's own header of that name."""
+    transport = Transport(headers=((name, "acme"), ("Accept", "text/x")))
+    async with serving(http(200, b'{"results":[]}')) as api, client_of(api.url, transport=transport) as client:
+        await client.get("/contractTypes")
+    assert (api.requests[0].headers["user-agent"], api.requests[0].headers["accept"]) == ("acme", "text/x")
+
+
 @pytest.mark.parametrize("value", ["Müller", "naïve ÿ", "M\xfcller; q=1"])
 async def test_a_header_outside_ascii_is_sent_as_utf_8(value: str) -> None:
     """A configured header value with other letters is sent as UTF-8, as to sinks, and hidden in errors."""

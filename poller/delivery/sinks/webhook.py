@@ -100,8 +100,9 @@ A connection that ends later was not closed while it was idle, and the lease may
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
+_AGENT: Final = "User-Agent"
 _USER_AGENT: Final = f"poller/{__version__}"
-_FIXED: Final = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
+_FIXED: Final = {_AGENT: _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
 
 _ORIGIN: Final = "WebHook-Request-Origin"
 _SHOWN: Final = 10  # characters of a signature: enough to see its kind
@@ -224,7 +225,7 @@ class WebhookSink(Sink):
             timeout: of a whole attempt.
             concurrency: the greatest number of connections; further attempts wait, within their timeout.
             headers: of each request; their values are treated as secrets. A traceparent replaces that of the current
-                span.
+                span, a User-Agent the program's.
             credential: of each request; default: none.
             authorization: replaces ``credential``, and is the same for each request.
             allowed: the address policy.
@@ -242,6 +243,7 @@ class WebhookSink(Sink):
         self._concurrency = concurrency
         self._headers = tuple(headers)
         self._traced_otherwise = any(name.lower() == "traceparent" for name, _ in headers)
+        self._is_agent_given = any(name.lower() == _AGENT.lower() for name, _ in headers)
         self._words = request_words("POST", str(self._url.origin())) if self._expected is None else {}
         self._secrets = (*path_secrets(url), *(value for _, value in headers if len(value) >= _SECRET))
         self._credential = credential or NoCredential()
@@ -265,7 +267,7 @@ class WebhookSink(Sink):
             return Outcome(OutcomeKind.NOT_SENT, error=one_line(str(error)), failure=Failure.CREDENTIAL)
         except ValueError as error:
             return Outcome(OutcomeKind.REJECTED, error=str(error), failure=Failure.REQUEST)
-        return await self.post(tuple(request.headers.items()), request.body, allowed=allowed)
+        return await self.post(self._headers_of(request), request.body, allowed=allowed)
 
     async def verify(self, request: PermissionRequest | None = None) -> Permission:
         """Ask with OPTIONS: for permission, or only whether the sink answers."""
@@ -278,10 +280,15 @@ class WebhookSink(Sink):
     async def try_out(self, batch: Sequence[SinkEvent]) -> tuple[Preview, Outcome]:
         """Send these events in one request; shows its line, headers and body."""
         request = self._request_of(batch)
-        return self._preview_of(request), await self.post(tuple(request.headers.items()), request.body)
+        return self._preview_of(request), await self.post(self._headers_of(request), request.body)
 
     def _request_of(self, batch: Sequence[SinkEvent]) -> Request:
         return self._requests.request(batch, int(self._clock.now().timestamp()))
+
+    def _headers_of(self, request: Request) -> Headers:
+        """The headers of a request, without the one that the subscription sets itself."""
+        made = tuple(request.headers.items())
+        return tuple(one for one in made if one[0] != _AGENT) if self._is_agent_given else made
 
     def _preview_of(self, request: Request) -> Preview:
         parts = urlsplit(self._shown)
@@ -292,7 +299,7 @@ class WebhookSink(Sink):
         ]
         if not isinstance(self._credential, NoCredential):
             head += [f"{name}: …" for name in self._credential.apply("…").headers]
-        for name, value in request.headers.items():
+        for name, value in self._headers_of(request):
             shown = " ".join(f"{one[:_SHOWN]}…" for one in value.split()) if name in SIGNATURE_HEADERS else value
             head.append(f"{name}: {shown}")
         return Preview(head, request.body)
