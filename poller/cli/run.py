@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from poller.cli.options import CommandLine, Feeds, GlobalOptions, Json, named_feeds, run_loop
-from poller.cli.output import count, escaped, on_terminal, write_json, write_line, write_styled, write_table
+from poller.cli.output import count, escaped, on_terminal, warn, write_json, write_line, write_styled, write_table
 from poller.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ async def _run_until_stopped(settings: Settings, roles: frozenset[str], clock: C
 @app.command(example="once acme/contractTypes --json")
 async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = False) -> bool:
     """Poll every feed once, or those named. Exit code 1 if a round failed."""
+    from asyncio import CancelledError
+
     from poller.app import once as run_once
     from poller.clock import Clock
     from poller.telemetry.tracing import configured_tracing
@@ -103,8 +105,16 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
     try:
         with configured_tracing(os.environ, clock=clock):
             return await run_once(settings, os.environ, feed_ids, clock=clock, report=report)
+    except CancelledError:
+        ended = {result.feed for result in results}
+        if left := [feed for feed in feed_ids if feed not in ended]:
+            rounds = count(len(left), "round")
+            warn(
+                f"interrupted before {rounds} had ended, as that of {left[0]}; the next poller once publishes the rest"
+            )
+        raise
     finally:
-        if results and not json:  # if it is interrupted, those of the rounds that have ended
+        if results and not json:
             _write_results(sorted(results, key=lambda result: feed_ids.index(result.feed)))
 
 

@@ -492,10 +492,12 @@ async def _shakes_hands(host: str, port: int) -> bool:
 # Sinks are checked with OPTIONS, which carries no event. Any answer is good, because many sinks answer 404 or 405. If
 # ``validate`` requires permission, it is requested without a callback, and nothing is stored.
 
+_MAY_TAKE_EVENTS = "poller subscriptions test {id} sends one event and shows whether it takes those"
 _ADVICE = {
     Failure.ADDRESS: "if this address is intended, set allow_private = true or allow_hosts",
     Failure.DNS: "check the name, and that this machine can resolve it",
     Failure.REFUSED: "no server listens there: start the receiver, or correct sink",
+    **dict.fromkeys((Failure.CLOSED, Failure.RESET, Failure.TIMEOUT), _MAY_TAKE_EVENTS),
 }
 
 
@@ -541,7 +543,7 @@ async def _checked(
         return CheckLine("error", subject, str(error))
     if said.failure is not None:
         advice = _ADVICE.get(said.failure)
-        return CheckLine("error", subject, said.text + (f"; {advice}" if advice else ""))
+        return CheckLine("error", subject, said.text + (f"; {advice.format(id=settings.id)}" if advice else ""))
     if refused := _refused(settings, said, request, permissions):
         return refused
     signed = f"signed with {secrets} secret{'s' if secrets > 1 else ''}" if secrets else "not signed"

@@ -115,7 +115,7 @@ async def test_failures_are_reported(poller: Poller, site: Site) -> None:
 
 
 async def test_once_that_is_interrupted_shows_the_rounds_that_have_ended(site: Site, tmp_path: Path) -> None:
-    """An interrupted ``once`` exits with 130, after a table of the rounds that had ended."""
+    """An interrupted ``once`` exits with 130, after a table of the rounds that had ended and a word on the others."""
     others, asked = RESOURCES.keys() - {"achievements"}, asyncio.Event()
 
     def respond(history: History, ask: SandboxRequest) -> SandboxResponse:
@@ -128,12 +128,15 @@ async def test_once_that_is_interrupted_shows_the_rounds_that_have_ended(site: S
         site.file.write_text(site.file.read_text("utf-8").replace(site.url, wire.url), "utf-8")
         async with started("once", "-c", str(site.file), cwd=tmp_path, **TOKEN) as once, limited(20):
             assert once.stdout is not None
+            assert once.stderr is not None
             await asked.wait()
             once.send_signal(signal.SIGINT)
             assert await once.wait() == 130
             heading, *shown = (await once.stdout.read()).decode().splitlines()
+            *_, said = (await once.stderr.read()).decode().splitlines()
     assert heading.split()[:2] == ["feed", "mode"]
     assert {line.split()[0] for line in shown} == {f"acme/{name}" for name in others}
+    assert said.startswith("poller: interrupted before 1 round had ended, as that of acme/achievements;")
 
 
 async def test_sandbox_stops(tmp_path: Path) -> None:
