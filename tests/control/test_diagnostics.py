@@ -459,7 +459,7 @@ async def test_a_sink_that_closes_the_connection_is_said_to_have_been_asked_with
         url = f"http://127.0.0.1:{closing.sockets[0].getsockname()[1]}/"
         severity, text = await checked(sink=url, allow_private=True)
     assert severity == "error"
-    assert text.startswith("the connection was closed before there was an answer (to OPTIONS); ")
+    assert text.startswith("the connection was closed before there was an answer (asked with OPTIONS); ")
     assert "poller subscriptions test rostering sends one event" in text
 
 

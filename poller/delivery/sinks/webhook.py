@@ -273,7 +273,7 @@ class WebhookSink(Sink):
         """Ask with OPTIONS: for permission, or only whether the sink answers."""
         answer = await self.options(_asking(request) if request else ())
         if answer.outcome.status is None:
-            error = answer.outcome.error + (" (to OPTIONS)" if answer.outcome.failure in _UNANSWERED else "")
+            error = answer.outcome.error + (" (asked with OPTIONS)" if answer.outcome.failure in _UNANSWERED else "")
             return Permission("unanswered", error, failure=answer.outcome.failure)
         return permission_of(answer.headers, answer.outcome.status, request)
 
