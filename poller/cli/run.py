@@ -108,10 +108,8 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
     except CancelledError:
         ended = {result.feed for result in results}
         if left := [feed for feed in feed_ids if feed not in ended]:
-            rounds = count(len(left), "round")
-            warn(
-                f"interrupted before {rounds} had ended, as that of {left[0]}; the next poller once publishes the rest"
-            )
+            rounds = f"{count(len(left), 'round')} had ended, as that of {left[0]}"
+            warn(f"interrupted before {rounds}; the next poller once publishes the rest")
         raise
     finally:
         if results and not json:

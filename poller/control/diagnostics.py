@@ -47,7 +47,7 @@ from poller.control.problems import (
 from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Awaiting, Granted, origin_aside, request_of, state_after, stored_state, ungranted
-from poller.delivery.sinks.base import Failure, Permission, PermissionRequest
+from poller.delivery.sinks.base import UNANSWERED, Failure, Permission, PermissionRequest
 from poller.errors import (
     AddressTaken,
     ConfigurationError,
@@ -497,7 +497,7 @@ _ADVICE = {
     Failure.ADDRESS: "if this address is intended, set allow_private = true or allow_hosts",
     Failure.DNS: "check the name, and that this machine can resolve it",
     Failure.REFUSED: "no server listens there: start the receiver, or correct sink",
-    **dict.fromkeys((Failure.CLOSED, Failure.RESET, Failure.TIMEOUT), _MAY_TAKE_EVENTS),
+    **dict.fromkeys(UNANSWERED, _MAY_TAKE_EVENTS),
 }
 
 

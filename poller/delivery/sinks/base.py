@@ -79,6 +79,10 @@ class Failure(StrEnum):
     STREAM_FULL = "stream_full"
 
 
+UNANSWERED: Final = frozenset({Failure.CLOSED, Failure.RESET, Failure.TIMEOUT})
+"""The failures of a sink that was reached and has not answered."""
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """The outcome of an attempt.
 

@@ -55,6 +55,7 @@ from poller.delivery.cloudevent import Mode, Request, RequestForm
 from poller.delivery.signing import SIGNATURE_HEADERS, Signer, check_secret
 from poller.delivery.sinks.base import (
     NOT_PERMITTED,
+    UNANSWERED,
     Failure,
     Outcome,
     OutcomeKind,
@@ -111,7 +112,6 @@ _GONE: Final[Mapping[int, str]] = {
     HTTPStatus.GONE: "the sink answered 410: it is gone for good",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the sink answered 415: it does not take requests of this mode",
 }
-_UNANSWERED: Final = frozenset({Failure.CLOSED, Failure.RESET, Failure.TIMEOUT})  # there is a receiver
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 Headers = Sequence[tuple[str, str]]
@@ -273,7 +273,7 @@ class WebhookSink(Sink):
         """Ask with OPTIONS: for permission, or only whether the sink answers."""
         answer = await self.options(_asking(request) if request else ())
         if answer.outcome.status is None:
-            error = answer.outcome.error + (" (asked with OPTIONS)" if answer.outcome.failure in _UNANSWERED else "")
+            error = answer.outcome.error + (" (asked with OPTIONS)" if answer.outcome.failure in UNANSWERED else "")
             return Permission("unanswered", error, failure=answer.outcome.failure)
         return permission_of(answer.headers, answer.outcome.status, request)
 
