@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -24,7 +25,8 @@ _EVENTS = {1: 6_000, 32: 15_000}
 _SINKS = 100
 _MOST_SINKS = 1_000
 _PACE, _BATCH_PACE = 3, 10  # events a second to each of them
-_TENTH = 10
+_PARTS = 20  # of a long backlog
+_CONNECTING = 100  # of its events, one
 _LATENCY_SECONDS = 8.0
 _BACKLOG = 1_000_000
 _SLOW_ONES = 400  # events that the slow sink has taken when memory is looked at
@@ -33,7 +35,7 @@ _SLOW_ONES = 400  # events that the slow sink has taken when memory is looked at
 async def deliveries(server: Server, receiver_url: str, root: Path, *, backlog: int) -> AsyncIterator[Figure]:
     """To one sink, to a hundred, to a thousand, beside one that hangs, in batches, and with a long backlog.
 
-    ``backlog``: how many events one sink gets, the first tenth beside the last.
+    ``backlog``: how many events wait for one sink in the long backlog.
     """
     async with Redis.from_url(server.url) as redis:
         at, url = Place(redis, server.url, root, receiver_url), receiver_url
@@ -149,29 +151,82 @@ def _percentiles(took: Sequence[tuple[float, float]]) -> str:
 
 
 async def _long(at: Place, events: int) -> Figure:
-    """A backlog to one sink: its first tenth, without the part in which connections are made, beside its last."""
+    """A backlog to one sink: what an event costs the daemon at its end, beside its start.
+
+    The speed of a machine varies by more than what is looked for. The receiver does the same for each event, meanwhile
+    and on the same machine, so the daemon's CPU is counted in that of the receiver.
+    """
     await fill(at.redis, events)
     arrived(at.url)
-    part, came = events // _TENTH, Arrived()
+    parts: list[_Part] = []
     async with delivering(at.store, at.root, Wanted([f"{at.url}/0"], 32)) as daemon:
         process = psutil.Process(daemon.pid)
+        came = await collected(at.url, events // _CONNECTING)  # a part of its own, in which connections are made
+        before, left = _Mark.of(process, came), events - came.events
+        for parts_left in range(_PARTS, 0, -1):
+            part = left // parts_left
+            came = await collected(at.url, part, within=events / 100)
+            left -= came.events
+            if came.events < part:
+                raise RuntimeError(f"{events - left} of {events} events arrived: {daemon}")
+            after = _Mark.of(process, came)
+            parts.append(before.until(after, came.events))
+            before = after
+    start, end = trend([part.cost for part in parts])
+    return Figure(
+        f"{events} events waiting for one sink, its end",
+        f"{end:.2f} times the receiver's CPU; {_speeds(parts[_PARTS // 2 :])}",
+        f"its start {start:.2f} times; {_speeds(parts[: _PARTS // 2])}",
+        start / end,
+        "1.0",
+    )
 
-        async def until_came(count: int) -> tuple[int, float]:
-            """How many have come when these have, and the CPU of the daemon until then."""
-            came.add(await collected(at.url, count - came.events, within=events / 100))
-            if came.events < count:
-                raise RuntimeError(f"{came.events} of {events} events arrived: {daemon}")
-            return came.events, sum(process.cpu_times()[:2])
 
-        marks = [await until_came(count) for count in (part // _TENTH, part, events - part, events)]
-    first, last = (_between(came, *marks[place : place + 2]) for place in (0, 2))
-    name = f"{events} events waiting for one sink, the last tenth"
-    return Figure(name, _speed([last], "/s"), f"the first tenth {_speed([first], '/s')}", first.cpu / last.cpu, "1.0")
+class _Mark(msgspec.Struct, frozen=True):
+    """A moment of a backlog: CPU of the daemon and of the receiver so far, and when its last event came, in seconds."""
+
+    daemon: float
+    receiver: float
+    at: float
+
+    @classmethod
+    def of(cls, daemon: psutil.Process, came: Arrived) -> _Mark:
+        return cls(sum(daemon.cpu_times()[:2]), came.cpu, came.at[-1])
+
+    def until(self, end: _Mark, events: int) -> _Part:
+        """The part of a backlog up to another moment."""
+        daemon, receiver = end.daemon - self.daemon, end.receiver - self.receiver
+        return _Part(daemon / receiver, daemon / events, events / (end.at - self.at))
 
 
-def _between(came: Arrived, start: tuple[int, float], end: tuple[int, float]) -> Ran:
-    events = end[0] - start[0]
-    return Ran(events / (came.at[end[0] - 1] - came.at[start[0]]), (end[1] - start[1]) / events * 1e6)
+class _Part(msgspec.Struct, frozen=True):
+    """A part of a backlog.
+
+    Attributes:
+        cost: CPU of the daemon for each second of the receiver's.
+        each: CPU of the daemon for each event, in seconds.
+        a_second: events.
+    """
+
+    cost: float
+    each: float
+    a_second: float
+
+
+def _speeds(parts: Sequence[_Part]) -> str:
+    speed, each = median(part.a_second for part in parts), median(part.each for part in parts)
+    return f"{speed:,.0f}/s and {each * 1e6:.0f} µs CPU each in the median part of this half"
+
+
+def trend(values: Sequence[float]) -> tuple[float, float]:
+    """The first and the last point of the straight line through evenly spaced values (Theil and Sen).
+
+    Its slope is the median of the slopes between all pairs of them: a few values that are far off do not bend it.
+    """
+    places = range(len(values))
+    slope = median((values[second] - values[first]) / (second - first) for first, second in combinations(places, 2))
+    start = median(value - slope * place for place, value in enumerate(values))
+    return start, start + slope * (len(values) - 1)
 
 
 async def _backlog(at: Place) -> Figure:
