@@ -36,6 +36,7 @@ from redis.exceptions import ConnectionError as Unreachable
 from redis.typing import EncodableT, KeyT, ScriptTextT
 
 from poller.clock import Clock
+from poller.redis.errors import described
 
 _ANSWER: Final = 1.0  # seconds for one server to report the assignment of slots
 _BETWEEN_LOOKS: Final = 0.1  # seconds
@@ -150,7 +151,7 @@ class ClusterNodes:
             except (ResponseError, AuthenticationError) as error:
                 refused = error
             except (RedisError, OSError, ValueError) as error:  # OSError: TimeoutError is one
-                reasons.append(f"{one}: {str(error) or type(error).__name__}")
+                reasons.append(f"{one}: {described(error, str(one))}")
         raise refused or Unreachable(f"no server says which server has which slots ({'; '.join(reasons)})")
 
     def _in_turn(self) -> Iterator[Address]:

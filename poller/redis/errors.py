@@ -58,6 +58,7 @@ _CODE: Final = re.compile(
 )
 _ECHO: Final = re.compile(r",? with args beginning with:.*", re.DOTALL)  # a server without HELLO repeats the password
 _SCRIPT: Final = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\s?\d+\.?")  # of no use to an operator
+_CONNECTING: Final = re.compile(r"Error (?:-?\d+ )?connecting to (?P<where>.+?)\. (?P<reason>.+?)\.?")
 _OUT_OF_MEMORY: Final = "command not allowed when used memory"
 _LONGEST: Final = 300
 
@@ -105,7 +106,7 @@ def let_in(client: Redis) -> None:
 
 def _ours(raised: Exception, address: str, *, known: bool) -> StoreError:
     error = _first(raised)
-    text = f"{address}: {_line(error)}"
+    text = f"{address}: {described(error, address)}"
     if isinstance(error, _REFUSED):
         return StoreUnavailable(text) if known else StoreRefused(text)
     if isinstance(error, spoken.NoScriptError):  # redis-py has loaded it, and run it again
@@ -114,7 +115,7 @@ def _ours(raised: Exception, address: str, *, known: bool) -> StoreError:
         return StoreUnavailable(text)
     if isinstance(error, (spoken.ResponseError, spoken.DataError)):
         return StoreUnavailable(text) if _CODE.search(str(error)) else StoreRefused(text)
-    return StoreUnavailable(f"{address}: connection broken ({type(error).__name__}: {_line(error)})")
+    return StoreUnavailable(f"{address}: connection broken ({type(error).__name__}: {described(error, address)})")
 
 
 def _first(error: Exception) -> Exception:
@@ -134,12 +135,22 @@ def address_of(client: Redis | None) -> str:
     return str(where["path"]) if "path" in where else f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
 
 
-def _line(error: Exception) -> str:
+def described(error: Exception, address: str) -> str:
+    """What an error of redis-py says, in one line without arguments of commands; ``address``: where, if it is named."""
     text = " ".join(_ECHO.sub("", _SCRIPT.sub("", str(error))).split())
     if isinstance(error, spoken.OutOfMemoryError) or _OUT_OF_MEMORY in text:
         return "its memory is full (maxmemory): raise maxmemory, or lower retention"
-    line = tls_words(text) or text or type(error).__name__
+    line = tls_words(text) or _connecting(text, address) or text or type(error).__name__
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def _connecting(text: str, address: str) -> str | None:
+    """What redis-py's text about a connection that cannot be made says; None for any other text."""
+    found = _CONNECTING.fullmatch(text)
+    if found is None:
+        return None
+    where = "" if found["where"] == address else f" to {found['where']}"  # of several servers, it names one
+    return f"cannot connect{where}: {found['reason']}"
 
 
 def _cause(error: Exception) -> Exception | None:

@@ -45,6 +45,7 @@ from poller.http.ssrf import SharedLookup, address_of
 from poller.lifecycle import abandon, finished
 from poller.redis.cluster import Address
 from poller.redis.data_directory import foreign_peer
+from poller.redis.errors import described
 from poller.redis.url import StoreAddress
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=2)
@@ -419,7 +420,7 @@ class Sentinels:
                 async with asyncio.timeout(_ANSWER.total_seconds()):
                     return await self._answer_of(one)
             except (RedisError, OSError) as error:  # OSError: TimeoutError is one
-                reasons.append(f"{_where(one)}: {str(error) or type(error).__name__}")
+                reasons.append(f"{_where(one)}: {described(error, _where(one))}")
                 refused = error if isinstance(error, AuthenticationError) else refused
                 self._last(one)
         if refused is not None:

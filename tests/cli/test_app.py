@@ -22,7 +22,7 @@ def paragraph(err: str) -> bool:
 OF_A_PROCESS = [
     (["--version"], {}, 0, ""),
     (["once"], {}, 2, "no source"),
-    (["status"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "refused.; `poller check` says more"),
+    (["status"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "refused; `poller check` says more"),
     (["once"], {"POLLER_FAILPOINT": "nowhere"}, 2, "POLLER_FAILPOINT"),
 ]
 IN_THIS_ONE = [

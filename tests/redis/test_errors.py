@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from poller.errors import Fenced, StoreRefused, StoreUnavailable
 from poller.redis.client import commands
-from poller.redis.errors import let_in, translated
+from poller.redis.errors import described, let_in, translated
 from tests.harness.waiting import until
 from tests.servers import KINDS, Kind, running
 from tests.stores import clients_of
@@ -99,6 +99,20 @@ def test_a_message_names_no_place_in_a_script() -> None:
     with pytest.raises(StoreUnavailable) as ours, translated():
         raise spoken.ReadOnlyError(f"You can't write against a replica. script: {'0f' * 20}, on @user_script:9.")
     assert str(ours.value) == "Redis: You can't write against a replica"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("Error 111 connecting to db:6379. Connection refused.", "cannot connect: Connection refused"),
+        ("Error -2 connecting to db:6379. Name or service not known.", "cannot connect: Name or service not known"),
+        ("Error 111 connecting to other:1. Connection refused.", "cannot connect to other:1: Connection refused"),
+        ("Timeout connecting to server", "Timeout connecting to server"),
+    ],
+)
+def test_a_connection_that_cannot_be_made_names_its_address_once(said: str, meant: str) -> None:
+    """redis-py's number and address are left out, unless it names another server than the message does."""
+    assert described(spoken.ConnectionError(said), "db:6379") == meant
 
 
 @pytest.mark.parametrize("kind", KINDS)
