@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from poller.cli.options import CommandLine, Feeds, GlobalOptions, Json, named_feeds, run_loop
-from poller.cli.output import count, escaped, on_terminal, warn, write_json, write_line, write_styled, write_table
+from poller.cli.output import (
+    Column,
+    count,
+    escaped,
+    listing,
+    on_terminal,
+    warn,
+    width,
+    write_json,
+    write_line,
+    write_styled,
+)
 from poller.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -117,18 +129,9 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
 
 
 def _write_results(results: Sequence[RoundResult]) -> None:
-    from poller.changes.plan import COUNTERS
-
-    rows = [
-        (
-            result.feed,
-            result.mode.value,
-            "ok" if result.ok else "failed",
-            *(f"{getattr(result, name):.{3 * (name == 'seconds')}f}" for name in COUNTERS),
-        )
-        for result in results
-    ]
-    write_table(("feed", "mode", "", *COUNTERS), rows, numbers=COUNTERS)
+    wide = width() if on_terminal() else sys.maxsize  # a pipe gets whole names
+    for line in listing(_ROUNDS, results, wide):
+        write_styled(line)
     for result in results:
         if result.error is not None:
             write_line(f"{result.feed}: {result.error}")
@@ -136,6 +139,26 @@ def _write_results(results: Sequence[RoundResult]) -> None:
             write_line(f"{result.feed}: {escaped(result.paused)}; poller resume {result.feed}")
         elif result.mode.value == "skipped":
             write_line(f"{result.feed}: another process polls it")
+
+
+def _mode(result: RoundResult) -> str:
+    """The mode of a round; none of one that failed before it began."""
+    return "-" if result.mode.value == "skipped" and not result.ok else result.mode.value
+
+
+_ROUNDS: Final = (
+    Column("feed", least=24, cell=lambda one: one.feed),
+    Column("mode", leave=2, cell=_mode),
+    Column("", styles={"ok": "green", "failed": "red"}, cell=lambda one: "ok" if one.ok else "failed"),
+    Column("pages", right=True, leave=5, cell=lambda one: str(one.pages)),
+    Column("records", right=True, leave=1, cell=lambda one: str(one.records)),
+    Column("created", right=True, cell=lambda one: str(one.created)),
+    Column("modified", right=True, cell=lambda one: str(one.modified)),
+    Column("removed", right=True, cell=lambda one: str(one.removed)),
+    Column("unchanged", right=True, leave=3, cell=lambda one: str(one.unchanged)),
+    Column("quarantined", right=True, cell=lambda one: str(one.quarantined)),
+    Column("seconds", right=True, leave=4, cell=lambda one: f"{one.seconds:.3f}"),
+)
 
 
 @app.command(example="check -c poller.toml")

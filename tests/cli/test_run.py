@@ -17,6 +17,7 @@ from poller.sandbox.api import SandboxRequest, SandboxResponse, answer
 from poller.sandbox.data import mutate
 from poller.sandbox.history import RESOURCES, History
 from poller.sandbox.server import serving
+from tests.cli.commands import on_terminal
 from tests.cli.conftest import Poller, Site, started
 from tests.harness.waiting import limited
 from tests.harness.wire import wired
@@ -112,6 +113,30 @@ async def test_failures_are_reported(poller: Poller, site: Site) -> None:
     checked = await poller("check", *config, API_TOKEN="wrong")  # noqa: S106 -- as above
     assert checked.code == 1
     assert "error    acme/contractTypes" in checked.out
+
+
+async def test_the_table_of_once_fits_a_terminal(site: Site) -> None:
+    """On a narrow terminal columns are left out, and named; what was published of a feed stays."""
+    arguments = ["once", "contractTypes", "employmentUnavailabilities", "-c", str(site.file)]
+    written = await asyncio.to_thread(on_terminal, arguments, {"TERM": "xterm", **TOKEN}, 80)
+    assert max(map(len, written)) <= 80
+    heading, *rows, left_out = written
+    assert heading.split() == ["feed", "records", "created", "modified", "removed", "quarantined"]
+    assert [row.split()[1] for row in rows] == ["ok", "ok"]
+    assert left_out == "not shown, too narrow: mode, pages, unchanged, seconds"
+
+
+async def test_a_round_that_has_not_begun_has_no_mode(poller: Poller, tmp_path: Path) -> None:
+    """Without a store ``once`` says of each feed that it failed and why, naming the store once, and no mode."""
+    file = tmp_path / "poller.toml"
+    source = (
+        '[[sources]]\nname = "acme"\nbase_url = "http://127.0.0.1:9"\n[[sources.feeds]]\nresource = "contractTypes"\n'
+    )
+    file.write_text(f'[redis]\nurl = "redis://127.0.0.1:1"\n{source}', "utf-8")
+    ended = await poller("once", "-c", str(file))
+    _, row, reason = ended.out.splitlines()
+    assert (ended.code, row.split()[:3]) == (1, ["acme/contractTypes", "-", "failed"])
+    assert reason == "acme/contractTypes: 127.0.0.1:1: cannot connect: Connection refused"
 
 
 async def test_once_that_is_interrupted_shows_the_rounds_that_have_ended(site: Site, tmp_path: Path) -> None:
