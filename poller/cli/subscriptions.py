@@ -483,7 +483,8 @@ async def send_sample(options: GlobalOptions, subscription: _Id) -> bool:
 def _outcome_line(outcome: Outcome) -> str:
     seconds = f"after {outcome.seconds * 1000:.0f} ms"
     if outcome.status is not None:
-        return f"status {outcome.status} {seconds}"
+        said = "the sink accepts it" if outcome.is_delivered else "the sink does not accept it"
+        return f"{said}: status {outcome.status} {seconds}"
     if outcome.is_delivered:
         return f"delivered {seconds}"
     return f"no answer ({outcome.failure}) {seconds}: {escaped(outcome.error)}"

@@ -74,13 +74,13 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         assert "\nAuthorization: …\n" in tried
         assert receiver.requests[0].header("authorization") == "Basic bWU6aHVzaC1odXNo"
         assert "\nX-Key: …\n" in tried
-        assert "\nstatus 200 after " in tried
+        assert "\nthe sink accepts it: status 200 after " in tried
         assert "\\x9b31mthanks" in tried
         assert "\x1b" not in tried
         signature = receiver.requests[0].header("webhook-signature")
         assert signature is not None
         assert f"webhook-signature: {signature[:10]}…\n" in tried
-        assert "status 500" in await subscriptions("test", "a", code=1)
+        assert "\nthe sink does not accept it: status 500 after " in await subscriptions("test", "a", code=1)
 
         paused, resumed = await subscriptions("pause", "a", "--reason", "why"), await subscriptions("resume", "a")
         assert paused.startswith("a: paused")

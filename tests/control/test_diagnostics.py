@@ -253,7 +253,7 @@ async def test_a_subscription_that_does_not_deliver_is_no_ok(tmp_path: Path) -> 
     assert "; last error: the sink answered 500; poller subscriptions test failing" in failing.text
     assert ": moving; poller subscriptions resume paused" in paused.text
     for line in (failing, paused, well):
-        assert "the sink is there (it answers 405 to OPTIONS)" in line.text
+        assert "the sink is there (it answers 405 to OPTIONS, which says nothing about events)" in line.text
 
 
 async def test_a_port_that_speaks_tls_is_told_from_one_that_does_not() -> None:
@@ -419,7 +419,7 @@ async def checked(permissions: SinkPermissions = NONE, /, **settings: Any) -> tu
 
 
 async def test_a_sink_that_answers_is_there_whatever_it_says(tmp_path: Path) -> None:
-    """A sink gets OPTIONS and nothing else; the line says how its events will be signed."""
+    """A sink gets OPTIONS and nothing else; the line says what that proves, and how its events will be signed."""
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
@@ -430,7 +430,12 @@ async def test_a_sink_that_answers_is_there_whatever_it_says(tmp_path: Path) -> 
         made = SinkPermissions(made_secrets={"rostering": 1})
         with_file = await checked(made, sink=receiver.url, allow_private=True, secret_files=[str(secret)])
         without = await checked(made, sink=receiver.url, allow_private=True)
-    assert (severity, text) == ("ok", "the sink is there (it answers 405 to OPTIONS), signed with 1 secret")
+        receiver.answer = Reply(204)
+        welcome = await checked(sink=receiver.url, allow_private=True)
+    assert severity == "ok"
+    there = "the sink is there (it answers 405 to OPTIONS, which says nothing about events)"
+    assert text == f"{there}, signed with 1 secret"
+    assert welcome[1].startswith("the sink is there (it answers 204 to OPTIONS)")
     assert with_file[1].endswith("signed with 2 secrets")
     assert without[1].endswith("signed with 1 secret")
 

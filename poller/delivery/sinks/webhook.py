@@ -429,7 +429,8 @@ def permission_of(headers: Mapping[str, str], status: int, request: PermissionRe
         request: that it answers; None: only a check that the sink answers.
     """
     if request is None:
-        return Permission("granted", f"it answers {status} to OPTIONS")
+        doubt = "" if status in _ACCEPTED else ", which says nothing about events"
+        return Permission("granted", f"it answers {status} to OPTIONS{doubt}")
     origin = headers.get("webhook-allowed-origin")
     if origin is None:
         return _unsaid(status, request)
