@@ -2,7 +2,8 @@
 
 **Invariants**
 
-- A terminal gets colours and its width, a pipe plain and stable text. ``NO_COLOR`` is respected.
+- A terminal gets colours and its width, a pipe plain and stable text in which nothing is shortened. ``NO_COLOR`` is
+  respected.
 - Every line is flushed when it is written.
 - Foreign text cannot control the terminal: :func:`escaped` and :func:`legible` leave printable characters only, and
   lose nothing: what is not printable is written as an escape.
@@ -34,7 +35,6 @@ Line = list[tuple[str, str]]
 
 _GAP: Final = "  "
 _CUT: Final = "…"
-_PIPE_WIDTH: Final = 80
 _SHORT: Final = {"\t": r"\t", "\r": r"\r", "\\": r"\\"}
 _SUSPECT: Final = re.compile(r"[^ -\[\]-~]")  # all but printable ASCII without the backslash
 _NOT_ASCII: Final = re.compile(r"[^\n -~]")
@@ -125,9 +125,9 @@ def console() -> Console | None:
 
 
 def width() -> int:
-    """Columns of the terminal; 80 for a pipe."""
+    """Columns of the terminal; no limit for a pipe, whose reader may look for a name that would be shortened."""
     terminal = console()
-    return _PIPE_WIDTH if terminal is None else max(terminal.width, 1)
+    return sys.maxsize if terminal is None else max(terminal.width, 1)
 
 
 def count(number: int, thing: str, things: str = "") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -129,8 +128,7 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
 
 
 def _write_results(results: Sequence[RoundResult]) -> None:
-    wide = width() if on_terminal() else sys.maxsize  # a pipe gets whole names
-    for line in listing(_ROUNDS, results, wide):
+    for line in listing(_ROUNDS, results, width()):
         write_styled(line)
     for result in results:
         if result.error is not None:
