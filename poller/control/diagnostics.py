@@ -168,7 +168,7 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
                 yield line
     except (StoreError, ConfigurationError) as error:
         out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
-        out = out or (_NO_STORE if re.search(NO_SERVER, str(error)) else None)
+        out = out or next((advice for said, advice in _STORE_ADVICE if re.search(said, str(error))), None)
         yield CheckLine("error", "store", f"{error}; {out}" if out else str(error))
 
 
@@ -442,7 +442,14 @@ async def check_rights(client: Redis, settings: Settings, url: str) -> CheckLine
     return CheckLine("error", "store", f"{text}; add it to the ACL file as well, as in deploy/redis/users.acl")
 
 
-_NO_STORE: Final = "no server listens there: start Redis, or correct redis.url"
+_URL: Final = "redis.url, or REDIS_URL, which replaces it"
+_STORE_ADVICE: Final = (
+    (NO_SERVER, f"no server listens there: start Redis, or correct {_URL}"),
+    ("No such file or directory", f"no server has made this socket: start Redis, or correct {_URL}"),
+    ("not known|No address associated", f"check the name in {_URL}, and that this machine can resolve it"),
+    ("Authentication required|NOAUTH", "put the password into REDIS_URL: redis://USER:PASSWORD@HOST"),
+    ("invalid username-password|WRONGPASS", "correct user and password in REDIS_URL"),
+)
 
 
 async def other_protocol(url: str) -> str | None:

@@ -303,14 +303,36 @@ async def test_where_nobody_answers_nothing_is_said(url: str) -> None:
     assert await other_protocol(url) is None
 
 
-async def test_a_store_that_is_not_there_is_named_with_a_remedy(tmp_path: Path) -> None:
-    """A refused connection to the store is an error that says what to do."""
-    file = tmp_path / "poller.toml"
-    file.write_text('[redis]\nurl = "redis://127.0.0.1:1/0"\n')
-    async with aclosing(check(load(file, SOURCE), SOURCE, clock=Clock())) as findings:
-        line = await anext(findings)
+async def store_line(url: str) -> CheckLine:
+    environ = SOURCE | {"REDIS_URL": url}
+    async with aclosing(check(load(None, environ), environ, clock=Clock())) as findings:
+        return await anext(findings)
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("redis://127.0.0.1:1/0", "no server listens there: start Redis, or correct redis.url, or REDIS_URL"),
+        ("unix:///nowhere", "no server has made this socket: start Redis, or correct redis.url, or REDIS_URL"),
+        ("redis://store.invalid/0", "check the name in redis.url, or REDIS_URL"),
+        ("redis+cluster://127.0.0.1:1", "no server listens there"),
+    ],
+)
+async def test_a_store_that_is_not_there_is_named_with_a_remedy(url: str, remedy: str) -> None:
+    """A store that cannot be reached is an error that says what to do."""
+    line = await store_line(url)
     assert (line.severity, line.subject) == ("error", "store")
-    assert "start Redis, or correct redis.url" in line.text
+    assert remedy in line.text
+
+
+async def test_a_password_that_is_missing_or_wrong_is_to_be_put_where_it_may_stand(tmp_path: Path) -> None:
+    """A store that refuses the login is an error that names the place of the password."""
+    with running("valkey", tmp_path, appendfsync="no", tcp=True, options={"requirepass": "open-sesame"}) as server:
+        missing = await store_line(server.url)
+        wrong = await store_line(server.url.replace("//", "//:hunter2@"))
+    assert "put the password into REDIS_URL" in missing.text
+    assert "correct user and password in REDIS_URL" in wrong.text
+    assert "hunter2" not in wrong.text
 
 
 # The HTTP service: its address and its tokens.
