@@ -119,8 +119,8 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
     except CancelledError:
         ended = {result.feed for result in results}
         if left := [feed for feed in feed_ids if feed not in ended]:
-            rounds = f"{count(len(left), 'round')} had ended, as that of {left[0]}"
-            warn(f"interrupted before {rounds}; the next poller once publishes the rest")
+            rounds = f"the round{'s' if left[1:] else ''} of {_named(left)}"
+            warn(f"interrupted before {rounds} had ended; the next `poller once` publishes the rest")
         raise
     finally:
         if results and not json:
@@ -130,13 +130,26 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
 def _write_results(results: Sequence[RoundResult]) -> None:
     for line in listing(_ROUNDS, results, width()):
         write_styled(line)
+    reasons: dict[str, list[str]] = {}  # what several feeds share, as a store that cannot be reached, is said once
     for result in results:
-        if result.error is not None:
-            write_line(f"{result.feed}: {result.error}")
-        elif result.paused is not None:
-            write_line(f"{result.feed}: {escaped(result.paused)}; poller resume {result.feed}")
-        elif result.mode.value == "skipped":
-            write_line(f"{result.feed}: another process polls it")
+        if reason := _reason(result):
+            reasons.setdefault(reason, []).append(result.feed)
+    for reason, feeds in reasons.items():
+        write_line(f"{_named(feeds)}: {reason}")
+
+
+def _reason(result: RoundResult) -> str | None:
+    """Why a round failed or was skipped."""
+    if result.error is not None:
+        return result.error
+    if result.paused is not None:
+        return f"{escaped(result.paused)}; poller resume {result.feed}"
+    return "another process polls it" if result.mode.value == "skipped" else None
+
+
+def _named(feeds: Sequence[str]) -> str:
+    """The first of these feeds, and how many others there are."""
+    return f"{feeds[0]} and {count(len(feeds) - 1, 'other feed')}" if feeds[1:] else feeds[0]
 
 
 def _mode(result: RoundResult) -> str:
@@ -146,16 +159,16 @@ def _mode(result: RoundResult) -> str:
 
 _ROUNDS: Final = (
     Column("feed", least=24, cell=lambda one: one.feed),
-    Column("mode", leave=2, cell=_mode),
+    Column("mode", leave=3, cell=_mode),
     Column("", styles={"ok": "green", "failed": "red"}, cell=lambda one: "ok" if one.ok else "failed"),
-    Column("pages", right=True, leave=5, cell=lambda one: str(one.pages)),
-    Column("records", right=True, leave=1, cell=lambda one: str(one.records)),
+    Column("pages", right=True, leave=6, cell=lambda one: str(one.pages)),
+    Column("records", right=True, leave=2, cell=lambda one: str(one.records)),
     Column("created", right=True, cell=lambda one: str(one.created)),
     Column("modified", right=True, cell=lambda one: str(one.modified)),
     Column("removed", right=True, cell=lambda one: str(one.removed)),
-    Column("unchanged", right=True, leave=3, cell=lambda one: str(one.unchanged)),
-    Column("quarantined", right=True, cell=lambda one: str(one.quarantined)),
-    Column("seconds", right=True, leave=4, cell=lambda one: f"{one.seconds:.3f}"),
+    Column("unchanged", right=True, leave=4, cell=lambda one: str(one.unchanged)),
+    Column("quarantined", right=True, leave=1, cell=lambda one: str(one.quarantined)),
+    Column("seconds", right=True, leave=5, cell=lambda one: f"{one.seconds:.3f}"),
 )
 
 

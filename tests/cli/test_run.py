@@ -126,17 +126,19 @@ async def test_the_table_of_once_fits_a_terminal(site: Site) -> None:
     assert left_out == "not shown, too narrow: mode, pages, unchanged, seconds"
 
 
-async def test_a_round_that_has_not_begun_has_no_mode(poller: Poller, tmp_path: Path) -> None:
-    """Without a store ``once`` says of each feed that it failed and why, naming the store once, and no mode."""
+async def test_rounds_that_have_not_begun_have_no_mode(poller: Poller, tmp_path: Path) -> None:
+    """Without a store ``once`` says of each feed that it failed, in no mode; why, it says once, and names the store."""
     file = tmp_path / "poller.toml"
-    source = (
-        '[[sources]]\nname = "acme"\nbase_url = "http://127.0.0.1:9"\n[[sources.feeds]]\nresource = "contractTypes"\n'
-    )
+    feeds = "".join(f'[[sources.feeds]]\nresource = "{name}"\n' for name in ("contractTypes", "evidenceVariants"))
+    source = f'[[sources]]\nname = "acme"\nbase_url = "http://127.0.0.1:9"\n{feeds}'
     file.write_text(f'[redis]\nurl = "redis://127.0.0.1:1"\n{source}', "utf-8")
     ended = await poller("once", "-c", str(file))
-    _, row, reason = ended.out.splitlines()
-    assert (ended.code, row.split()[:3]) == (1, ["acme/contractTypes", "-", "failed"])
-    assert reason == "acme/contractTypes: 127.0.0.1:1: cannot connect: Connection refused"
+    _, *rows, reason = ended.out.splitlines()
+    assert ended.code == 1
+    assert [row.split()[:3] for row in rows] == [
+        [f"acme/{name}", "-", "failed"] for name in ("contractTypes", "evidenceVariants")
+    ]
+    assert reason == "acme/contractTypes and 1 other feed: 127.0.0.1:1: cannot connect: Connection refused"
 
 
 async def test_once_that_is_interrupted_shows_the_rounds_that_have_ended(site: Site, tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ async def test_once_that_is_interrupted_shows_the_rounds_that_have_ended(site: S
             *_, said = (await once.stderr.read()).decode().splitlines()
     assert heading.split()[:2] == ["feed", "mode"]
     assert {line.split()[0] for line in shown} == {f"acme/{name}" for name in others}
-    assert said.startswith("poller: interrupted before 1 round had ended, as that of acme/achievements;")
+    assert said.startswith("poller: interrupted before the round of acme/achievements had ended;")
 
 
 async def test_sandbox_stops(tmp_path: Path) -> None:
