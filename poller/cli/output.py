@@ -233,7 +233,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) 
     lines = [_line(shown, [column.heading for column in shown], widths, heading=True)]
     lines += [_line(shown, [row[at] for at in kept], widths) for row in rows]
     left_out = ", ".join(column.heading for at, column in enumerate(columns) if at not in kept)
-    return [*lines, [(shortened(f"not shown, too narrow: {left_out}", width), "dim")]] if left_out else lines
+    note = wrapped(f"not shown, too narrow: {left_out}", width) if left_out else ()
+    return [*lines, *([(line, "dim")] for line in note)]
 
 
 def listing(columns: Sequence[Column], items: Iterable[object], width: int) -> list[Line]:

@@ -338,7 +338,7 @@ _FEEDS: Final = (
 )
 _STREAMS: Final = (
     Column("stored of", least=12, cell=lambda one: one.feed),
-    Column("last round", least=9, leave=1, cell=lambda one: one.round_text),
+    Column("last round", leave=1, cell=lambda one: one.round_text),
     Column("events", right=True, leave=2, cell=lambda one: short_number(one.events)),
     Column("in stream", right=True, leave=3, cell=lambda one: short_number(one.stream_length)),
     Column("size", right=True, leave=4, cell=_size),
@@ -355,7 +355,7 @@ _COUNTS: Final = (
 _STATE: Final = Column("state", styles=_STATES, cell=lambda one: one.state)
 _SUBSCRIPTIONS: Final = (Column("subscription", least=12, cell=lambda one: one.subscription), _STATE, *_COUNTS)
 _LIST: Final = (
-    Column("id", least=10, cell=lambda one: one.subscription),
+    Column("id", least=24, cell=lambda one: one.subscription),
     Column("from", leave=5, cell=lambda one: one.origin),
     _STATE,
     *_COUNTS,
