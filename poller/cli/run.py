@@ -153,7 +153,7 @@ def _named(feeds: Sequence[str]) -> str:
 
 
 def _mode(result: RoundResult) -> str:
-    """The mode of a round; none of one that failed before it began."""
+    """The mode of a round. One that failed before it began has none."""
     return "-" if result.mode.value == "skipped" and not result.ok else result.mode.value
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import ssl
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -36,10 +35,10 @@ from poller.control.factories import client_of, feed_of, signing_secrets, sink_o
 from poller.control.orphans import HERE, differences, orphaned_feeds, stated
 from poller.control.problems import (
     NO_QUALIFICATION,
-    NO_SERVER,
     held_text,
     not_delivering_text,
     paused_text,
+    store_way_out,
     unlisted_text,
     unmatched_choices,
     way_out,
@@ -168,7 +167,7 @@ async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> 
                 yield line
     except (StoreError, ConfigurationError) as error:
         out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
-        out = out or next((advice for said, advice in _STORE_ADVICE if re.search(said, str(error))), None)
+        out = out or store_way_out(str(error))
         yield CheckLine("error", "store", f"{error}; {out}" if out else str(error))
 
 
@@ -440,16 +439,6 @@ async def check_rights(client: Redis, settings: Settings, url: str) -> CheckLine
         rules = " ".join(f"+{name}" for name in found.commands)
         text = f"user {user} may not {', '.join(found.commands)}: ACL SETUSER {user} {rules}"
     return CheckLine("error", "store", f"{text}; add it to the ACL file as well, as in deploy/redis/users.acl")
-
-
-_URL: Final = "redis.url, or REDIS_URL, which replaces it"
-_STORE_ADVICE: Final = (
-    (NO_SERVER, f"no server listens there: start Redis, or correct {_URL}"),
-    ("No such file or directory", f"no server has made this socket: start Redis, or correct {_URL}"),
-    ("not known|No address associated", f"check the name in {_URL}, and that this machine can resolve it"),
-    ("Authentication required|NOAUTH", "put the password into REDIS_URL: redis://USER:PASSWORD@HOST"),
-    ("invalid username-password|WRONGPASS", "correct user and password in REDIS_URL"),
-)
 
 
 async def other_protocol(url: str) -> str | None:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -279,8 +279,7 @@ _LOSSES: Final = {
 
 # Remedies for errors of sources and the store, found by words in this program's messages.
 
-NO_SERVER: Final = r"(?i)connection refused|connect call failed"
-"""The pattern of messages where no server listens."""
+_NO_SERVER: Final = r"(?i)connection refused|connect call failed"
 
 _SOURCE: Final[tuple[tuple[str, str], ...]] = (
     (r"the API answered 401\b", "check that the credential in auth is right and has not expired"),
@@ -323,11 +322,18 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
         r"the proxy answered 407\b",
         "the proxy requires a credential, which proxy cannot hold: let it allow this machine by its address",
     ),
-    (NO_SERVER, "no server listens there: check host and port in base_url"),
+    (_NO_SERVER, "no server listens there: check host and port in base_url"),
     (r"(?i)no complete answer|timeout|timed out", "raise timeout, or check whether a firewall drops the packets"),
     (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),
 )
-_KNOWN: Final = tuple((re.compile(pattern), text) for pattern, text in _SOURCE)
+_URL: Final = "redis.url, or REDIS_URL, which replaces it"
+_STORE: Final[tuple[tuple[str, str], ...]] = (
+    (_NO_SERVER, f"no server listens there: start Redis, or correct {_URL}"),
+    (r"No such file or directory", f"no server has made this socket: start Redis, or correct {_URL}"),
+    (r"not known|No address associated", f"check the name in {_URL}, and that this machine can resolve it"),
+    (r"Authentication required|NOAUTH", "put the password into REDIS_URL: redis://USER:PASSWORD@HOST"),
+    (r"invalid username-password|WRONGPASS", "correct user and password in REDIS_URL"),
+)
 
 
 def way_out(message: str, *, proxied: bool = False) -> str | None:
@@ -339,4 +345,13 @@ def way_out(message: str, *, proxied: bool = False) -> str | None:
     """
     if proxied and "cannot connect to" in message:
         return "check proxy, that it runs, and that it lets this machine through"
-    return next((text for pattern, text in _KNOWN if pattern.search(message)), None)
+    return _remedy(message, _SOURCE)
+
+
+def store_way_out(message: str) -> str | None:
+    """The remedy for a store that cannot be used; ``message``: of the failure; None: unknown."""
+    return _remedy(message, _STORE)
+
+
+def _remedy(message: str, known: Sequence[tuple[str, str]]) -> str | None:
+    return next((text for pattern, text in known if re.search(pattern, message)), None)
