@@ -139,12 +139,16 @@ def _write_results(results: Sequence[RoundResult]) -> None:
 
 
 def _reason(result: RoundResult) -> str | None:
-    """Why a round failed or was skipped."""
+    """Why a round failed, was skipped, or had nothing to read."""
+    from poller.control.problems import NO_QUALIFICATION, has_no_listing
+
     if result.error is not None:
         return result.error
     if result.paused is not None:
         return f"{escaped(result.paused)}; poller resume {result.feed}"
-    return "another process polls it" if result.mode.value == "skipped" else None
+    if result.mode.value == "skipped":
+        return "another process polls it"
+    return NO_QUALIFICATION if has_no_listing(result.mode.value, result.pages) else None
 
 
 def _named(feeds: Sequence[str]) -> str:

@@ -50,6 +50,11 @@ NO_QUALIFICATION: Final = (
 )
 
 
+def has_no_listing(mode: str | None, pages: int) -> bool:
+    """Whether a round that was completed had nothing to list: any other first reading has a page."""
+    return mode == "baseline" and not pages
+
+
 def feed_problems(one: FeedStatus) -> Iterator[str]:
     """Each problem of a feed."""
     if one.state == "paused":
@@ -59,8 +64,8 @@ def feed_problems(one: FeedStatus) -> Iterator[str]:
     if one.error is not None and one.error != one.held_reason:
         remedy = way_out(one.error)
         yield one.error + (f" ({remedy})" if remedy else "")
-    if one.state == "ok" and one.mode == "baseline" and one.round is not None and not one.round.pages:
-        yield NO_QUALIFICATION  # any other first reading has a page
+    if one.state == "ok" and one.round is not None and has_no_listing(one.mode, one.round.pages):
+        yield NO_QUALIFICATION
     if one.unidentified:
         many = f"{one.unidentified} records" if one.unidentified > 1 else "a record"
         yield (

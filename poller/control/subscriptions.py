@@ -514,7 +514,7 @@ async def sample(
     state = stored_state(handshake) if settings.handshake else None
     granted = state if isinstance(state, Granted) else None
     if settings.handshake and granted is None:
-        why = ungranted(state) or "no daemon has asked it yet"
+        why = ungranted(state) or "no daemon has asked it yet, as `poller run` does before the first delivery"
         raise NotGranted(
             f"{settings.id}: validate = true, and its sink has not granted events: {why}; nothing was sent"
         )

@@ -141,6 +141,18 @@ async def test_rounds_that_have_not_begun_have_no_mode(poller: Poller, tmp_path:
     assert reason == "acme/contractTypes and 1 other feed: 127.0.0.1:1: cannot connect: Connection refused"
 
 
+async def test_once_says_why_a_feed_has_nothing_to_list(poller: Poller, site: Site) -> None:
+    """While no qualification is known, a feed that has a listing for each of them succeeds, and ``once`` says why."""
+    config = ("-c", str(site.file))
+    ended = await poller("once", "achievements", *config, **TOKEN)
+    assert ended.code == 0
+    _, row, reason = ended.out.splitlines()
+    assert row.split()[:3] == ["acme/achievements", "baseline", "ok"]
+    assert reason.startswith("acme/achievements: no qualification is known so far, so nothing is listed: ")
+    ended = await poller("once", *config, **TOKEN)
+    assert "no qualification" not in ended.out
+
+
 async def test_once_that_is_interrupted_shows_the_rounds_that_have_ended(site: Site, tmp_path: Path) -> None:
     """An interrupted ``once`` exits with 130, after a table of the rounds that had ended and a word on the others."""
     others, asked = RESOURCES.keys() - {"achievements"}, asyncio.Event()
