@@ -29,6 +29,7 @@ from poller.control.subscriptions import end_unlisted_feeds, filed, filed_ends, 
 from poller.daemon.cluster.leases import LeaseBalancer
 from poller.daemon.cluster.membership import Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner, active_inputs
+from poller.delivery.feed_consumer import GATHER, SharedTimer
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError, StoreUnavailable
 from poller.http.server import connections_for
@@ -314,6 +315,7 @@ class DeliverRole:
             self._beside,
             self._sharing,
             ConnectionBudget(connections_for(_HALF), "subscriptions"),
+            SharedTimer(GATHER, clock),
             membership.name,
             watch,
             clock,

@@ -32,7 +32,7 @@ from poller.daemon.cluster.membership import StoreObserver
 from poller.delivery.backfill import BackfillSource
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
-from poller.delivery.feed_consumer import LAST_WAIT, FeedConsumer
+from poller.delivery.feed_consumer import LAST_WAIT, FeedConsumer, SharedTimer
 from poller.delivery.handshake import Granted, permitted
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.delivery.sinks.base import Sink
@@ -95,6 +95,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
             and that moment; informs the others of that sink and names them.
         sharing: the leases of the feed consumers.
         connections: to all sinks.
+        gathering: when results that were gathered are written.
         member: this process's name.
         watch: is informed when the store is away.
         clock: the store's.
@@ -108,6 +109,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
     beside: Callable[[str, str, datetime], Iterable[str]]
     sharing: LeaseBalancer
     connections: ConnectionBudget
+    gathering: SharedTimer
     member: str
     watch: StoreObserver
     clock: Clock
@@ -360,7 +362,10 @@ class SubscriptionRunner:
     def _owned_of(self, feed: str, subscriber: EndpointState, known: Registered) -> LeaseKeeper:
         store = self._store_of(feed, known)
         backfills = partial(self._records_of, feed)
-        consumer = FeedConsumer(feed, subscriber, store, backfills=backfills, clock=self._shared.clock)
+        shared = self._shared
+        consumer = FeedConsumer(
+            feed, subscriber, store, backfills=backfills, gathering=shared.gathering, clock=shared.clock
+        )
         self._consumers[feed] = consumer
         self.stores.append(store)
         return LeaseKeeper(

@@ -421,6 +421,11 @@ class DeliveryTracker:
         return self._batch.patient
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the next batch settles new entries, and nothing else."""
+        return self._batch.is_plain and self.replay.place is None and self.backfill.place is None
+
+    @property
     def has_batch(self) -> bool:
         """Whether the next batch is not empty."""
         return bool(self._batch) or self.replay.place is not None or self.backfill.place is not None
@@ -430,12 +435,12 @@ class DeliveryTracker:
         if not self.has_batch:
             return None
         draft, self._batch = self._batch, AckBatch()
-        draft.replay, draft.backfill = self.replay.place, self.backfill.place
+        draft.place, draft.replay, draft.backfill = self.place, self.replay.place, self.backfill.place
         return draft
 
     @property
     def place(self) -> str:
-        """The entry up to which all are settled or scheduled once the current batch is written."""
+        """The entry up to which all are settled or scheduled once the next batch is written."""
         oldest = self.queues.oldest_fresh
         return before(oldest) if oldest else self.last_read
 
@@ -573,6 +578,7 @@ class AckBatch:
         self.letters: dict[str, bytes] = {}
         self.keys: dict[str, str] = {}  # of the records of what is scheduled or given up, by entry
         self.reopen: list[str] = []
+        self.place = ""  # every entry up to it is settled or scheduled by this batch or those before
         self.replay: ReplayPosition | None = None
         self.backfill: BackfillPosition | None = None
         self.backfilled = 0  # events of a backfill, of which nothing was stored
@@ -597,14 +603,19 @@ class AckBatch:
         self.letters[entry] = encode(letter)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it settles new entries, and nothing else."""
+        return bool(self.acked) and not (self.parked or self.unparked or self.letters or self.backfilled)
+
+    @property
     def patient(self) -> bool:
         """Whether the write may wait: only a crash of this process would make a difference, and not a great one."""
         few = 0 < len(self.acked) + self.backfilled < MOST_GATHERED
         return few and not (self.parked or self.unparked or self.letters or self.urgent)
 
-    def settlement(self, place: str) -> Settlement:
-        """The batch in the store's form; all entries up to ``place`` are settled or scheduled by it."""
-        return Settlement(self.acked, self.parked, self.unparked, self.letters, place, self.replay, self.backfill)
+    def settlement(self) -> Settlement:
+        """The batch in the store's form."""
+        return Settlement(self.acked, self.parked, self.unparked, self.letters, self.place, self.replay, self.backfill)
 
 
 class ScheduledRetries:

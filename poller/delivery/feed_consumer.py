@@ -5,6 +5,10 @@ are due, starts attempts, reads entries when there is room, and writes ack batch
 that nothing waits for are gathered for :data:`GATHER`, or until they are many: the faster events come, the more of them
 are in one write. :mod:`poller.delivery.delivery_tracker` describes the states of an entry.
 
+While the loop waits it is *idle*, and what happens all the time is done without it, because a turn of it costs as much
+again: new entries are read, taken in and sent, and gathered results are written. Anything else is left to the loop,
+together with the answer that has come: failures, baselines, backfills, replays, retries, the end of a run.
+
 **Invariants**
 
 * A short unavailability of the store ends nothing: attempts in flight end, and their results are written when the store
@@ -12,6 +16,9 @@ are in one write. :mod:`poller.delivery.delivery_tracker` describes the states o
 * Entries that the store has handed out are delivered. A lost reply may have contained entries, which the group then
   holds for this consumer; so after any failure the pending entries of the group are read before new ones. A lost group
   is created again, and entries that were read before are marked as known.
+* The loop and what is done without it are never at work at the same time: without it nothing begins unless it is idle,
+  and it waits for the end of what has begun before it reads or settles itself. So each run has one reading and one
+  settlement under way at most, and what a settlement says was true when it was sent.
 * A run begins with an empty settlement, before anything is read: what an earlier run of this process sent and the
   network delivers late writes nothing after it, and if the store loses what was settled before, the run ends.
 * Redeliveries, replays and backfills are read only on demand, and never twice. A replay is read only after all entries
@@ -26,8 +33,10 @@ are in one write. :mod:`poller.delivery.delivery_tracker` describes the states o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Final, Protocol
+from asyncio import Future
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -42,7 +51,7 @@ from poller.delivery.filters import meets_baseline
 from poller.errors import ErasureUnknown, Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.failpoints import reach
 from poller.store.backfill import BackfillPosition
-from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, Settlement, Start
+from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, SentSettlement, Settlement, Start
 from poller.store.replay import ReplaySpan
 from poller.store.stream import FIRST_ID, EntryId
 from poller.text import one_line
@@ -231,6 +240,14 @@ class EntrySource(Protocol):
         """New entries."""
         ...
 
+    def begin_read(self, *, most: int) -> Future[Any]:
+        """The future of new entries, a list, or of something else where there are none to be had."""
+        ...
+
+    async def entries_of(self, answer: Future[Any]) -> list[Entry]:
+        """What :meth:`read` returns or raises, of a reading begun with :meth:`begin_read`."""
+        ...
+
 
 class EntryReader:
     """Reads entries for one run of a feed consumer."""
@@ -255,6 +272,7 @@ class EntryReader:
         self._feed = feed
         self._clock = clock
         self._size = ReadSize()
+        self._asked = 0  # of the reading under way: how many at most
         self._opened = False
         self._unread = True
         self._held_after: str | None = "0"
@@ -316,9 +334,32 @@ class EntryReader:
             StoreRefused: the store refuses the command.
         """
         self._unread = False  # news that arrives during the command counts
-        asked = self._size.of(most)
+        self._asked = self._size.of(most)
+        return await self._read(self._some(self._asked))
+
+    def begin_read(self, most: int) -> Future[Any] | None:
+        """Begin to read new entries, for :meth:`brought` or :meth:`finish_read`; None: others are to be read first."""
+        if not self._opened or self._held_after is not None:
+            return None
+        self._unread = self.pending = False
+        self._asked = self._size.of(most)
+        self.reads += 1
+        return self._store.begin_read(most=self._asked)
+
+    def brought(self, answer: Future[Any]) -> Sequence[Entry] | None:
+        """What a reading that has ended has brought, for :meth:`took`; None: see :meth:`finish_read`."""
+        if answer.cancelled() or answer.exception() is not None:
+            return None
+        entries = answer.result()
+        return entries if isinstance(entries, list) and not self._is_older(entries) else None
+
+    async def finish_read(self, answer: Future[Any]) -> Sequence[Entry]:
+        """What :meth:`read` returns or raises, of a reading that was begun before."""
+        return await self._read(self._store.entries_of(answer))
+
+    async def _read(self, reading: Awaitable[Sequence[Entry]]) -> Sequence[Entry]:
         try:
-            entries = await self._some(asked)
+            entries = await reading
         except GroupGone as error:
             _log.warning("the consumer group is made again", feed=self._feed, error=str(error))
             self.known_to = self._last
@@ -327,18 +368,33 @@ class EntryReader:
             return ()
         except StoreUnavailable as error:
             # If the store is unavailable for long, the lease is lost, and that is logged.
-            _log.debug("not reading", feed=self._feed, most=asked, error=str(error))
-            self._size.failed(asked)
+            _log.debug("not reading", feed=self._feed, most=self._asked, error=str(error))
+            self._size.failed(self._asked)
             self._held_after = "0" if self.known_to else self._last or "0"
             self._not_before, self._unread = self._clock.monotonic() + _PAUSE, True
             return ()
-        self._size.worked(asked)
+        if not self.pending and self._is_older(entries):
+            # Some of them may be new: another server's clock may be behind the one that gave the ids before.
+            raise Fenced(f"the store lost what was read of {self._feed}; all that it holds is read again")
+        self.took(entries)
+        return entries
+
+    def _is_older(self, entries: Sequence[Entry]) -> bool:
+        """Whether new entries are none."""
+        return bool(entries and self._last and not self.known_to and _id(entries[0]) <= EntryId.parse(self._last))
+
+    def took(self, entries: Sequence[Entry]) -> None:
+        """Record that these were read."""
+        self._size.worked(self._asked)
+        if self.pending or len(entries) == self._asked:
+            self._unread = True
+        else:
+            self._at_end, self._ended = True, self.reads
         if entries:
             last = entries[-1][0]
             self._last = last if not self._last else max(self._last, last, key=EntryId.parse)
-        return entries
 
-    async def _some(self, most: int) -> list[Entry]:
+    async def _some(self, most: int) -> Sequence[Entry]:
         if not self._opened:
             await self._store.open(self._start)
             self._opened, self.openings = True, self.openings + 1
@@ -346,19 +402,11 @@ class EntryReader:
             entries = await self._store.pending(self._held_after, most=most)
             self._held_after = entries[-1][0] if entries else None
             if entries:
-                self._unread = self.pending = True
+                self.pending = True
                 return entries
         self.pending = False
         self.reads += 1
-        entries = await self._store.read(most=most)
-        if entries and self._last and not self.known_to and _id(entries[0]) <= EntryId.parse(self._last):
-            # Some of them may be new: another server's clock may be behind the one that gave the ids before.
-            raise Fenced(f"the store lost what was read of {self._feed}; all that it holds is read again")
-        if len(entries) == most:
-            self._unread = True
-        else:
-            self._at_end, self._ended = True, self.reads
-        return entries
+        return await self._store.read(most=most)
 
 
 def _id(entry: Entry) -> EntryId:
@@ -397,6 +445,46 @@ class ConsumerStorage(EntrySource, EventSource, RepeatSource, BackfillStorage, P
         """
         ...
 
+    def begin_settle(self, settlement: Settlement, *, now_ms: int) -> SentSettlement:
+        """Begin to write an ack batch."""
+        ...
+
+    def note_answer(self, sent: SentSettlement) -> bool:
+        """Take note that it was written. False: it was not, or is not known to be; :meth:`settled` says why."""
+        ...
+
+    async def settled(self, sent: SentSettlement) -> None:
+        """Wait until it was written; raises what :meth:`settle` does."""
+        ...
+
+    def give_up(self, reading: Future[Any] | None, sent: SentSettlement | None) -> None:
+        """Await no answer to what was begun."""
+        ...
+
+
+class SharedTimer:
+    """Calls functions after a time, all at the moment that the first of them was added for.
+
+    A timer for each of a thousand consumers would cost as much as a part of what they do then.
+    """
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        """Begin without functions; ``seconds``: how long after the first of them all are called."""
+        self._seconds = seconds
+        self._clock = clock
+        self._waiting: list[Callable[[], None]] = []
+
+    def add(self, function: Callable[[], None]) -> None:
+        """Call this function once."""
+        if not self._waiting:
+            self._clock.call_after(self._seconds, self._fired)
+        self._waiting.append(function)
+
+    def _fired(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for function in waiting:
+            function()
+
 
 class FeedConsumer:
     """Delivers one feed to one subscription. :meth:`run` it as long as the lease is held."""
@@ -408,6 +496,7 @@ class FeedConsumer:
         store: ConsumerStorage,
         *,
         backfills: Callable[[], BackfillSource | None] = lambda: None,
+        gathering: SharedTimer | None = None,
         clock: Clock,
     ) -> None:
         """Join the parts.
@@ -417,9 +506,11 @@ class FeedConsumer:
             endpoint: of the subscription.
             store: of this feed consumer.
             backfills: makes the source of the feed's records; None: this process does not have the feed.
+            gathering: of :data:`GATHER`, shared by the feed consumers of a process; None: one of its own.
             clock: the store's.
         """
         self.feed = feed
+        self._gathering = gathering or SharedTimer(GATHER, clock)
         self._backfills = backfills
         self._endpoint = endpoint
         self._subscription = endpoint.subscription
@@ -429,6 +520,8 @@ class FeedConsumer:
         self._window = max(WINDOW, 4 * batching.max_events, 4 * self._subscription.concurrency)
         self._window_bytes = max(WINDOW_BYTES, 2 * (batching.max_bytes or 0))
         self._changed = asyncio.Event()
+        self._is_idle = False  # whether the loop waits for a change
+        self._reading: Future[Any] | None = None  # begun for news, while the loop was idle
         self._timer: asyncio.TimerHandle | None = None  # of the wait
         self._timer_at = 0.0
         self._stopping = False
@@ -468,7 +561,9 @@ class FeedConsumer:
             clock=self._clock,
         )
         self._largest = MAX_EVENT_BYTES
-        self._settle_by: float | None = None
+        self._sent: tuple[AckBatch, SentSettlement] | None = None  # begun while the loop was idle
+        self._is_gathering = False  # results, until the shared timer
+        self._is_gathered = False  # since the shared timer, until the next write
         self._note_by: float | None = None
         self._reloads = False  # whether records may have been erased since that was read
         self._erasures = NO_ERASURES.number
@@ -476,7 +571,54 @@ class FeedConsumer:
     def news(self) -> None:
         """The stream has new entries."""
         self._intake.news()
-        self._changed.set()
+        self._without_loop(self._begin_reading)
+
+    def _without_loop(self, work: Callable[[], bool]) -> None:
+        """Do something while the loop is idle; it goes on if there is more to do, or after a fault of the program."""
+        try:
+            is_all = work()
+        except Exception as error:  # noqa: BLE001 -- the loop raises it
+            self._requests.failed, is_all = error, False
+        if not is_all:
+            self._changed.set()
+
+    def _begin_reading(self) -> bool:
+        """Begin to read what has come. False: that is not all there is to do."""
+        if not self._is_idle or not self._store.held:
+            return False
+        if self._reading is not None:
+            return True  # its end sees that there is more
+        most = self._count_to_read()
+        self._reading = self._intake.begin_read(most) if most else None
+        if self._reading is None:
+            return False
+        self._reading.add_done_callback(self._reading_ended)
+        return True
+
+    def _reading_ended(self, answer: Future[Any]) -> None:
+        if answer is self._reading and self._is_idle:  # else the loop waits for it, or the run has ended
+            self._without_loop(partial(self._end_reading, answer))
+
+    def _end_reading(self, answer: Future[Any]) -> bool:
+        """Take in what was read, and send it. False: that is not all there is to do."""
+        entries = self._intake.brought(answer)
+        if entries is None or self._backfill.is_waiting or meets_baseline(self._subscription, entries):
+            return False
+        self._reading = None
+        self._intake.took(entries)
+        if entries:
+            self._take_in(entries)
+            reach("delivery.read")
+            self._requests.start()
+        return self._begin_rest()
+
+    def _begin_rest(self) -> bool:
+        """Begin what else is to be done now. False: that is not all there is to do."""
+        if self._queues.ready or self._requests.next_moment is not None:
+            return False
+        if self._has_to_settle() and not self._gathers() and not self._begin_settling():
+            return False
+        return not self._intake.wanted or self._begin_reading()
 
     def wake(self) -> None:
         """Run the loop once more: something may have changed."""
@@ -516,6 +658,7 @@ class FeedConsumer:
             while not self._stopping:
                 self._changed.clear()
                 began = self._clock.monotonic()
+                await self._finish_settling()
                 self._end_pause(began)
                 if not self._store.held:
                     await self._settle()
@@ -526,7 +669,7 @@ class FeedConsumer:
                     await self._backfill.follow_asked()
                 self._requests.start()
                 self._report_full()
-                if self._intake.wanted:
+                if self._reading is not None or self._intake.wanted:
                     await self._read()
                 if self._repeats.wanted:
                     await self._read_again()
@@ -537,10 +680,15 @@ class FeedConsumer:
                 if self._note_by is None or began >= self._note_by:
                     await self._note_counts()
                 if not self._changed.is_set() and self._set_timer(began):
+                    self._is_idle = True
                     await self._changed.wait()  # a timer that is left from an earlier turn costs one turn too many
+                    self._is_idle = False
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
+            self._is_idle = False
+            self._store.give_up(self._reading, self._sent and self._sent[1])
+            self._reading = self._sent = None
             self._endpoint.leave(self.wake)
             await self._requests.cancel()
             self._stop_timer()
@@ -551,13 +699,14 @@ class FeedConsumer:
             self._tracker.end_pause(clock=began)
 
     async def _read(self) -> None:
-        most = self._room()
-        if most <= 0:
-            return
-        if self._queues.ready and most < self._window // 2:
-            return  # reading many costs little more than reading one
         openings = self._intake.openings
-        entries = await self._intake.read(most)
+        if self._reading is not None:
+            entries = await self._intake.finish_read(self._reading)
+            self._reading = None
+        elif most := self._count_to_read():
+            entries = await self._intake.read(most)
+        else:
+            return
         if self._intake.openings != openings:
             self._backfill.ask()  # a group that begins with the snapshots
             self._changed.set()
@@ -573,6 +722,9 @@ class FeedConsumer:
     async def _splice(self, entries: Sequence[Entry]) -> None:
         """Take in what was read, with the chunk of a backfill at its place."""
         reset = await self._store.reset_entry() if meets_baseline(self._subscription, entries) else None
+        self._take_in(entries, reset)
+
+    def _take_in(self, entries: Sequence[Entry], reset: str | None = None) -> None:
         self._largest = max((len(event or b"") for _, event in entries), default=0) or self._largest
         now, known_to, pending = self._clock.now(), self._intake.known_to, self._intake.pending
         for part in self._backfill.spliced(entries, self._intake):
@@ -632,34 +784,92 @@ class FeedConsumer:
             return 0
         return min(self._window - queues.fresh, 1 + (self._window_bytes - queues.fresh_bytes) // self._largest)
 
+    def _count_to_read(self) -> int:
+        """The number of entries to read now."""
+        most = self._room()
+        if self._queues.ready and most < self._window // 2:
+            return 0  # reading many costs little more than reading one
+        return max(most, 0)
+
     def _has_to_settle(self) -> bool:
         """Whether :meth:`_settle` has something to do."""
         return self._tracker.has_batch or self._requests.failed is not None or self._endpoint.has_unstored_pause
 
     def _gathers(self) -> bool:
         """Whether to gather more results before the next write."""
-        if not self._tracker.patient or self._requests.failed:
-            self._settle_by = None
+        if self._is_gathered or not self._tracker.patient or self._requests.failed:
             return False
-        now = self._clock.monotonic()
-        if self._settle_by is None:
-            self._settle_by = now + GATHER
-        return now < self._settle_by
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._gathering.add(self._gathered)
+        return True
+
+    def _gathered(self) -> None:
+        """Write what was gathered."""
+        self._is_gathering = False
+        if self._has_to_settle():
+            self._is_gathered = True
+            self._without_loop(self._begin_settling)
+
+    def _begin_settling(self) -> bool:
+        """Begin to write what was gathered. False: that is not all there is to do."""
+        if not self._is_idle or not self._store.held:
+            return False
+        if self._sent is not None:
+            return True  # likewise
+        if self._requests.failed is not None or self._endpoint.has_unstored_pause or not self._tracker.is_plain:
+            return False
+        draft, self._is_gathered = self._tracker.next_batch(), False
+        if draft is None:
+            return False
+        reach("delivery.settling")
+        now_ms = milliseconds_of(self._clock.now())
+        sent = self._store.begin_settle(draft.settlement(), now_ms=now_ms)
+        self._sent = draft, sent
+        sent.answer.add_done_callback(self._settling_ended)
+        return True
+
+    def _settling_ended(self, answer: Future[Any]) -> None:
+        if self._sent is not None and self._sent[1].answer is answer and self._is_idle:
+            self._without_loop(partial(self._end_settling, *self._sent))
+
+    def _end_settling(self, draft: AckBatch, sent: SentSettlement) -> bool:
+        """Let the queues go on whose settlements were written. False: that is not all there is to do."""
+        if not self._store.note_answer(sent):
+            return False
+        self._sent = None
+        reach("delivery.settled")
+        if self._tracker.written(draft) and self._queues.ready:
+            self._requests.start()
+        return self._begin_rest() and self._note_by is not None
+
+    async def _finish_settling(self) -> None:
+        """Wait for the end of what :meth:`_begin_settling` has begun."""
+        if self._sent is None:
+            return
+        draft, sent = self._sent
+        try:
+            await self._store.settled(sent)
+        except ErasureUnknown:
+            self._tracker.learn_erased((await self._store.erasures()).places, draft)
+            await self._write(draft)
+        self._sent = None
+        reach("delivery.settled")
+        self._tracker.written(draft)
 
     def _attempt_ended(self) -> None:
         """Run the loop once more, unless all that is to be done is to write the result, which can wait."""
         if self._changed.is_set():
             return
         more = self._queues.ready or self._intake.wanted or self._repeats.wanted or self._backfill.wanted
-        if more or not self._gathers():
+        if more or (self._has_to_settle() and not self._gathers()):
             self._changed.set()
-        elif self._settle_by is not None:
-            self._set_timer_to(self._settle_by)
 
     async def _settle(self) -> None:
         """Write what is drafted; then let the queues go on."""
+        await self._finish_settling()
         await self._requests.note_pause()  # first: who takes over must not ask a sink that wants to be left alone
-        draft, self._settle_by = self._tracker.next_batch(), None
+        draft, self._is_gathered = self._tracker.next_batch(), False
         if draft:
             reach("delivery.settling")
             await self._write(draft)
@@ -682,7 +892,7 @@ class FeedConsumer:
         while True:
             try:
                 now_ms = milliseconds_of(self._clock.now())
-                settlement = draft.settlement(self._tracker.place) if draft else Settlement()
+                settlement = draft.settlement() if draft else Settlement()
                 return await self._store.settle(settlement, now_ms=now_ms)
             except ErasureUnknown:
                 self._tracker.learn_erased((await self._store.erasures()).places, draft)
@@ -724,15 +934,15 @@ class FeedConsumer:
         have been looked at too early: a timer fires up to a millisecond before its time, and the store was asked
         meanwhile.
         """
-        now, due, settle_by = self._clock.monotonic(), self._queues.next_due, self._settle_by
-        own = (due, settle_by, self._note_by, self._endpoint.next_moment(began), self._requests.next_moment)
+        now, due = self._clock.monotonic(), self._queues.next_due
+        own = (due, self._note_by, self._endpoint.next_moment(began), self._requests.next_moment)
         later = None
         for moment in (*own, self._intake.next_moment, self._repeats.next_moment, self._backfill.next_moment):
             if moment is not None and moment > began and (later is None or moment < later):
                 later = moment
         if later is not None and later <= now:
             return False
-        if (due is not None and due <= now) or (settle_by is not None and settle_by <= now):
+        if due is not None and due <= now:
             return False
         if later is not None:
             self._set_timer_to(later)

@@ -38,10 +38,10 @@ the records that the feed has (:mod:`poller.store.backfill`).
 
 from __future__ import annotations
 
+from asyncio import CancelledError, Future
 from collections.abc import Container, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, cast
 from weakref import WeakValueDictionary
@@ -68,6 +68,7 @@ CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
 _NOT_HELD: Final = 0
 _NOT_READ: Final = 1
+_WRITTEN: Final = 1  # likewise, of a settlement
 _BEHIND: Final = 2
 _UNKNOWN_ERASURE: Final = 3
 _NO_GROUP: Final = "NOGROUP"
@@ -107,6 +108,14 @@ class Settlement(msgspec.Struct, frozen=True):
 
 _NO_REPLAY: Final = ReplayPosition("", "")
 _NO_BACKFILL: Final = BackfillPosition("", "", 0)
+
+
+class SentSettlement(NamedTuple):
+    """A settlement that was sent: its number, the call, and the future of the first answer."""
+
+    serial: int
+    call: ScriptCall
+    answer: Future[Any]
 
 
 class FirstReading(msgspec.Struct, frozen=True):
@@ -312,6 +321,35 @@ class ConsumerStore:
         """
         return self._read(">", most)
 
+    def begin_read(self, *, most: int) -> Future[Any]:
+        """Begin what :meth:`read` does. Entries that were read are the future's result, as a list.
+
+        Where they are not, :meth:`entries_of` raises what :meth:`read` would.
+        """
+        return self._requests.reads.add(self._request_of(">", most))
+
+    def give_up(self, reading: Future[Any] | None, sent: SentSettlement | None) -> None:
+        """Await no answer to what was begun. The group may hold what was read, and forget what was settled."""
+        if reading is not None:
+            self._requests.reads.give_up(reading)
+        if sent is not None:
+            self._requests.settlements.give_up(sent.answer)
+
+    async def entries_of(self, answer: Future[Any]) -> list[Entry]:
+        """What :meth:`begin_read` has begun: wait for its end, then return or raise what :meth:`read` does."""
+        with translated(self._client):
+            try:
+                found = await answer
+            except ResponseError as error:
+                if str(error).startswith(_NO_GROUP):
+                    if not await self.lease.renew():  # a failover that lost the group may have lost settlements, too
+                        raise Fenced(f"the store lost {self._group} and its settlements; all is read again") from None
+                    raise GroupGone(f"{self._events} has no group {self._group}") from None
+                raise
+        if found == _NOT_HELD:
+            raise await self.lease.fenced("nothing read")
+        return cast("list[Entry]", found)
+
     async def fetch(self, entries: Sequence[str]) -> dict[str, bytes]:
         """The events of these entries, those that the stream still has."""
         with translated(self._client):
@@ -334,6 +372,10 @@ class ConsumerStore:
             Fenced: the lease is another's, or the store has lost the settlement before; nothing was written.
             StoreError: it may or may not be written.
         """
+        await self.settled(self.begin_settle(settlement, now_ms=now_ms))
+
+    def begin_settle(self, settlement: Settlement, *, now_ms: int) -> SentSettlement:
+        """Begin to write it, for :meth:`note_answer` or :meth:`settled`; the next one is begun after that."""
         self._serial += 1
         serial, before = self._serial, self.lease.answered
         acked, unparked = settlement.acked, settlement.unparked
@@ -345,9 +387,33 @@ class ConsumerStore:
         rest = (backfill.id, backfill.at, backfill.done, self._erasures.number, before)
         # In the order in which the script reads them.
         arguments = (*checks, *sizes, *acked, *parked, *unparked, *letters, *rest)
-        # Not sent again, all of it would be delivered again.
-        send = partial(self._requests.settlements.ask, ScriptCall(SETTLE, self._names, arguments))
-        answer = await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
+        call = ScriptCall(SETTLE, self._names, arguments)
+        return SentSettlement(serial, call, self._requests.settlements.add(call))
+
+    def note_answer(self, sent: SentSettlement) -> bool:
+        """Take note that it was written. False: it was not, or is not known to be; :meth:`settled` says why."""
+        answer = sent.answer
+        if answer.cancelled() or answer.exception() is not None or answer.result() != _WRITTEN:
+            return False
+        self._written(sent.serial)
+        return True
+
+    async def settled(self, sent: SentSettlement) -> None:
+        """Wait until it was written, all or nothing; it is sent until it is answered.
+
+        Raises:
+            StoreError: see :meth:`settle`.
+        """
+        first = [sent.answer]
+
+        async def send() -> Any:  # not sent again, all of it would be delivered again
+            return await (first.pop() if first else self._requests.settlements.ask(sent.call))
+
+        try:
+            answer = await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock)
+        except CancelledError:
+            self._requests.settlements.give_up(sent.answer)
+            raise
         if not answer:
             raise await self.lease.fenced("nothing settled")
         if answer == _UNKNOWN_ERASURE:
@@ -355,23 +421,21 @@ class ConsumerStore:
         if answer == _BEHIND:
             self.lease.lose()
             raise Fenced(f"the store lost settlements of {self._group}; all that it holds is read again")
+        self._written(sent.serial)
+
+    def _written(self, serial: int) -> None:
         self.lease.answered = serial
 
     async def _read(self, after: str, most: int) -> list[Entry]:
-        with translated(self._client):
-            try:
-                answer = await self._requests.reads.ask(
-                    EntryRequest(self.keys.lease, (self.lease.token, self._group, after, most))
-                )
-            except ResponseError as error:
-                if str(error).startswith(_NO_GROUP):
-                    if not await self.lease.renew():  # a failover that lost the group may have lost settlements, too
-                        raise Fenced(f"the store lost {self._group} and its settlements; all is read again") from None
-                    raise GroupGone(f"{self._events} has no group {self._group}") from None
-                raise
-        if answer == _NOT_HELD:
-            raise await self.lease.fenced("nothing read")
-        return cast("list[Entry]", answer)
+        answer = self._requests.reads.add(self._request_of(after, most))
+        try:
+            return await self.entries_of(answer)
+        except CancelledError:
+            self._requests.reads.give_up(answer)
+            raise
+
+    def _request_of(self, after: str, most: int) -> EntryRequest:
+        return EntryRequest(self.keys.lease, (self.lease.token, self._group, after, most))
 
     async def _note_place(self, place: str, beginning: str, backfill: str) -> bytes:
         """Store where the consumer begins, unless that is stored already; returns what is stored then.

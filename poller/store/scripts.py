@@ -254,15 +254,25 @@ class CallGathering(Generic[C]):
         Raises:
             Exception: what was returned in place of the answer, or raised by ``send``.
         """
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((call, answer))
-        self._start()
+        answer = self.add(call)
         try:
             return await answer
         except asyncio.CancelledError:
-            if self._sending is not None and all(one.done() for _, one in self._sent):
-                self._sending.cancel()
+            self.give_up(answer)
             raise
+
+    def add(self, call: C) -> asyncio.Future[Any]:
+        """The future of what :meth:`ask` returns or raises, for a caller that does not wait."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, answer))
+        self._start()
+        return answer
+
+    def give_up(self, answer: asyncio.Future[Any]) -> None:
+        """Await the answer to a call no more."""
+        answer.cancel()
+        if self._sending is not None and all(one.done() for _, one in self._sent):
+            self._sending.cancel()
 
     @property
     def is_waiting(self) -> bool:

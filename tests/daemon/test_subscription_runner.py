@@ -16,6 +16,7 @@ from poller.control.subscriptions import filed, registry_of
 from poller.daemon.deliver_role import restore
 from poller.daemon.health import StoreMonitor
 from poller.daemon.subscription_runner import RunnerContext, SubscriptionRunner
+from poller.delivery.feed_consumer import SharedTimer
 from poller.delivery.operational_events import OperationalEvent, OperationType, announcement_bytes
 from poller.limits import ConnectionBudget
 from poller.store.consumer_state import ConsumerScripts
@@ -193,6 +194,7 @@ async def test_a_fault_of_the_program_is_an_error_and_passes(client: FakeAsyncRe
         lambda *_: (),
         None,  # type: ignore[arg-type] # it has no feeds, and so no leases
         ConnectionBudget(100, "subscriptions"),
+        SharedTimer(1, Clock()),
         "here",
         StoreMonitor("ignore", clock=Clock()),
         StubClock(wait=pause),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Future, ensure_future
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -9,7 +10,8 @@ import msgspec
 
 from poller.errors import GroupGone, StoreUnavailable
 from poller.store.backfill import Backfill
-from poller.store.consumer_state import Entry, FirstReading, Settlement, Start
+from poller.store.consumer_state import Entry, FirstReading, SentSettlement, Settlement, Start
+from poller.store.scripts import ScriptCall
 from poller.store.stream import EntryId
 
 T = TypeVar("T")
@@ -69,6 +71,28 @@ class Ledger:
         self.group |= dict.fromkeys(found)
         self.position = found[-1] if found else self.position
         return self._answer(found)
+
+    def begin_read(self, *, most: int) -> Future[Any]:
+        return ensure_future(self.read(most=most))
+
+    async def entries_of(self, answer: Future[Any]) -> list[Entry]:
+        entries: list[Entry] = await answer
+        return entries
+
+    def begin_settle(self, settlement: Settlement, *, now_ms: int) -> SentSettlement:
+        call = ScriptCall("settle", (), ())
+        return SentSettlement(0, call, ensure_future(self.settle(settlement, now_ms=now_ms)))
+
+    def note_answer(self, sent: SentSettlement) -> bool:
+        return not sent.answer.cancelled() and sent.answer.exception() is None
+
+    async def settled(self, sent: SentSettlement) -> None:
+        await sent.answer
+
+    def give_up(self, reading: Future[Any] | None, sent: SentSettlement | None) -> None:
+        for answer in (reading, sent and sent.answer):
+            if answer is not None:
+                answer.cancel()
 
     async def fetch(self, entries: Sequence[str]) -> Mapping[str, bytes]:
         return {one: self.stream[one] for one in entries if one in self.stream}

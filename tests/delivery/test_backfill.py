@@ -267,7 +267,7 @@ class Telling(RuleBasedStateMachine):
     def writes(self) -> None:
         draft = self.tracker.next_batch()
         if draft:
-            at_once(self.feed.settle(draft.settlement(self.tracker.place), now_ms=0))
+            at_once(self.feed.settle(draft.settlement(), now_ms=0))
             self.tracker.written(draft)
 
     @rule()

@@ -136,7 +136,7 @@ class Dying(RuleBasedStateMachine):
     def writes(self) -> None:
         draft = self.tracker.next_batch()
         if draft:
-            settlement = draft.settlement(self.tracker.place)
+            settlement = draft.settlement()
             at_once(self.ledger.settle(settlement, now_ms=0))
             self.settled |= ({*settlement.acked} | {*settlement.unparked}) - self.ledger.kept.keys()
             self.done |= self.settled
@@ -231,7 +231,7 @@ def test_one_bad_event_takes_no_others_along() -> None:
         tracker.conclude(tracker.queues.claim(most=9), outcome, now=NOW, clock=0, chance=lambda: 0)
         draft = tracker.next_batch()
         assert draft
-        at_once(ledger.settle(draft.settlement(tracker.place), now_ms=0))
+        at_once(ledger.settle(draft.settlement(), now_ms=0))
         heir = DeliveryTracker(subscription(batching=Batching(9)))
         heir.restore(deliveries_of(ledger.kept), now=NOW, clock=0)
         for one in (tracker, heir):

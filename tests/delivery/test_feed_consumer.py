@@ -25,9 +25,10 @@ from poller.delivery.retry import RetryPolicy, Tries
 from poller.delivery.sinks.base import Failure, Outcome
 from poller.errors import Fenced, StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Entry, Settlement, Start
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Entry, Settlement
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.delivery.events import spelled
+from tests.delivery.ledger import Ledger
 from tests.delivery.outcomes import answered, unanswered
 from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber, subscription
 from tests.delivery.sinks import sink_of
@@ -701,16 +702,14 @@ async def test_counts_that_cannot_be_noted_end_nothing(scene: Scene) -> None:
     assert scene.posted.ids() == ["a1", "a2"]
 
 
-class SlowSource:
+class SlowSource(Ledger):
     """Entries of which the store sends at most ``fits`` in time."""
 
     def __init__(self, fits: int) -> None:
+        super().__init__()
         self.fits = fits
         self.asked: list[int] = []
         self.entry = 0
-
-    async def open(self, start: Start) -> None:
-        """There is a group."""
 
     async def pending(self, after: str, *, most: int) -> list[Entry]:
         """None."""

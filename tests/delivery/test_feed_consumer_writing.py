@@ -15,16 +15,16 @@ from poller.clock import Clock
 from poller.delivery.delivery_tracker import MOST_GATHERED
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
-from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer
+from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer, SharedTimer
 from poller.delivery.filters import Subscription
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import NOT_PERMITTED, Outcome
-from poller.errors import Fenced, StoreUnavailable
+from poller.errors import ErasureUnknown, Fenced, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.backfill import Backfill
 from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, Settlement
 from poller.store.replay import ReplaySpan
-from tests.delivery.events import spelled
+from tests.delivery.events import entry, spelled
 from tests.delivery.ledger import Ledger
 from tests.delivery.outcomes import answered
 from tests.delivery.sinks import PythonSink
@@ -89,16 +89,29 @@ class Sink(PythonSink):
 
 
 class Halted(StubClock):
-    """A clock at which no time passes, and no timer fires."""
+    """A clock at which no time passes, and no timer fires, but by :meth:`pass_`."""
 
     def __init__(self) -> None:
-        super().__init__(now=lambda: NOW, monotonic=lambda: 0.0)
+        super().__init__(now=lambda: NOW, monotonic=lambda: self._seconds)
+        self._seconds = 0.0
+        self._timers: list[tuple[float, asyncio.TimerHandle, Callable[[], object]]] = []
 
     def call_after(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         assert seconds >= 0
         timer = asyncio.get_running_loop().call_later(3600, callback)
-        timer.cancel()
+        self._timers.append((self._seconds + seconds, timer, callback))
         return timer
+
+    def pass_(self, seconds: float) -> None:
+        """Let this much time pass."""
+        self._seconds += seconds
+        timers, self._timers = self._timers, []
+        for moment, timer, callback in timers:
+            if moment > self._seconds:
+                self._timers.append((moment, timer, callback))
+            elif not timer.cancelled():
+                timer.cancel()
+                callback()
 
 
 class Reluctant(Sink):
@@ -216,17 +229,14 @@ async def test_a_record_does_not_wait_for_others() -> None:
 
 async def test_what_is_gathered_is_written_in_time() -> None:
     """Law: a finished delivery for which nothing waits is settled GATHER later and not before."""
-    store, sink, now = Counting(), Sink(), [0.0]
+    store, sink, clock = Counting(), Sink(), Halted()
     store.add(spelled(partitionkey=HELD))
     store.add(spelled(partitionkey="b"))
-    async with delivering(
-        store, sink, clock=StubClock(now=lambda: NOW, monotonic=lambda: now[0]), concurrency=2
-    ) as pair:
+    async with delivering(store, sink, clock=clock, concurrency=2):
         await sink.has(1)
         await turns(100)
         assert not store.settlements
-        now[0] += GATHER
-        pair.wake()
+        clock.pass_(GATHER)
         await until(lambda: store.settlements, "a settlement")
     assert [list(one.acked) for one in store.settlements] == [["2-0"]]
 
@@ -432,3 +442,222 @@ async def test_what_a_store_did_not_answer_is_asked_again(what: str) -> None:
         pair.wake()
         await turns(20)
         assert store.asked[what] == before + 2
+
+
+class Slow(Counting):
+    """A store that writes a settlement when :attr:`goes_on` is set, and reads when :attr:`reads_on` is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on, self.reads_on = asyncio.Event(), asyncio.Event()
+        self.reads_on.set()
+        self.begun = 0
+        self.under_way = 0
+
+    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
+        if settlement != Settlement():
+            self.begun += 1
+            self.under_way += 1
+            assert self.under_way == 1, "two settlements at a time"
+            await self.goes_on.wait()
+            self.under_way -= 1
+        await super().settle(settlement, now_ms=now_ms)
+
+    async def read(self, *, most: int) -> list[Entry]:
+        await self.reads_on.wait()
+        return await super().read(most=most)
+
+
+async def arrived(store: Counting, pair: FeedConsumer, sink: Sink, *keys: str) -> None:
+    """Publish an event of each of these records to a consumer at rest; wait until all are delivered and it rests."""
+    await turns(50)
+    for key in keys:
+        store.add(spelled(partitionkey=key))
+    pair.news()
+    await sink.has(sink.taken + len(keys))
+    await turns(50)
+
+
+async def test_what_comes_is_read_and_sent_while_a_settlement_is_under_way() -> None:
+    """Law: an event does not wait for the settlement of those before it; its own is written after that one."""
+    store, sink, clock = Slow(), Sink(), Halted()
+    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
+        await arrived(store, pair, sink, "a")
+        clock.pass_(GATHER)
+        await until(lambda: store.begun, "a settlement to begin")
+        await arrived(store, pair, sink, "b")
+        clock.pass_(GATHER)
+        await turns(50)
+        assert store.begun == 1
+        store.goes_on.set()
+        await until(lambda: len(store.settlements) == 2, "another settlement")
+        await until(lambda: not store.group, "all to be settled")
+    assert [list(one.acked) for one in store.settlements] == [["1-0"], ["2-0"]]
+    assert [one.place for one in store.settlements] == ["1-0", "2-0"]
+
+
+async def test_a_later_event_of_a_record_waits_for_the_settlement_under_way() -> None:
+    """Law: an event of a record is sent when the settlement of the one before it was written, and not before."""
+    store, sink, clock = Slow(), Sink(), Halted()
+    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
+        await arrived(store, pair, sink, "a")
+        clock.pass_(GATHER)
+        await until(lambda: store.begun, "a settlement to begin")
+        store.add(spelled(partitionkey="a"))
+        pair.news()
+        await until(lambda: store.reads > 2, "the event to be read")
+        await turns(50)
+        assert sink.taken == 1
+        store.goes_on.set()
+        await sink.has(2)
+
+
+class ForgetfulOnce(Slow):
+    """A store that refuses the first settlement, because a record was erased."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
+        if settlement != Settlement() and not self.refused:
+            self.refused += 1
+            await self.goes_on.wait()
+            raise ErasureUnknown("a record was erased")
+        await super().settle(settlement, now_ms=now_ms)
+
+
+async def test_a_settlement_that_is_written_again_settles_nothing_that_came_later() -> None:
+    """Law: the place of a settlement is that of its own deliveries, also if it is refused first."""
+    store, sink, clock = ForgetfulOnce(), Sink(), Halted()
+    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
+        await arrived(store, pair, sink, "a")
+        clock.pass_(GATHER)
+        await until(lambda: store.refused, "a settlement to begin")
+        await arrived(store, pair, sink, "b")
+        store.goes_on.set()
+        await until(lambda: store.settlements, "a settlement")
+        assert [(list(one.acked), one.place) for one in store.settlements] == [(["1-0"], "1-0")]
+
+
+async def test_a_run_that_ends_leaves_what_is_being_read_to_the_next() -> None:
+    """Law: a stop does not wait for a reading, and what that would have brought is read by the next run."""
+    store, sink, clock = Slow(), Sink(), Halted()
+    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
+        await turns(50)
+        store.reads_on.clear()
+        store.add(spelled(partitionkey="a"))
+        pair.news()
+        await turns(50)
+        pair.stop()
+    assert not sink.taken
+    store.reads_on.set()
+    store.goes_on.set()
+    async with delivering(store, sink, clock=Clock(), concurrency=2):
+        await sink.has(1)
+        await written(store)
+
+
+async def test_a_fault_while_something_is_taken_in_ends_the_run() -> None:
+    """Law: a fault of the program is raised by the run, also where its loop was idle."""
+    store, sink = Counting(), Sink()
+    pair = consumer(store, sink, clock=Clock(), concurrency=1)
+    running = asyncio.create_task(pair.run())
+    await turns(50)
+    store.stream["no id"] = spelled(partitionkey="a")
+    pair.news()
+    async with patience("the run to end"):
+        with pytest.raises(ValueError, match="no id"):
+            await running
+
+
+async def test_what_a_lost_reply_has_brought_comes_before_what_is_new() -> None:
+    """Law: after a reading whose reply was lost, news is not read before what the group holds since then."""
+    store, sink, clock = Counting(), Sink(), Halted()
+    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
+        await turns(50)
+        store.lose_reply = True
+        first = store.add(spelled(partitionkey="a"))
+        pair.news()
+        await turns(50)
+        second = store.add(spelled(partitionkey="a"))
+        pair.news()
+        await turns(50)
+        assert not sink.taken
+        clock.pass_(1.0)
+        await sink.has(2)
+        clock.pass_(GATHER)
+        await until(lambda: not store.group, "all to be settled")
+    assert [list(one.acked) for one in store.settlements] == [[first], [second]]
+
+
+class Reset(Counting):
+    """A store whose feed was reset before its first entry."""
+
+    async def reset_entry(self) -> str | None:
+        return "0-0"
+
+
+async def test_baselines_that_repeat_earlier_events_are_not_sent_when_they_come() -> None:
+    """Law: what a reset of the feed publishes again is settled and not sent, also if it comes as news."""
+    store, sink, clock = Reset(), Sink(), Halted()
+    delta = entry(key="b")
+    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
+        await turns(50)
+        store.add(entry(key="a").replace(b'"cause":"delta"}}', b'"cause":"baseline"}}'))
+        await arrived(store, pair, sink, "c")
+        store.add(delta)
+        pair.news()
+        await sink.has(2)
+        await turns(50)
+        clock.pass_(GATHER)
+        await until(lambda: not store.group, "all to be settled")
+    assert sink.taken == 2
+
+
+async def test_news_without_the_lease_ends_the_run() -> None:
+    """Law: a consumer whose lease has run out reads nothing, and says so."""
+    store = Counting()
+    pair = consumer(store, Sink(), clock=Clock(), concurrency=1)
+    running = asyncio.create_task(pair.run())
+    await turns(50)
+    reads, store.held = store.reads, False
+    store.add(spelled(partitionkey="a"))
+    pair.news()
+    async with patience("the run to end"):
+        with pytest.raises(Fenced, match="not renewed in time"):
+            await running
+    assert store.reads == reads
+
+
+async def test_nothing_is_settled_without_the_lease() -> None:
+    """Law: what was gathered under a lease that has run out is written by the loop, which says so."""
+    store, sink, clock = Counting(), Sink(), Halted()
+    pair = consumer(store, sink, clock=clock, concurrency=1)
+    running = asyncio.create_task(pair.run())
+    await arrived(store, pair, sink, "a")
+    store.held = False
+    clock.pass_(GATHER)
+    async with patience("the run to end"):
+        with pytest.raises(Fenced, match="not renewed in time"):
+            await running
+
+
+def test_a_shared_timer_calls_all_at_the_moment_of_the_first() -> None:
+    """What is added later is called with the first; what is added then starts the next time."""
+
+    async def run() -> list[str]:
+        clock, called = Halted(), list[str]()
+        timer = SharedTimer(1.0, clock)
+        timer.add(lambda: called.append("a"))
+        clock.pass_(0.6)
+        timer.add(lambda: called.append("b"))
+        assert not called
+        clock.pass_(0.4)
+        timer.add(lambda: called.append("c"))
+        clock.pass_(0.6)
+        assert called == ["a", "b"]
+        clock.pass_(0.4)
+        return called
+
+    assert asyncio.run(run()) == ["a", "b", "c"]
