@@ -103,7 +103,14 @@ _fast_decode: Final = msgspec.json.Decoder(float_hook=_number).decode
 _fast_encoder: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
 _fast_encode: Final = _fast_encoder.encode
 _struct_encoder: Final = msgspec.json.Encoder(order="deterministic", decimal_format="number")  # as the fields stand
+_NOT_UTF8: Final = "Invalid UTF-8"  # as msgspec says it
 _STRUCTS: Final = 64  # a struct takes some KiB
+
+
+def unreadable(error: msgspec.DecodeError | UnicodeDecodeError) -> str:
+    """What is wrong with a text that msgspec cannot read. Of bytes that are no UTF-8 it has an error since 0.23."""
+    is_utf8 = isinstance(error, msgspec.DecodeError) and not str(error).startswith(_NOT_UTF8)
+    return f"not JSON: {error}" if is_utf8 else "not UTF-8"
 
 
 def parse(raw: bytes) -> Any:
@@ -120,12 +127,10 @@ def parse(raw: bytes) -> Any:
         return _fast_decode(raw)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8") from None
     except msgspec.ValidationError:  # an integer too long for msgspec
         return _parse_slowly(raw)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not JSON: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(unreadable(error)) from None
     except DecimalException:
         raise ValueError("a number is out of any range") from None
 

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 import msgspec
 
-from poller.changes.canonical import TOO_DEEP, parse_received
+from poller.changes.canonical import TOO_DEEP, parse_received, unreadable
 from poller.changes.layouts import AlikeRecords, Layout, form_of, matcher_of
 from poller.resources import ID_IN_PATH
 
@@ -138,17 +138,15 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
     head, modified_of, qualification_of = _head(id_field)
     decode = msgspec.json.Decoder(head, float_hook=float).decode
 
-    def read(raw: bytes) -> Record | Rejected:  # noqa: PLR0911 -- one for each way not to be usable
+    def read(raw: bytes) -> Record | Rejected:
         if len(raw) > MAX_RECORD_BYTES:
             return Rejected(raw, f"a record of {len(raw)} bytes; at most {MAX_RECORD_BYTES} are usable")
         try:
             found: Any = decode(raw)
         except msgspec.ValidationError as error:  # not an object, or an id that is an integer beyond any range
             return Rejected(raw, f"not usable: {error}" if raw.lstrip().startswith(b"{") else "not an object")
-        except msgspec.DecodeError as error:
-            return Rejected(raw, f"not JSON: {error}")
-        except UnicodeDecodeError:
-            return Rejected(raw, "not UTF-8")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return Rejected(raw, unreadable(error))
         except RecursionError:
             return Rejected(raw, TOO_DEEP)
         subject = found.id if isinstance(found.id, str) else _identity(found.id)
