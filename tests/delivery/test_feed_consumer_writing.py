@@ -615,6 +615,23 @@ async def test_baselines_that_repeat_earlier_events_are_not_sent_when_they_come(
     assert sink.taken == 2
 
 
+async def test_news_during_a_reading_is_read_after_it() -> None:
+    """Law: what comes while entries are read is read next, although no attempt ends meanwhile."""
+    store, sink = Interrupted(), Sink()
+    async with delivering(store, sink, clock=Halted(), concurrency=2) as pair:
+        await turns(50)
+
+        def another() -> None:
+            store.happens = lambda: None
+            store.add(spelled(partitionkey="b"))
+            pair.news()
+
+        store.happens = another
+        store.add(spelled(partitionkey=HELD))
+        pair.news()
+        await sink.has(1)
+
+
 async def test_news_without_the_lease_ends_the_run() -> None:
     """Law: a consumer whose lease has run out reads nothing, and says so."""
     store = Counting()
