@@ -816,7 +816,7 @@ class FeedConsumer:
         if not self._is_idle or not self._store.held:
             return False
         if self._sent is not None:
-            return True  # likewise
+            return True  # its end sees that there is more
         if self._requests.failed is not None or self._endpoint.has_unstored_pause or not self._tracker.is_plain:
             return False
         draft, self._is_gathered = self._tracker.next_batch(), False

@@ -478,13 +478,20 @@ async def arrived(store: Counting, pair: FeedConsumer, sink: Sink, *keys: str) -
     await turns(50)
 
 
-async def test_what_comes_is_read_and_sent_while_a_settlement_is_under_way() -> None:
-    """Law: an event does not wait for the settlement of those before it; its own is written after that one."""
-    store, sink, clock = Slow(), Sink(), Halted()
+@asynccontextmanager
+async def settling(store: Slow, sink: Sink, clock: Halted) -> AsyncIterator[FeedConsumer]:
+    """A feed consumer that has delivered an event of the record ``a``, and whose settlement of it is under way."""
     async with delivering(store, sink, clock=clock, concurrency=2) as pair:
         await arrived(store, pair, sink, "a")
         clock.pass_(GATHER)
         await until(lambda: store.begun, "a settlement to begin")
+        yield pair
+
+
+async def test_what_comes_is_read_and_sent_while_a_settlement_is_under_way() -> None:
+    """Law: an event does not wait for the settlement of those before it; its own is written after that one."""
+    store, sink, clock = Slow(), Sink(), Halted()
+    async with settling(store, sink, clock) as pair:
         await arrived(store, pair, sink, "b")
         clock.pass_(GATHER)
         await turns(50)
@@ -499,10 +506,7 @@ async def test_what_comes_is_read_and_sent_while_a_settlement_is_under_way() -> 
 async def test_a_later_event_of_a_record_waits_for_the_settlement_under_way() -> None:
     """Law: an event of a record is sent when the settlement of the one before it was written, and not before."""
     store, sink, clock = Slow(), Sink(), Halted()
-    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
-        await arrived(store, pair, sink, "a")
-        clock.pass_(GATHER)
-        await until(lambda: store.begun, "a settlement to begin")
+    async with settling(store, sink, clock) as pair:
         store.add(spelled(partitionkey="a"))
         pair.news()
         await until(lambda: store.reads > 2, "the event to be read")
@@ -515,13 +519,9 @@ async def test_a_later_event_of_a_record_waits_for_the_settlement_under_way() ->
 class ForgetfulOnce(Slow):
     """A store that refuses the first settlement, because a record was erased."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused = 0
-
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
-        if settlement != Settlement() and not self.refused:
-            self.refused += 1
+        if settlement != Settlement() and not self.begun:
+            self.begun += 1
             await self.goes_on.wait()
             raise ErasureUnknown("a record was erased")
         await super().settle(settlement, now_ms=now_ms)
@@ -530,10 +530,7 @@ class ForgetfulOnce(Slow):
 async def test_a_settlement_that_is_written_again_settles_nothing_that_came_later() -> None:
     """Law: the place of a settlement is that of its own deliveries, also if it is refused first."""
     store, sink, clock = ForgetfulOnce(), Sink(), Halted()
-    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
-        await arrived(store, pair, sink, "a")
-        clock.pass_(GATHER)
-        await until(lambda: store.refused, "a settlement to begin")
+    async with settling(store, sink, clock) as pair:
         await arrived(store, pair, sink, "b")
         store.goes_on.set()
         await until(lambda: store.settlements, "a settlement")
