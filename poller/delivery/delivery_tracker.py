@@ -421,11 +421,6 @@ class DeliveryTracker:
         return self._batch.patient
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the next batch settles new entries, and nothing else."""
-        return self._batch.is_plain and self.replay.place is None and self.backfill.place is None
-
-    @property
     def has_batch(self) -> bool:
         """Whether the next batch is not empty."""
         return bool(self._batch) or self.replay.place is not None or self.backfill.place is not None
@@ -601,11 +596,6 @@ class AckBatch:
         """Add a dead letter."""
         letter = StoredDeadLetter(msgspec.Raw(event), reason, rfc3339(now), attempts, repeat=repeat)
         self.letters[entry] = encode(letter)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it settles new entries, and nothing else."""
-        return bool(self.acked) and not (self.parked or self.unparked or self.letters or self.backfilled)
 
     @property
     def patient(self) -> bool:

@@ -50,7 +50,6 @@ from poller.delivery.endpoint import EndpointState
 from poller.delivery.filters import meets_baseline
 from poller.errors import ErasureUnknown, Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.failpoints import reach
-from poller.store.backfill import BackfillPosition
 from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, SentSettlement, Settlement, Start
 from poller.store.replay import ReplaySpan
 from poller.store.stream import FIRST_ID, EntryId
@@ -614,7 +613,7 @@ class FeedConsumer:
 
     def _begin_rest(self) -> bool:
         """Begin what else is to be done now. False: that is not all there is to do."""
-        if self._queues.ready or self._requests.next_moment is not None:
+        if self._queues.ready or not self._is_timed():
             return False
         if self._has_to_settle() and not self._gathers() and not self._begin_settling():
             return False
@@ -817,8 +816,8 @@ class FeedConsumer:
             return False
         if self._sent is not None:
             return True  # its end sees that there is more
-        if self._requests.failed is not None or self._endpoint.has_unstored_pause or not self._tracker.is_plain:
-            return False
+        if self._endpoint.has_unstored_pause:
+            return False  # first: who takes over must not ask a sink that wants to be left alone
         draft, self._is_gathered = self._tracker.next_batch(), False
         if draft is None:
             return False
@@ -838,8 +837,7 @@ class FeedConsumer:
         if not self._store.note_answer(sent):
             return False
         self._sent = None
-        reach("delivery.settled")
-        if self._tracker.written(draft) and self._queues.ready:
+        if self._was_written(draft):
             self._requests.start()
         return self._begin_rest() and self._note_by is not None
 
@@ -854,8 +852,7 @@ class FeedConsumer:
             self._tracker.learn_erased((await self._store.erasures()).places, draft)
             await self._write(draft)
         self._sent = None
-        reach("delivery.settled")
-        self._tracker.written(draft)
+        self._was_written(draft)
 
     def _attempt_ended(self) -> None:
         """Run the loop once more, unless all that is to be done is to write the result, which can wait."""
@@ -873,19 +870,20 @@ class FeedConsumer:
         if draft:
             reach("delivery.settling")
             await self._write(draft)
-            reach("delivery.settled")
-            if self._tracker.written(draft) and self._queues.ready:
+            if self._was_written(draft):
                 self._changed.set()
-            if draft.backfill is not None:
-                self._go_on_with_backfill(draft.backfill)
         if self._requests.failed is not None:
             raise self._requests.failed
 
-    def _go_on_with_backfill(self, place: BackfillPosition) -> None:
-        """Go on with a backfill of which a position was written."""
-        self._changed.set()
-        if not place.at:
-            self._backfill.completed(place)
+    def _was_written(self, draft: AckBatch) -> bool:
+        """Let what waited for a settlement go on. True: attempts may start."""
+        reach("delivery.settled")
+        goes_on = self._tracker.written(draft)
+        if draft.backfill is not None:
+            self._changed.set()
+            if not draft.backfill.at:
+                self._backfill.completed(draft.backfill)
+        return goes_on and self._queues.ready
 
     async def _write(self, draft: AckBatch) -> None:
         """Write a batch; without what is of erased records, if it is refused for that."""
@@ -947,6 +945,11 @@ class FeedConsumer:
         if later is not None:
             self._set_timer_to(later)
         return True
+
+    def _is_timed(self) -> bool:
+        """Whether the loop runs in time for the first retry."""
+        due = self._queues.next_due
+        return due is None or (self._timer is not None and self._timer_at <= due)
 
     def _set_timer_to(self, moment: float) -> None:
         """Run the loop at this moment at the latest."""
