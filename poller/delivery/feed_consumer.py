@@ -601,12 +601,12 @@ class FeedConsumer:
     def _end_reading(self, answer: Future[Any]) -> bool:
         """Take in what was read, and send it. False: that is not all there is to do."""
         entries = self._intake.brought(answer)
-        if entries is None or self._backfill.is_waiting or meets_baseline(self._subscription, entries):
+        if entries is None or meets_baseline(self._subscription, entries):
             return False
         self._reading = None
         self._intake.took(entries)
+        self._take_in(entries)
         if entries:
-            self._take_in(entries)
             reach("delivery.read")
             self._requests.start()
         return self._begin_rest()
@@ -837,8 +837,7 @@ class FeedConsumer:
         if not self._store.note_answer(sent):
             return False
         self._sent = None
-        if self._was_written(draft):
-            self._requests.start()
+        self._was_written(draft)
         return self._begin_rest() and self._note_by is not None
 
     async def _finish_settling(self) -> None:

@@ -41,6 +41,7 @@ class Ledger:
         self.place = "0-0"
         self.remade = False  # a new group may read settled entries again, and starts at the stored place
         self.lose_reply = False
+        self.given_up = 0  # readings and settlements whose answer is not awaited any more
         self.told: Backfill | None = None
         self.reading = FirstReading(has_begun=True, has_ended=True, is_repeated=False)
 
@@ -92,6 +93,7 @@ class Ledger:
     def give_up(self, reading: Future[Any] | None, sent: SentSettlement | None) -> None:
         for answer in (reading, sent and sent.answer):
             if answer is not None:
+                self.given_up += 1
                 answer.cancel()
 
     async def fetch(self, entries: Sequence[str]) -> Mapping[str, bytes]:

@@ -15,14 +15,14 @@ from poller.clock import Clock
 from poller.delivery.delivery_tracker import MOST_GATHERED
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
-from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer, SharedTimer
+from poller.delivery.feed_consumer import GATHER, NOTE_COUNTS, WINDOW, FeedConsumer, SharedTimer
 from poller.delivery.filters import Subscription
 from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import NOT_PERMITTED, Outcome
 from poller.errors import ErasureUnknown, Fenced, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.backfill import Backfill
-from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, Settlement
+from poller.store.consumer_state import NO_ERASURES, Entry, ErasedRecords, SentSettlement, Settlement
 from poller.store.replay import ReplaySpan
 from tests.delivery.events import entry, spelled
 from tests.delivery.ledger import Ledger
@@ -375,6 +375,17 @@ async def test_a_pause_is_noted_first_where_its_settlement_was_due_already() -> 
     assert [settled for _, settled in notes.pauses] == [0]
 
 
+class Counted(Notes):
+    """An endpoint store that records how many attempts were successful."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        assert health.delivered, (subscription, feed)
+        self.delivered = health.delivered
+
+
 class Faulty(PythonSink):
     """A sink with a fault of the program."""
 
@@ -514,6 +525,7 @@ class Slow(Counting):
         self.reads_on.set()
         self.begun = 0
         self.under_way = 0
+        self.being_read = 0
 
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
         if settlement != Settlement():
@@ -525,7 +537,10 @@ class Slow(Counting):
         await super().settle(settlement, now_ms=now_ms)
 
     async def read(self, *, most: int) -> list[Entry]:
+        self.being_read += 1
+        assert self.being_read == 1, "two readings at a time"
         await self.reads_on.wait()
+        self.being_read -= 1
         return await super().read(most=most)
 
 
@@ -600,20 +615,134 @@ async def test_a_settlement_that_is_written_again_settles_nothing_that_came_late
 
 async def test_a_run_that_ends_leaves_what_is_being_read_to_the_next() -> None:
     """Law: a stop does not wait for a reading, and what that would have brought is read by the next run."""
+    store, sink = Slow(), Sink()
+    store.goes_on.set()
+    pair = consumer(store, sink, clock=Clock(), concurrency=2)
+    running = asyncio.create_task(pair.run())
+    await turns(50)
+    store.reads_on.clear()
+    store.add(spelled(partitionkey="a"))
+    pair.news()
+    await turns(50)
+    pair.stop()
+    await running
+    assert (sink.taken, store.given_up) == (0, 1)
+    store.being_read = 0
+    store.reads_on.set()
+    pair.ready()
+    running = asyncio.create_task(pair.run())
+    try:
+        await sink.has(1)
+        await written(store)
+    finally:
+        await ended(running)
+
+
+async def test_a_stop_waits_for_the_settlement_under_way() -> None:
+    """Law: what was delivered before a stop is settled before the run ends, so that nobody delivers it again."""
     store, sink, clock = Slow(), Sink(), Halted()
-    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
+    async with settling(store, sink, clock) as pair:
+        pair.stop()
         await turns(50)
-        store.reads_on.clear()
+        store.goes_on.set()
+        await until(lambda: not store.group, "all to be settled")
+    assert ([list(one.acked) for one in store.settlements], store.given_up) == ([["1-0"]], 0)
+
+
+async def test_news_during_any_reading_begins_no_other() -> None:
+    """Law: a run has one reading under way at most, whether its loop waits for it or not."""
+    store, sink = Slow(), Sink()
+    store.reads_on.clear()
+    async with delivering(store, sink, clock=Halted(), concurrency=8) as pair:
+        for key in "abc":  # the first reading is the loop's, the next ones are of news
+            await until(lambda: store.being_read, "a reading")
+            store.add(spelled(partitionkey=key))
+            pair.news()
+            await turns(20)
+            store.reads_on.set()
+            await sink.has("abc".index(key) + 1)
+            await turns(50)
+            store.reads_on.clear()
+            store.add(spelled(partitionkey=HELD + key))
+            pair.news()
+        store.reads_on.set()
+
+
+class Gated(Sink):
+    """A sink that takes the record ``gated`` when :attr:`gate` is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def post(self, body: bytes) -> Outcome:
+        if b"gated" in body:
+            await self.gate.wait()
+        return await super().post(body)
+
+
+async def test_the_timer_begins_no_settlement_beside_that_of_the_loop() -> None:
+    """Law: a run has one settlement under way at most, also if the loop writes one when what was gathered is due."""
+    store, sink, clock = Slow(), Gated(), Halted()
+    async with delivering(store, sink, clock=clock, concurrency=2) as pair:
+        await arrived(store, pair, sink, "b")
+        for key in ("gated", "a", "a"):  # the second event of a record waits for the settlement of the first
+            store.add(spelled(partitionkey=key))
+        pair.news()
+        await until(lambda: store.begun, "the loop to settle")
+        sink.gate.set()
+        await sink.has(3)
+        await turns(50)
+        clock.pass_(GATHER)
+        await turns(50)
+        assert store.begun == 1
+        store.goes_on.set()
+        await sink.has(4)
+
+
+async def test_counts_are_stored_where_nothing_else_happens() -> None:
+    """Law: the counts of attempts are stored some seconds after the first of them, though nothing else is due."""
+    store, sink, clock, notes = Counting(), Sink(), Halted(), Counted()
+    async with delivering(store, sink, clock=clock, concurrency=4, notes=notes) as pair:
+        for number in (1, 2, 3):
+            await arrived(store, pair, sink, "a", "b")
+            clock.pass_(GATHER)
+            await turns(50)
+            clock.pass_(NOTE_COUNTS)
+            await until(lambda: notes.delivered == 2 * number, "the counts")  # noqa: B023 -- awaited here
+
+
+class Defective(Counting):
+    """A store with a fault of the program at the end of a settlement."""
+
+    def note_answer(self, sent: SentSettlement) -> bool:
+        raise LookupError(f"a fault at {sent.serial}")
+
+
+async def test_a_fault_at_the_end_of_a_settlement_ends_the_run() -> None:
+    """Law: a fault of the program is raised by the run, also if the loop would find nothing to do."""
+    store, sink, clock = Defective(), Sink(), Halted()
+    pair = consumer(store, sink, clock=clock, concurrency=1)
+    running = asyncio.create_task(pair.run())
+    await arrived(store, pair, sink, "a")
+    clock.pass_(GATHER)
+    async with patience("the run to end"):
+        with pytest.raises(LookupError, match="a fault"):
+            await running
+
+
+async def test_nothing_is_read_without_room() -> None:
+    """Law: news is not read while as many entries as a window holds wait."""
+    store, sink = Counting(), Sink()
+    for number in range(WINDOW):
+        store.add(spelled(partitionkey=f"{HELD}{number}"))
+    async with delivering(store, sink, clock=Halted(), concurrency=2) as pair:
+        await until(lambda: len(store.group or ()) == WINDOW, "a full window")
+        await turns(50)
         store.add(spelled(partitionkey="a"))
         pair.news()
         await turns(50)
-        pair.stop()
-    assert not sink.taken
-    store.reads_on.set()
-    store.goes_on.set()
-    async with delivering(store, sink, clock=Clock(), concurrency=2):
-        await sink.has(1)
-        await written(store)
+        assert len(store.group or ()) == WINDOW
 
 
 async def test_a_fault_while_something_is_taken_in_ends_the_run() -> None:
@@ -706,10 +835,14 @@ async def test_news_without_the_lease_ends_the_run() -> None:
 
 
 async def test_nothing_is_settled_without_the_lease() -> None:
-    """Law: what was gathered under a lease that has run out is written by the loop, which says so."""
+    """Law: a consumer whose lease has run out says so when it has something to settle."""
     store, sink, clock = Counting(), Sink(), Halted()
-    pair = consumer(store, sink, clock=clock, concurrency=1)
+    pair = consumer(store, sink, clock=clock, concurrency=1, notes=Counted())
     running = asyncio.create_task(pair.run())
+    for _ in range(2):  # counts are noted later: not they make the loop run
+        await arrived(store, pair, sink, "a", "b")
+        clock.pass_(GATHER)
+        await turns(50)
     await arrived(store, pair, sink, "a")
     store.held = False
     clock.pass_(GATHER)
