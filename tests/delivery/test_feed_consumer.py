@@ -228,6 +228,21 @@ async def test_without_the_lease_nothing_is_sent(scene: Scene) -> None:
     assert scene.posted.bodies == []
 
 
+async def test_news_ends_it_where_another_has_taken_the_lease(scene: Scene) -> None:
+    """A consumer at rest that has lost its lease reads nothing when news comes, and ends."""
+    await scene.add("a0")
+    async with delivering(await scene.store(), subscriber(scene.posted)) as (pair, task):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        await scene.until_settled()
+        await scene.client.set(KEYS.lease, "two")
+        await scene.add("a1")
+        pair.news()
+        async with patience("the consumer to end", 5):
+            with pytest.raises(Fenced):
+                await task
+    assert scene.posted.ids() == ["a0"]
+
+
 async def test_a_lease_that_another_has_taken_ends_it(scene: Scene) -> None:
     """A consumer that has lost its lease settles nothing, so that the new owner delivers the event again."""
     hold = asyncio.get_running_loop().create_future()

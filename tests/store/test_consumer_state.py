@@ -247,6 +247,27 @@ async def test_a_settlement_whose_reply_is_lost_is_sent_again_and_counts_once(sc
     assert await scene.held() == []
 
 
+async def test_a_settlement_that_nobody_waits_for_whose_reply_is_lost_is_not_known_to_be_written(scene: Scene) -> None:
+    """Only an answer says that it was written; whoever waits for it then has it sent again."""
+    store = await scene.opened()
+    (one,) = await scene.add(b"1")
+    await store.read(most=9)
+    async with proxied(scene.url) as proxy:
+        client = commands(proxy.url)
+        try:
+            twin = scene.store(client=client)
+            await twin.settle(Settlement(), now_ms=1)  # the server knows the script now
+            lost = proxy.lose_reply(to=b"EVALSHA")
+            sent = twin.begin_settle(Settlement([one]), now_ms=1)
+            await asyncio.wait([sent.answer])
+            assert lost.struck.is_set()
+            assert not twin.note_answer(sent)
+            await twin.settled(sent)
+        finally:
+            await client.aclose()
+    assert await scene.held() == []
+
+
 async def test_a_settlement_that_comes_late_writes_nothing(scene: Scene) -> None:
     """A settlement that arrives after later ones writes nothing; a new owner counts from 1."""
     store = await scene.opened()
@@ -300,6 +321,27 @@ async def test_settlements_that_the_store_lost_are_noticed(scene: Scene, notices
     await store.settle(Settlement([two, three], unparked=[one]), now_ms=1)
     assert await store.lease.renew()
     assert (await scene.held(), await store.parked()) == ([], {})
+
+
+async def test_a_settlement_that_nobody_waits_for_counts_like_any_other(scene: Scene) -> None:
+    """It is sent once, and the next settlement notices that the store has lost it."""
+    store = await scene.opened()
+    one, two, three = await scene.add(b"1", b"2", b"3")
+    await store.read(most=9)
+    await store.settle(Settlement(), now_ms=1)  # the server knows the script now
+    sent_before = await calls(scene.client, "evalsha")
+    sent = store.begin_settle(Settlement([one], {one: b"p"}), now_ms=1)
+    await asyncio.wait([sent.answer])
+    await store.settled(sent)
+    assert await calls(scene.client, "evalsha") == sent_before + 1
+    before = await stored(scene)
+    sent = store.begin_settle(Settlement([two]), now_ms=1)
+    await asyncio.wait([sent.answer])
+    assert store.note_answer(sent)
+    assert await scene.held() == [three]
+    await lost_since(scene, before)
+    with pytest.raises(Fenced, match="lost settlements of sub:s"):
+        await store.settle(Settlement([three]), now_ms=1)
 
 
 @pytest.mark.parametrize("ended", ["released", "ran out"])
