@@ -297,11 +297,12 @@ class DeliveryTracker:
         pauses: list[timedelta] = []
         waits: dict[str, timedelta | None] = {}
         patience = self._subscription.patience
-        for waiting, ended in zip(unit, outcome.of_each(len(unit)), strict=True):
+        sent = [waiting.item for waiting in unit]  # what waits behind another of its record is not kept in memory
+        for waiting, item, ended in zip(unit, sent, outcome.of_each(len(unit)), strict=True):
             known = self._parked.of(waiting)
             drawn = 0.0 if ended.is_delivered else chance()  # a draw is a system call
             step = step_after(ended, tries=known.tries, patience=patience, chance=drawn, busy=busy)
-            reports.append(self._report(waiting, known, step))
+            reports.append(self._report(waiting, item, known, step))
             step = self._step_of(waiting, step)
             if isinstance(step, _CONCERN_THE_SINK):  # it does not depend on the event
                 self.put_back(unit)
@@ -332,7 +333,8 @@ class DeliveryTracker:
         """What :meth:`conclude` does with the usual outcome, in a fraction of the time."""
         reports = []
         for waiting in unit:
-            reports.append(self._report(waiting, None if waiting.fresh else self._parked.of(waiting), _DELIVERED))
+            known = None if waiting.fresh else self._parked.of(waiting)
+            reports.append(self._report(waiting, waiting.item, known, _DELIVERED))
             self._settle(waiting)
         self._continue_after_write({waiting.key: None for waiting in unit})
         return AttemptResult(reports)
@@ -349,7 +351,7 @@ class DeliveryTracker:
         reports = []
         for waiting in unit:
             known = self._parked.of(waiting)
-            reports.append(self._report(waiting, known, DeadLetter(reason)))
+            reports.append(self._report(waiting, waiting.item, known, DeadLetter(reason)))
             self._draft_step(waiting, known, self._step_of(waiting, DeadLetter(reason)), now)
         self._batch.reopen += dict.fromkeys(waiting.key for waiting in unit)
         return AttemptResult(reports)
@@ -506,12 +508,14 @@ class DeliveryTracker:
         waiting.alone = alone(delivery)
         self.queues.park(waiting)
 
-    def _report(self, waiting: QueuedEntry[Event], delivery: Delivery | None, step: Step) -> AttemptReport:
-        """``delivery``: so far; None: nothing is stored of it."""
+    def _report(
+        self, waiting: QueuedEntry[Event], item: Event | None, delivery: Delivery | None, step: Step
+    ) -> AttemptReport:
+        """``item``: what was sent; ``delivery``: so far; None: nothing is stored of it."""
         attempts = delivery.tries.attempts if delivery else 1
-        if waiting.item is None:
+        if item is None:
             return AttemptReport(waiting.id, None, attempts, step)
-        envelope, event = waiting.item
+        envelope, event = item
         again = delivery and (delivery.again or delivery.event or waiting.id in self.replay.open)
         recorded = None if again or is_backfilled(waiting.id) else envelope.recordedtime
         return AttemptReport(waiting.id, envelope.id, attempts, step, recorded, len(event))

@@ -239,6 +239,17 @@ def test_one_bad_event_takes_no_others_along() -> None:
             assert len(sent(one)) == together
 
 
+def test_each_event_of_a_batch_that_failed_is_named() -> None:
+    """The log names later events of a record, too, which wait behind its first one and are not kept in memory."""
+    tracker = DeliveryTracker(subscription(batching=Batching(9)))
+    tracker.take_in([one_of("a", 1), one_of("a", 2)], now=NOW)
+    unit = tracker.queues.claim(most=9)
+    ids = [one.item and one.item[0].id for one in unit]
+    reports = tracker.conclude(unit, BROKEN, now=NOW, clock=0, chance=lambda: 0).reports
+    assert [one.event for one in reports] == ids
+    assert all(one.size for one in reports)
+
+
 def test_a_sink_may_take_a_part_of_a_batch() -> None:
     """Law: what was taken is settled, and the rest of the same record waits, in order."""
     tracker = DeliveryTracker(subscription(batching=Batching(9)))
