@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from poller.redis.client import commands, servers
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement, forget
 from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.harness.waiting import patience
-from tests.proxy import proxied
+from tests.proxy import Proxy, proxied
 
 FEED = FeedKeys.of("p", "acme/a")
 KEYS = ConsumerKeys.of("p", "acme/a", "s")
@@ -225,24 +226,31 @@ async def test_what_lua_cannot_take_at_once_is_taken_in_parts(scene: Scene) -> N
     assert await scene.client.hlen(KEYS.parked) == 0
 
 
+@asynccontextmanager
+async def twin_of(scene: Scene) -> AsyncIterator[tuple[ConsumerStore, Proxy]]:
+    """The same process's store once more, over a proxy; the server knows its script."""
+    async with proxied(scene.url) as proxy:
+        client = commands(proxy.url)
+        try:
+            twin = scene.store(client=client)
+            await twin.settle(Settlement(), now_ms=1)
+            yield twin, proxy
+        finally:
+            await client.aclose()
+
+
 async def test_a_settlement_whose_reply_is_lost_is_sent_again_and_counts_once(scene: Scene) -> None:
     """A settlement is sent again if it or its reply is lost, and counts once."""
     store = await scene.opened()
     one, two = await scene.add(b"1", b"2")
     await store.read(most=9)
-    async with proxied(scene.url) as proxy:
-        client = commands(proxy.url)
-        try:
-            twin = scene.store(client=client)
-            await twin.settle(Settlement(), now_ms=1)  # the server knows the script now
-            lost = proxy.lose_reply(to=b"EVALSHA")
-            await twin.settle(Settlement([one], {one: b"p"}), now_ms=1)
-            assert lost.struck.is_set()
-            cut = proxy.reset(to=b"EVALSHA")
-            await twin.settle(Settlement([two], {}, [one]), now_ms=1)
-            assert cut.struck.is_set()
-        finally:
-            await client.aclose()
+    async with twin_of(scene) as (twin, proxy):
+        lost = proxy.lose_reply(to=b"EVALSHA")
+        await twin.settle(Settlement([one], {one: b"p"}), now_ms=1)
+        assert lost.struck.is_set()
+        cut = proxy.reset(to=b"EVALSHA")
+        await twin.settle(Settlement([two], {}, [one]), now_ms=1)
+        assert cut.struck.is_set()
     assert await store.parked() == {}
     assert await scene.held() == []
 
@@ -252,19 +260,13 @@ async def test_a_settlement_that_nobody_waits_for_whose_reply_is_lost_is_not_kno
     store = await scene.opened()
     (one,) = await scene.add(b"1")
     await store.read(most=9)
-    async with proxied(scene.url) as proxy:
-        client = commands(proxy.url)
-        try:
-            twin = scene.store(client=client)
-            await twin.settle(Settlement(), now_ms=1)  # the server knows the script now
-            lost = proxy.lose_reply(to=b"EVALSHA")
-            sent = twin.begin_settle(Settlement([one]), now_ms=1)
-            await asyncio.wait([sent.answer])
-            assert lost.struck.is_set()
-            assert not twin.note_answer(sent)
-            await twin.settled(sent)
-        finally:
-            await client.aclose()
+    async with twin_of(scene) as (twin, proxy):
+        lost = proxy.lose_reply(to=b"EVALSHA")
+        sent = twin.begin_settle(Settlement([one]), now_ms=1)
+        await asyncio.wait([sent.answer])
+        assert lost.struck.is_set()
+        assert not twin.note_answer(sent)
+        await twin.settled(sent)
     assert await scene.held() == []
 
 
