@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, NotRequired, TypedDict, Unpack
 
 import pytest
 
@@ -172,35 +172,34 @@ class NotedPause(Notes):
         assert health.failed or health.delivered, (subscription, feed)
 
 
-def consumer(
-    store: Counting,
-    sink: PythonSink,
-    *,
-    clock: Clock,
-    concurrency: int,
-    notes: Notes | None = None,
-    retry: timedelta = timedelta(1),
-) -> FeedConsumer:
+class Options(TypedDict):
+    """How a feed consumer is set up."""
+
+    clock: Clock
+    concurrency: int
+    notes: NotRequired[Notes]
+    retry: NotRequired[timedelta]
+
+
+def consumer(store: Counting, sink: PythonSink, **options: Unpack[Options]) -> FeedConsumer:
     """A feed consumer that does not run yet."""
+    retry, clock = options.get("retry", timedelta(1)), options["clock"]
     wanted = Subscription(
-        "s", lambda _: True, RetryPolicy([retry, retry], 0.0), timedelta(5), start="earliest", concurrency=concurrency
+        "s",
+        lambda _: True,
+        RetryPolicy([retry, retry], 0.0),
+        timedelta(5),
+        start="earliest",
+        concurrency=options["concurrency"],
     )
-    subscriber = EndpointState(wanted, sink, notes or Notes(), paused_until=None, clock=clock)
+    subscriber = EndpointState(wanted, sink, options.get("notes") or Notes(), paused_until=None, clock=clock)
     return FeedConsumer("acme/a", subscriber, store, clock=clock)
 
 
 @asynccontextmanager
-async def delivering(
-    store: Counting,
-    sink: PythonSink,
-    *,
-    clock: Clock,
-    concurrency: int,
-    notes: Notes | None = None,
-    retry: timedelta = timedelta(1),
-) -> AsyncIterator[FeedConsumer]:
+async def delivering(store: Counting, sink: PythonSink, **options: Unpack[Options]) -> AsyncIterator[FeedConsumer]:
     """A feed consumer that runs while the block does."""
-    pair = consumer(store, sink, clock=clock, concurrency=concurrency, notes=notes, retry=retry)
+    pair = consumer(store, sink, **options)
     running = asyncio.create_task(pair.run())
     try:
         yield pair
