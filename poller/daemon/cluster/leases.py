@@ -228,6 +228,7 @@ class LeaseBalancer:
         if place.state == "own":
             lease_changed(self._kind, "released")
         self._lots.handed(place)
+        place.lot.lost()  # now: a round that began before the task does would lose its lease in the middle
         task = asyncio.create_task(self._handed(place), name=f"handing back {place.lot.name}")
         self._handing.add(task)
         task.add_done_callback(self._handing.discard)
@@ -511,7 +512,7 @@ class WorkLease(Protocol):
         ...
 
     def lost(self) -> None:
-        """Stop the work: the lease was lost."""
+        """Stop the work: the lease was lost, or will be handed back. May be called again."""
         ...
 
     async def hand_back(self) -> None:

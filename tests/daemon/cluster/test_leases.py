@@ -333,6 +333,38 @@ class Lot:
         await self.hand_back()
 
 
+class Restless(Lot):
+    """A lease whose next short round begins just after its process has looked whether it is busy."""
+
+    in_round = False
+    rounds = 0
+    cut_off = 0
+
+    @property  # type: ignore[override]
+    def busy(self) -> bool:
+        if not self.in_round:
+            asyncio.get_running_loop().call_soon(self._begin)
+        return self.in_round
+
+    @busy.setter
+    def busy(self, value: bool) -> None:
+        self.in_round = value
+
+    def _begin(self) -> None:
+        if self.working:
+            self.in_round = True
+            self.rounds += 1
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        self.in_round = False
+
+    async def hand_back(self) -> None:
+        self.cut_off += self.in_round
+        self.lost()
+        await self.kept.release()
+
+
 class Awkward(Lot):
     """A lease whose acquisition or release the test can delay or fail."""
 
@@ -412,6 +444,7 @@ class World:
         names: Sequence[str] = NAMES,
         crash: asyncio.Event | None = None,
         slow: bool = False,
+        kind: type[Lot] = Lot,
     ) -> AsyncIterator[list[Lot]]:
         """A process that runs during the block; it leaves in order unless it has crashed.
 
@@ -421,6 +454,7 @@ class World:
             names: the leases that it knows.
             crash: if set by the end of the block, the process ends without leaving the member list.
             slow: whether it acquires no lease until the test sets its ``quick``.
+            kind: the leases.
         """
         clock = asyncio.get_running_loop().time
         watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
@@ -430,7 +464,7 @@ class World:
         )
         membership = Membership(members, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock), look_seconds=0.02)
         sharing = LeaseBalancer("poll", membership, self.client, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock))
-        lots = [Lot(one, self.client, name, ttl, self.changed.set) for one in names]
+        lots = [kind(one, self.client, name, ttl, self.changed.set) for one in names]
         for lot in lots:
             if slow:
                 lot.quick.clear()
@@ -516,6 +550,17 @@ async def test_what_is_busy_stays_until_it_is_not(world: World) -> None:
             assert {lot.name for lot in others if lot.working} == {lot.name for lot in lots[:3]}
             for lot in lots:
                 lot.busy = False
+
+
+async def test_no_round_begins_between_the_decision_to_hand_back_and_its_start(world: World) -> None:
+    """A lease is chosen while it is not busy; a round that is due in the same turn no longer begins."""
+    async with world.process("a", kind=Restless) as lots:
+        await world.until(7)
+        async with world.process("b"):
+            await world.until(4, 3)
+        restless = [lot for lot in lots if isinstance(lot, Restless)]
+        assert sum(lot.rounds for lot in restless) > 0
+        assert [lot.cut_off for lot in restless] == [0] * 7
 
 
 async def test_of_one_that_dies_the_leases_are_taken_when_they_end(world: World) -> None:
