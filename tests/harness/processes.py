@@ -69,15 +69,18 @@ class Daemon:
 
     async def until(self, told: Callable[[Line], bool], what: str, *, since: int = 0) -> Line:
         """The first line of the log, from index ``since`` on, for which ``told`` is true; waits for it."""
-        async with patience(f"{what} in {self}"):
-            while True:
-                for line in self.lines[since:]:
-                    since += 1
-                    if told(line):
-                        return line
-                async with self._more:  # which may have to wait while more lines come
-                    await self._more.wait_for(lambda: len(self.lines) > since or self.gone.is_set())  # noqa: B023 -- used at once
-                    assert len(self.lines) > since, f"exited with {self.code} before {what}: {self}"
+        try:
+            async with patience(what):
+                while True:
+                    for line in self.lines[since:]:
+                        since += 1
+                        if told(line):
+                            return line
+                    async with self._more:  # which may have to wait while more lines come
+                        await self._more.wait_for(lambda: len(self.lines) > since or self.gone.is_set())  # noqa: B023 -- used at once
+                        assert len(self.lines) > since, f"exited with {self.code} before {what}"
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self}") from None
 
     async def started(self) -> str:
         """Wait until it has started; its member name."""

@@ -340,7 +340,7 @@ class Restless(Lot):
     rounds = 0
     cut_off = 0
 
-    @property  # type: ignore[override]
+    @property
     def busy(self) -> bool:
         if not self.in_round:
             asyncio.get_running_loop().call_soon(self._begin)
