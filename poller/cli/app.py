@@ -24,26 +24,15 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
-from poller.cli import (
-    backfill,
-    dead_letters,
-    demo,
-    feeds,
-    receive,
-    records,
-    replay,
-    run,
-    status,
-    subscriptions,
-    tail,
-    tools,
-)
 from poller.cli.options import CommandLine, Config, Format, GlobalOptions, Verbosity
 from poller.cli.output import OutputClosed, OutputFailed, writing
 from poller.errors import ConfigurationError, PollerError, StoreUnavailable
@@ -54,32 +43,68 @@ FAILED: Final = 1
 WRONG: Final = 2
 INTERRUPTED: Final = 130
 
-GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Try it": ("demo", "sandbox", "receive"),
-    "Run it": ("check", "once", "run"),
-    "Watch it": ("status", "tail", "records", "dead-letters"),
-    "Change it": ("pause", "resume", "resync", "release", "subscriptions", "keys", "backfill", "replay", "feeds"),
-    "Make documents": ("config", "schema"),
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Try it": {"demo": "demo:app", "sandbox": "tools:app", "receive": "receive:app"},
+    "Run it": {"check": "run:app", "once": "run:app", "run": "run:app"},
+    "Watch it": {
+        "status": "status:app",
+        "tail": "tail:app",
+        "records": "records:app",
+        "dead-letters": "dead_letters:app",
+    },
+    "Change it": {
+        "pause": "feeds:app",
+        "resume": "feeds:app",
+        "resync": "feeds:app",
+        "release": "feeds:app",
+        "subscriptions": "subscriptions:app",
+        "keys": "tools:keys_app",
+        "backfill": "backfill:app",
+        "replay": "replay:app",
+        "feeds": "feeds:feeds_app",
+    },
+    "Make documents": {"config": "tools:config_app", "schema": "tools:app"},
 }
-"""The commands of ``poller --help``, in the order in which a newcomer needs them."""
+"""The commands of ``poller --help``, in the order in which a newcomer needs them, each with its module and object."""
+
+
+class CommandsOnDemand(Mapping[str, Any]):
+    """The commands of :data:`GROUPS`; each is imported when it is looked up, since a daemon needs no other one."""
+
+    def __init__(self) -> None:
+        self._places = {name: place for commands in GROUPS.values() for name, place in commands.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        found = _group(self._places[name])
+        return found if found.name == name else found.commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+@cache
+def _group(place: str) -> TyperGroup:
+    module, _, name = place.partition(":")
+    return typer.main.get_group(getattr(import_module(f"poller.cli.{module}"), name))
 
 
 class GroupedCommands(TyperGroup):
-    """Commands under the headings of :data:`GROUPS`; commands without a heading come last."""
+    """The commands under the headings of :data:`GROUPS`."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Mapping[str, Any] = CommandsOnDemand()  # type: ignore[assignment]  # read only
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 -- click passes it
         """Write a section for each heading."""
-        left = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
-        width = max(map(len, left), default=0)
-        for heading, names in (*GROUPS.items(), ("Commands", tuple(left))):
-            rows = [
-                (name.ljust(width), command.get_short_help_str(formatter.width - 6 - width))
-                for name in names
-                if (command := left.pop(name, None)) is not None and not command.hidden
-            ]
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(rows)
+        width = max(map(len, self.commands))
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                helps = ((name, self.commands[name].get_short_help_str(formatter.width - 6 - width)) for name in names)
+                formatter.write_dl([(name.ljust(width), text) for name, text in helps])
 
 
 app = CommandLine(
@@ -89,15 +114,6 @@ app = CommandLine(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_SINGLE: Final = (demo, run, status, tail, feeds, backfill, replay, receive, tools)
-for commands in (one.app for one in _SINGLE):
-    app.add_typer(commands)
-app.add_typer(records.app, name="records")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(subscriptions.app, name="subscriptions")
-app.add_typer(tools.keys_app, name="keys")
-app.add_typer(feeds.feeds_app, name="feeds")
-app.add_typer(tools.config_app, name="config")
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 -- typer passes the value alone

@@ -41,7 +41,8 @@ _Subscription = Annotated[
 ]
 
 app = CommandLine(
-    help="List, show, redeliver and drop dead letters. Those are events given up on and records that could not be used."
+    name="dead-letters",
+    help="List, show, redeliver and drop dead letters: events given up on and records that could not be used.",
 )
 
 

@@ -47,7 +47,7 @@ Wait = Annotated[
 ]
 
 app = CommandLine()
-feeds_app = CommandLine(help="Delete feeds that no configuration has any more.")
+feeds_app = CommandLine(name="feeds", help="Delete feeds that no configuration has any more.")
 
 
 @app.command(example='pause acme/contractTypes --reason "API is moving"')

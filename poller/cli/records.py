@@ -38,7 +38,9 @@ _PROGRESS_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 1.0
 _CONVERTED_WITHIN: Final = timedelta(minutes=10)
 
-app = CommandLine(help="Show the records of a feed, their history, what the API says of one now; erase one.")
+app = CommandLine(
+    name="records", help="Show the records of a feed, their history, what the API says of one now; erase one."
+)
 
 
 @app.command("list", example="records list acme/contractTypes --json")

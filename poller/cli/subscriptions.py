@@ -56,7 +56,7 @@ _PERHAPS: Final = (
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.", autocompletion=complete_subscriptions)]
 _Texts = list[str] | None
 
-app = CommandLine(help="List, add, change and test webhook subscriptions.")
+app = CommandLine(name="subscriptions", help="List, add, change and test webhook subscriptions.")
 
 
 @app.command("list", example="subscriptions list --json")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from poller.config.settings import Settings
 
 app = CommandLine()
-keys_app = CommandLine(help="Create signing secrets.")
-config_app = CommandLine(help="Print a commented configuration file.")
+keys_app = CommandLine(name="keys", help="Create signing secrets.")
+config_app = CommandLine(name="config", help="Print a commented configuration file.")
 
 
 @app.command(example="sandbox --records 1000 --profile no-delta", logs="info")
