@@ -212,10 +212,15 @@ class ReadinessReport(msgspec.Struct, frozen=True):
 
 
 class Readiness:
-    """The readiness of this process, from its start to its end."""
+    """The readiness of this process, from its start to its end.
+
+    Attributes:
+        begun: set when the process's work begins.
+    """
 
     def __init__(self, watch: StoreMonitor) -> None:
         """Begin unready."""
+        self.begun = asyncio.Event()
         self._watch = watch
         self._phase = "starting"
         self._failing: dict[str, str] = {}
@@ -227,6 +232,7 @@ class Readiness:
     def started(self) -> None:
         """The process's work has begun."""
         self._phase = "started"
+        self.begun.set()
 
     def stopping(self) -> None:
         """The process is stopping."""
@@ -280,7 +286,7 @@ class Readiness:
 LONGEST_STATUS: Final = 300
 """Characters of the status line; logs and the status page hold more."""
 
-_STARTING_EACH: Final = 0.05  # seconds between looks until the process is ready; what others wait for at its start
+_STARTING_EACH: Final = 0.05  # seconds between looks until the process is ready, besides the one when its work begins
 _STARTED_EACH: Final = 10.0  # seconds between notifications then, unless the watchdog needs more
 
 
@@ -340,7 +346,8 @@ async def supervised(
             supervisor.notify(*fresh)
         sent = set(words)
         each = (supervisor.watchdog or 2 * _STARTED_EACH) / 2
-        await clock.wait(over if stopping else stop, each if ready else min(each, _STARTING_EACH))
+        awaited = stop if readiness.begun.is_set() else readiness.begun
+        await clock.wait(over if stopping else awaited, each if ready else min(each, _STARTING_EACH))
 
 
 def counted(number: int, what: str) -> str:

@@ -93,10 +93,11 @@ def listening(address: str) -> Iterator[Ear]:
         yield Ear(listener)
 
 
-def readiness(*, away: str = "") -> Readiness:
+def readiness(*, away: str = "", started: bool = True) -> Readiness:
     watch = StoreMonitor("warn", clock=StubClock(monotonic=lambda: 0.0))
     made = Readiness(watch)
-    made.started()
+    if started:
+        made.started()
     if away:
         watch.failed("a feed", away)
     else:
@@ -173,6 +174,18 @@ async def test_not_before_it_is_ready(tmp_path: Path) -> None:
             await turns(6)
             assert ear.hear() == ["STATUS=2 feeds; store: no such host"]
             assert max(steps.seconds) < 1.5
+
+
+async def test_when_its_work_begins(tmp_path: Path) -> None:
+    """READY is sent when the work begins, without a wait for the next look; looks remain apart afterwards."""
+    one = readiness(started=False)
+    with listening(str(tmp_path / "notify")) as ear:
+        async with told({"NOTIFY_SOCKET": str(tmp_path / "notify")}, one) as (steps, _, _):
+            one.started()
+            await turns(6)
+            assert ear.hear()[1:] == ["STATUS=2 feeds; all is well\nREADY=1"]
+            await turns(6)
+            assert len(steps.seconds) == 2
 
 
 async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
