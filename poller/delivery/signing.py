@@ -23,12 +23,13 @@ import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from typing import Final, NamedTuple
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from poller.errors import ConfigurationError
 from poller.text import SIGNING_SECRETS
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PUBLIC_PREFIX: Final = "whpk_"
 SIGNATURE: Final = "webhook-signature"
@@ -224,6 +225,10 @@ def _ed25519_public(key: bytes) -> bytes:
 
 
 def _private(key: bytes) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 -- one kind of secret needs it
+        Ed25519PrivateKey,
+    )
+
     private = Ed25519PrivateKey.from_private_bytes(key[:_SEED_BYTES])
     public = key[_SEED_BYTES:]
     if public and not hmac.compare_digest(public, private.public_key().public_bytes_raw()):
