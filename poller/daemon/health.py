@@ -348,6 +348,8 @@ async def supervised(
         each = (supervisor.watchdog or 2 * _STARTED_EACH) / 2
         awaited = stop if readiness.begun.is_set() else readiness.begun
         await clock.wait(over if stopping else awaited, each if ready else min(each, _STARTING_EACH))
+    if stop.is_set() and "STOPPING=1" not in sent:  # it ended before the next look
+        supervisor.notify("STOPPING=1")
 
 
 def counted(number: int, what: str) -> str:

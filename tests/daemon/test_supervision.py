@@ -188,6 +188,17 @@ async def test_when_its_work_begins(tmp_path: Path) -> None:
             assert len(steps.seconds) == 2
 
 
+async def test_stopped_before_its_work_begins(tmp_path: Path) -> None:
+    """STOPPING is sent once, also by a process that is stopped while it waits for the store and has ended since."""
+    with listening(str(tmp_path / "notify")) as ear:
+        async with told({"NOTIFY_SOCKET": str(tmp_path / "notify")}, readiness(started=False)) as (steps, stop, over):
+            stop.set()
+            over.set()
+            steps.next()
+            await turns(6)
+            assert ear.hear()[1:] == ["STOPPING=1"]
+
+
 async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
     """After READY, an unavailable store changes only the status; WATCHDOG is still sent."""
     one = readiness()
