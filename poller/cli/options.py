@@ -64,7 +64,9 @@ def configuration(context: typer.Context) -> dict[str, Any]:
     """The configuration file unchecked, with its data directory made absolute; empty where there is no file."""
     import tomllib
 
-    named = context.params.get("config") or (context.parent and context.parent.params.get("config"))
+    named, outer = context.params.get("config"), context.parent
+    while outer is not None and not named:
+        named, outer = outer.params.get("config"), outer.parent
     path = Path(str(named or os.environ.get("POLLER_CONFIG") or "poller.toml"))
     file = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
     embedded = file.get("embedded")

@@ -26,6 +26,7 @@ from poller.cli.options import (
     GlobalOptions,
     Json,
     Yes,
+    complete_feeds,
     complete_subscriptions,
     confirm,
     named_feeds,
@@ -206,7 +207,13 @@ async def add(
     ] = None,
     *,
     feed: Annotated[
-        _Texts, typer.Option(metavar="FEED", help="Its events; may be repeated. Default: all.", show_default=False)
+        _Texts,
+        typer.Option(
+            metavar="FEED",
+            help="Its events; may be repeated. Default: all.",
+            show_default=False,
+            autocompletion=complete_feeds,
+        ),
     ] = None,
     type_: Annotated[
         _Texts,

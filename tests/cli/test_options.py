@@ -159,7 +159,10 @@ def test_feeds_and_subscriptions_are_offered(tmp_path: Path, store_url: str) -> 
         lambda: offered(tmp_path, "poller subscriptions show r") == ["rostering", "run-time"],
         "the names of both",  # a busy store takes longer than completion waits
     )
-    (tmp_path / "poller.toml").unlink()
+    (tmp_path / "poller.toml").rename(tmp_path / "other.toml")
+    for words in ("-c other.toml pause", "-c other.toml records list", "records list --config other.toml"):
+        assert "acme/jobs" in offered(tmp_path, f"poller {words} ac"), words
+    assert "acme/jobs" in offered(tmp_path, "poller -c other.toml subscriptions add --feed ac")
     environ = {"POLLER_BASE_URL": "https://api.example.org"}
     assert "default/achievements" in offered(tmp_path, "poller tail default/", **environ)
 
