@@ -170,9 +170,11 @@ async def test_once_that_is_interrupted_shows_the_rounds_that_have_ended(site: S
             assert once.stderr is not None
             await asked.wait()
             once.send_signal(signal.SIGINT)
-            assert await once.wait() == 130
-            heading, *shown = (await once.stdout.read()).decode().splitlines()
-            *_, said = (await once.stderr.read()).decode().splitlines()
+            code = await once.wait()
+            out, err = (await once.stdout.read()).decode(), (await once.stderr.read()).decode()
+    assert code == 130, out + err
+    heading, *shown = out.splitlines()
+    *_, said = err.splitlines()
     assert heading.split()[:2] == ["feed", "mode"]
     assert {line.split()[0] for line in shown} == {f"acme/{name}" for name in others}
     assert said.startswith("poller: interrupted before the round of acme/achievements had ended;")
