@@ -34,6 +34,10 @@ from tests.stores import KINDS, SEVERAL, SINGLE, Store, Stores, only_one_server
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What a shell starts in the background ignores SIGINT, and so would the programs that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile("thorough", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("thorough"), max_examples=15, stateful_step_count=20)
 settings.register_profile(
