@@ -11,7 +11,19 @@ import msgspec
 import psutil  # type: ignore[import-untyped]  # has no types of its own
 from redis.asyncio import Redis
 
-from tests.bench.delivering import Place, Ran, Wanted, collected, delivering, drained, fill, groups, peak_rss, publish
+from tests.bench.delivering import (
+    Place,
+    Ran,
+    Wanted,
+    collected,
+    delivering,
+    drained,
+    fill,
+    groups,
+    no_rewrites,
+    peak_rss,
+    publish,
+)
 from tests.bench.fanout import dear, soon
 from tests.bench.figures import Figure
 from tests.bench.posting import posting
@@ -138,8 +150,9 @@ async def _paced(at: Place, wanted: Wanted, a_second: float) -> tuple[float, flo
         await groups(at.redis, len(wanted.sinks))
         await publish(at.redis, a_second, 1.0)
         warm = await collected(at.url, int(a_second) * answering)
-        published = await publish(at.redis, a_second, _LATENCY_SECONDS)
-        came: Arrived = await collected(at.url, published * answering)
+        async with no_rewrites(at.redis):
+            published = await publish(at.redis, a_second, _LATENCY_SECONDS)
+            came: Arrived = await collected(at.url, published * answering)
         if warm.events + came.events < (int(a_second) + published) * answering:
             raise RuntimeError(f"{came.events} of {published * answering} events arrived: {daemon}")
     return came.took_at_most(0.99), came.took_at_most(0.5)

@@ -24,6 +24,8 @@ _KEYS = 5_000
 _CHUNK = 1_000
 _TICK = 0.004  # seconds
 _LONG = 120.0  # seconds
+_REWRITES = "auto-aof-rewrite-percentage"
+_USUALLY = 100  # per cent, the server's own default
 _LOOK = 0.05  # seconds between looks at the receiver: each costs it something
 _CONFIG = """\
 [redis]
@@ -118,6 +120,20 @@ async def fill(redis: Redis, count: int, *, words: int = 12) -> None:
         for number in range(first, min(first + _CHUNK, count)):
             adding.xadd(STREAM, {"data": event(number, words=words)})
         await adding.execute()
+
+
+@asynccontextmanager
+async def no_rewrites(redis: Redis) -> AsyncIterator[None]:
+    """No rewrite of the store's append-only file begins while the block runs.
+
+    It would take place within some of the measurements, because each begins with an empty store; elsewhere the file has
+    to double first. The server forks for it, and the child takes one of two processors, which four processes share.
+    """
+    await redis.config_set(_REWRITES, 0)
+    try:
+        yield
+    finally:
+        await redis.config_set(_REWRITES, _USUALLY)
 
 
 async def publish(redis: Redis, a_second: float, seconds: float) -> int:
