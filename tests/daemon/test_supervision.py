@@ -177,7 +177,7 @@ async def test_not_before_it_is_ready(tmp_path: Path) -> None:
 
 
 async def test_when_its_work_begins(tmp_path: Path) -> None:
-    """READY is sent when the work begins, without a wait for the next look; looks remain apart afterwards."""
+    """READY is sent when the work begins, without a wait for the next look; later looks are as far apart as ever."""
     one = readiness(started=False)
     with listening(str(tmp_path / "notify")) as ear:
         async with told({"NOTIFY_SOCKET": str(tmp_path / "notify")}, one) as (steps, _, _):
